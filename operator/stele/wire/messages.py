@@ -1,0 +1,310 @@
+"""Messages between the master and a member: the body of `POST /v1/exchange`, as JSON.
+
+The meaning of each command is in `docs/protocol.md`. Unknown fields are ignored on reading, unknown
+command tags are refused, so that a newer master gets a clear error from an older member.
+"""
+
+from typing import Literal
+
+import msgspec
+
+EXCHANGE_FORMAT = 1
+EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class OpId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The place of an operation in a tablet's log; (0, 0) is before the first."""
+
+    term: int = 0
+    index: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One partition of the table; trailing empty replica indexes are not sent."""
+
+    partition: int
+    version: int
+    replicas: tuple[int | None, ...]
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """One entry of the member dictionary. Indexes are never used again."""
+
+    index: int
+    name: str
+    uuid: str
+    address: str
+    lite: bool = False
+
+
+class StartTabletCopy(msgspec.Struct, frozen=True, tag="StartTabletCopy"):
+    """To the destination: be ready to receive this tablet. Creates it when it does not exist."""
+
+    id: str
+    partition: int
+    base: int
+    owner: int
+
+
+class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
+    """To the owner: pin the log, probe the destination as PRE_VOTER, stream, then wait for it."""
+
+    id: str
+    partition: int
+    base: int
+    destination: int
+
+
+class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
+    """To the source of a copy: checkpoint these partitions. The result's `session` describes it."""
+
+    session: str
+    partitions: tuple[int, ...]
+    lease_seconds: float = 60.0
+
+
+class CloseSession(msgspec.Struct, frozen=True, tag="CloseSession"):
+    """To source or destination: forget the session, its checkpoint and its staging folder."""
+
+    session: str
+
+
+class CopyItem(msgspec.Struct, frozen=True):
+    """One tablet to copy in a session. `generation` is the destination's new one."""
+
+    partition: int
+    source_generation: int
+    generation: int
+    bytes: int = 0
+
+
+class FetchDirect(msgspec.Struct, frozen=True, tag="FetchDirect"):
+    """To the destination: its own transfer process copies these tablets."""
+
+    session: str
+    source: int
+    token: str
+    items: tuple[CopyItem, ...]
+
+
+class Ingest(msgspec.Struct, frozen=True, tag="Ingest"):
+    """To the destination: take the finished SST files of this session in, tablet by tablet."""
+
+    session: str
+    partitions: tuple[int, ...]
+
+
+class HandOver(msgspec.Struct, frozen=True, tag="HandOver"):
+    """To the owner: freeze durably, drain, bring the destination to the last OpId, tell it."""
+
+    id: str
+    partition: int
+
+
+class Accept(msgspec.Struct, frozen=True, tag="Accept"):
+    """Agree durably to a row before it is stored. For a migration `last` is what must be in the log."""
+
+    id: str
+    row: Row
+    last: OpId | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="Abort"):
+    """Roll a migration back: the learner is forgotten, the partition thaws, a copy is dropped."""
+
+    id: str
+    partition: int
+
+
+class Fence(msgspec.Struct, frozen=True, tag="Fence"):
+    """Refuse terms below `term` from now on. Answers the last OpId, or WAIT while a lease runs."""
+
+    partition: int
+    term: int
+    owner_dead: bool
+
+
+class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
+    """Tombstone a tablet that the published row of at least `version` does not name here."""
+
+    partition: int
+    version: int
+
+
+Command = (
+    StartTabletCopy
+    | AddLearner
+    | OpenSession
+    | CloseSession
+    | FetchDirect
+    | Ingest
+    | HandOver
+    | Accept
+    | Abort
+    | Fence
+    | DeleteTablet
+)
+
+
+class SessionTablet(msgspec.Struct, frozen=True):
+    """What a checkpoint holds of one tablet."""
+
+    partition: int
+    generation: int
+    applied: OpId
+    bytes: int
+
+
+class SessionInfo(msgspec.Struct, frozen=True):
+    """An open session at its source."""
+
+    session: str
+    token: str
+    tablets: tuple[SessionTablet, ...]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The answer to one command, in the order of the commands.
+
+    `code` is `OK`, `WAIT` (ask again after `wait_ms`), or an error code such as `STALE_VERSION`,
+    `STALE_TERM`, `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
+    """
+
+    code: str = "OK"
+    detail: str = ""
+    wait_ms: int = 0
+    last: OpId | None = None
+    generation: int = 0
+    session: SessionInfo | None = None
+
+
+class ExchangeRequest(msgspec.Struct, frozen=True):
+    """One tick of the master for one member.
+
+    `recipient` is empty on first contact: the member then only identifies itself and reports, and nothing is
+    adopted or run. `members` and `rows` hold what this member lacks (`full` means every row).
+    """
+
+    format: int
+    cluster: str
+    epoch: int
+    recipient: str
+    self_index: int = -1
+    partitions: int = 0
+    replicas: int = 0
+    state: str = "Active"
+    member_list_version: int = 0
+    members: tuple[MemberInfo, ...] = ()
+    rows: tuple[Row, ...] = ()
+    full: bool = False
+    commands: tuple[Command, ...] = ()
+    want_tablets: bool = False
+
+
+class TabletReport(msgspec.Struct, frozen=True, array_like=True):
+    """One tablet at a member, whatever its state (a tombstone too)."""
+
+    partition: int
+    state: Literal["COPYING", "READY", "DELETED"]
+    generation: int
+    last: OpId
+    applied: OpId
+    promised: int
+    bytes: int
+
+
+class LearnerReport(msgspec.Struct, frozen=True):
+    """At the owner: one PRE_VOTER or waited-for learner."""
+
+    id: str
+    partition: int
+    destination: int
+    state: Literal["PROBING", "NEEDS_COPY", "STREAMING", "IN_SYNC"]
+    lag: int
+    handed_over: OpId | None = None
+
+
+class CopyReport(msgspec.Struct, frozen=True):
+    """At the destination: one tablet that is being received."""
+
+    id: str
+    partition: int
+    base: int
+    state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"]
+    generation: int = 0
+    error: str = ""
+
+
+class FetchReport(msgspec.Struct, frozen=True):
+    """At the destination: the progress of a FetchDirect session."""
+
+    session: str
+    state: Literal["RUNNING", "DONE", "FAILED"]
+    copied_bytes: int
+    finished: tuple[int, ...] = ()
+    error: str = ""
+
+
+class SilentPeer(msgspec.Struct, frozen=True):
+    """At an owner: an in-sync member that has not acknowledged for `silent_ms`."""
+
+    member: int
+    silent_ms: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Counters since the process started, and sizes now."""
+
+    reads: int = 0
+    writes: int = 0
+    forwarded: int = 0
+    errors: int = 0
+    owned: int = 0
+    backups: int = 0
+    entries: int = 0
+    bytes: int = 0
+    disk_free_bytes: int = 0
+    sessions: int = 0
+
+
+class ExchangeReply(msgspec.Struct, frozen=True):
+    """What a member says of itself.
+
+    `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
+    `BAD_REQUEST`, `STARTING`. `rows` is the member's whole table when `want_tablets` was asked;
+    `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
+    """
+
+    code: str
+    detail: str
+    uuid: str
+    cluster: str
+    incarnation: int
+    epoch: int
+    stamp: int
+    member_list_version: int
+    results: tuple[Result, ...] = ()
+    rows: tuple[Row, ...] = ()
+    tablets: tuple[TabletReport, ...] = ()
+    accepted: tuple[Row, ...] = ()
+    learners: tuple[LearnerReport, ...] = ()
+    copies: tuple[CopyReport, ...] = ()
+    fetches: tuple[FetchReport, ...] = ()
+    silent: tuple[SilentPeer, ...] = ()
+    unserved: tuple[int, ...] = ()
+    stats: Stats = Stats()
+
+
+_request = msgspec.json.Decoder(ExchangeRequest)
+_reply = msgspec.json.Decoder(ExchangeReply)
+encode = msgspec.json.Encoder().encode
+
+
+def decode_request(body: bytes) -> ExchangeRequest:
+    """Raise msgspec.ValidationError (a ValueError) with the path of the field that is wrong."""
+    return _request.decode(body)
+
+
+def decode_reply(body: bytes) -> ExchangeReply:
+    """Raise msgspec.ValidationError (a ValueError) with the path of the field that is wrong."""
+    return _reply.decode(body)
