@@ -1,0 +1,17 @@
+"""Pydantic models of the custom resources; `crds/` is generated from them."""
+
+from stele.model.cluster import TabletCluster
+from stele.model.common import API_VERSION, GROUP, VERSION, FieldProblem, Unreadable
+from stele.model.member import TabletMember
+from stele.model.rebalance import TabletRebalance
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "VERSION",
+    "FieldProblem",
+    "TabletCluster",
+    "TabletMember",
+    "TabletRebalance",
+    "Unreadable",
+]

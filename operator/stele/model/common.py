@@ -1,0 +1,270 @@
+"""What all resources share: names of the API, the base of the models, quantities, CEL rules, reading."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+GROUP = "stele.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+CATEGORY = "stele"
+
+CLUSTER_NAME_LENGTH = 40
+"""Letters of a cluster's name: its children append to it and must stay below 63 letters."""
+
+QUANTITY_LENGTH = 32
+"""Letters of a quantity; without such a limit the API server refuses CEL rules on it as too costly."""
+
+SHOWN_LENGTH = 80
+"""Letters of a refused value that an error message repeats."""
+
+ALL = "x-kubernetes-validations"
+"""The key under which a structural schema holds its CEL rules."""
+
+SUFFIXES = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]))?")
+
+
+class Model(BaseModel):
+    """A value with snake_case names here and camelCase names in YAML; unknown fields are left out.
+
+    The API server prunes unknown fields (or refuses them, under strict validation); a newer operator may have
+    stored more than this one knows, which is no reason to fail.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the API server takes it: camelCase, plain JSON values, no nulls."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def parse_quantity(text: str | int | float) -> Decimal:
+    """The number that a quantity (`2Gi`, `500m`, `1e3`) stands for; ValueError says what is wrong."""
+    match = QUANTITY.fullmatch(str(text))
+    if match is None or len(str(text)) > QUANTITY_LENGTH:
+        raise ValueError(
+            f"{shown(text)} is not a quantity; write a number with an optional unit, such as 2Gi"
+        )
+    number, exponent, suffix = match.groups()
+    return Decimal(number + (exponent or "")) * SUFFIXES[suffix or ""]
+
+
+def quantity_bytes(text: str | int) -> int:
+    """A quantity as whole bytes, rounded up as Kubernetes does."""
+    value = parse_quantity(text)
+    return int(value.to_integral_value(rounding="ROUND_CEILING"))
+
+
+def _checked_quantity(text: str) -> str:
+    if parse_quantity(text) <= 0:
+        raise ValueError(f"{text!r} is not above zero; write a quantity such as 2Gi")
+    return text
+
+
+def _checked_amount(text: str) -> str:
+    if parse_quantity(text) < 0:
+        raise ValueError(f"{text!r} is below zero; write a quantity such as 500m or 2Gi")
+    return text
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    AfterValidator(_checked_quantity),
+    Field(max_length=QUANTITY_LENGTH),
+]
+"""A quantity above zero, kept as it was written."""
+
+Amount = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    AfterValidator(_checked_amount),
+    Field(
+        max_length=QUANTITY_LENGTH,
+        json_schema_extra={
+            "x-kubernetes-int-or-string": True,
+            ALL: [
+                {
+                    "rule": "type(self) == int ? self >= 0 : isQuantity(string(self))"
+                    " && quantity(string(self)).sign() >= 0",
+                    "message": "must be a quantity that is not negative, such as 500m, 2 or 2Gi",
+                }
+            ],
+        },
+    ),
+]
+"""A quantity as pods write them: a number or a text, zero allowed, kept as text."""
+
+
+def cel(*rules: tuple[str, str]) -> dict[str, Any]:
+    """Schema extra with CEL rules, each a pair of expression and message."""
+    return {ALL: [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+def whole(name: str, low: int, high: int, default: Any = ..., do: str = "", *rules: tuple[str, str]) -> Any:
+    """A whole number from low to high; `do` ends the message of a refusal, `rules` are further CEL rules."""
+    hint = f"; {do}" if do else ""
+    ends = (f"self >= {low} && self <= {high}", f"{name} must be a whole number from {low} to {high}{hint}")
+    size = "int32" if high < 2**31 else "int64"
+    return Field(default, ge=low, le=high, json_schema_extra={"format": size, **cel(ends, *rules)})
+
+
+def seconds(name: str, low: float, high: float, default: float) -> Any:
+    """A number of seconds, fractions allowed, from low to high."""
+    ends = (f"self >= {low:.3f} && self <= {high:.3f}", f"{name} must be from {low:g} to {high:g} seconds")
+    return Field(default, ge=low, le=high, json_schema_extra=cel(ends))
+
+
+def quantity(name: str, default: Any = ..., *rules: tuple[str, str]) -> Any:
+    """A quantity of bytes above zero; `rules` are further CEL rules."""
+    good = "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))"
+    message = f"{name} must be a quantity of bytes above zero, such as 512Mi or 2Gi"
+    return Field(default, max_length=QUANTITY_LENGTH, json_schema_extra=cel((good, message), *rules))
+
+
+def count() -> Any:
+    """A number in a status, 0 until the operator has counted."""
+    return Field(default=0, json_schema_extra={"format": "int64"})
+
+
+class OwnerReference(Model):
+    """Who owns an object; the garbage collector deletes it with its owner."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(Model):
+    """The part of an object's metadata that Stele reads."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+@dataclass(frozen=True)
+class FieldProblem:
+    """One thing that is wrong in a stored object: where, what is there (shortened), what is expected."""
+
+    field: str
+    value: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.value}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A stored object that the models refuse; the operator reports it and leaves what runs as it is."""
+
+    kind: str
+    namespace: str
+    name: str
+    problems: tuple[FieldProblem, ...]
+
+    def __str__(self) -> str:
+        listed = "; ".join(str(problem) for problem in self.problems)
+        return (
+            f"{self.kind} {self.namespace}/{self.name} cannot be read: {listed}; correct it with kubectl edit"
+        )
+
+
+class Resource(Model):
+    """An object of the API; subclasses add `spec` and `status`.
+
+    `read` is the only door from stored objects to models.
+    """
+
+    KIND: ClassVar[str]
+    PLURAL: ClassVar[str]
+
+    api_version: str = API_VERSION
+    kind: str = ""
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+    @classmethod
+    def read(cls, stored: object) -> Self | Unreadable:
+        """The model of a stored object, or why it cannot be one; never raises.
+
+        A status that cannot be read counts as none: it is rebuilt from what is observed.
+        """
+        try:
+            return cls.model_validate(stored)
+        except ValidationError as error:
+            problems = _problems(error)
+        if isinstance(stored, Mapping) and all(problem.field.startswith("status") for problem in problems):
+            return cls.read({key: value for key, value in stored.items() if key != "status"})
+        return Unreadable(cls.KIND, _meta(stored, "namespace"), _meta(stored, "name"), problems)
+
+
+def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
+    found = error.errors(include_url=False, include_context=False)
+    return tuple(
+        FieldProblem(
+            ".".join(str(part) for part in each["loc"]) or "the object", shown(each["input"]), each["msg"]
+        )
+        for each in found
+    )
+
+
+def shown(value: object) -> str:
+    """A value as an error message repeats it: one line, shortened."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_LENGTH else text[: SHOWN_LENGTH - 3] + "..."
+
+
+def _meta(stored: object, name: str) -> str:
+    metadata = stored.get("metadata") if isinstance(stored, Mapping) else None
+    value = metadata.get(name) if isinstance(metadata, Mapping) else None
+    return value if isinstance(value, str) else "?"

@@ -1,0 +1,144 @@
+"""TabletRebalance: one plan of migrations, its progress, and why something in it is refused."""
+
+from enum import StrEnum
+from typing import ClassVar, Self
+
+from pydantic import ConfigDict, Field
+
+from stele.model.cluster import EngineChoice
+from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count
+from stele.model.conditions import Conditions, conditions_field
+
+REFUSALS_LIMIT = 50
+"""Refusals that a status lists; further ones are counted only."""
+
+
+class RebalanceMode(StrEnum):
+    """Execute runs the plan; DryRun only says what it would be."""
+
+    EXECUTE = "Execute"
+    DRY_RUN = "DryRun"
+
+
+class RebalancePhase(StrEnum):
+    """Where the plan is in its life; Done, Failed, Superseded are final, and Proposed is for a DryRun."""
+
+    PENDING = "Pending"
+    PROPOSED = "Proposed"
+    RUNNING = "Running"
+    CANCELLING = "Cancelling"
+    DONE = "Done"
+    FAILED = "Failed"
+    SUPERSEDED = "Superseded"
+
+
+class TabletRebalanceSpec(Model):
+    """What is wanted."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.cluster == oldSelf.cluster",
+                "spec.cluster cannot change: a plan is for one cluster; create another TabletRebalance",
+            ),
+            (
+                "self.mode == oldSelf.mode",
+                "spec.mode cannot change: a plan is run or shown; create another TabletRebalance",
+            ),
+            (
+                "self.cancel || !oldSelf.cancel",
+                "spec.cancel cannot be taken back: what was cancelled is gone; "
+                "create another TabletRebalance",
+            ),
+        )
+    )
+
+    cluster: str = Field(min_length=1, max_length=CLUSTER_NAME_LENGTH)
+    """Name of the TabletCluster. Cannot change."""
+    mode: RebalanceMode = RebalanceMode.EXECUTE
+    cancel: bool = False
+    """Starts no further migration of this plan; what is under way ends or is rolled back."""
+
+
+class CountsByType(Model):
+    """Number of migrations of each type."""
+
+    total: int = count()
+    """All of them."""
+    move: int = count()
+    """A replica goes from one member to another."""
+    copies: int = Field(default=0, alias="copy", json_schema_extra={"format": "int64"})
+    """A missing replica is made."""
+    shift_up: int = count()
+    """A replica becomes hotter: no data moves."""
+    shift_down: int = count()
+    """A replica becomes colder while another takes its place."""
+
+    @classmethod
+    def of(cls, move: int = 0, copy: int = 0, shift_up: int = 0, shift_down: int = 0) -> Self:
+        """Counts whose total is their sum."""
+        total = move + copy + shift_up + shift_down
+        return cls(total=total, move=move, copy=copy, shift_up=shift_up, shift_down=shift_down)
+
+
+class Refusal(Model):
+    """Why one migration waits or was refused."""
+
+    reason: str = Field(max_length=128)
+    """Reason code, such as STALE_VERSION."""
+    partition: int | None = Field(default=None, json_schema_extra={"format": "int32"})
+    """The partition; left out when the refusal is about the whole plan."""
+    message: str = Field(default="", max_length=1024)
+    """The reason for people, with what to do."""
+
+
+class TabletRebalanceStatus(Model):
+    """What the operator observes; it alone writes it."""
+
+    observed_generation: int = count()
+    """The metadata.generation that this status is about."""
+    phase: RebalancePhase | None = None
+    reason: str = ""
+    """Why the plan was made, such as a changed number of members."""
+    engine: EngineChoice | None = None
+    """Who copies: Spark or Direct."""
+    engine_reason: str = ""
+    """Why that engine was chosen."""
+    planned: CountsByType = Field(default_factory=CountsByType)
+    """Migrations of the plan by type."""
+    done: CountsByType = Field(default_factory=CountsByType)
+    """Migrations that are committed, by type."""
+    failed: int = count()
+    """Migrations that were rolled back."""
+    bytes_planned: int = count()
+    """Bytes that the plan copies, as estimated when it was made."""
+    bytes_copied: int = count()
+    """Bytes that were copied so far."""
+    bytes_by_spark: int = count()
+    """Bytes of bytesCopied that Spark copied."""
+    throughput_bytes_per_second: int = count()
+    """Bytes copied per second: now while it runs, on average when it is finished."""
+    megabytes_per_second: str = ""
+    """throughputBytesPerSecond in units of 1,000,000 bytes, for the column MB/S."""
+    eta_seconds: int | None = Field(default=None, json_schema_extra={"format": "int64"})
+    """Seconds until the plan is done, as estimated; left out while it is unknown."""
+    refusals: tuple[Refusal, ...] = Field(default=(), max_length=REFUSALS_LIMIT)
+    """Why migrations wait or were refused."""
+    refusals_total: int = count()
+    """Number of all refusals, those that are not listed included."""
+    started_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When the first migration started."""
+    finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When the plan ended, in whatever phase."""
+    conditions: Conditions = conditions_field()
+
+
+class TabletRebalance(Resource):
+    """One plan of migrations and its progress. Made by the operator, or by users to see a plan."""
+
+    KIND: ClassVar[str] = "TabletRebalance"
+    PLURAL: ClassVar[str] = "tabletrebalances"
+
+    kind: str = "TabletRebalance"
+    spec: TabletRebalanceSpec
+    status: TabletRebalanceStatus = Field(default_factory=TabletRebalanceStatus)
