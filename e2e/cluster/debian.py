@@ -1,0 +1,70 @@
+"""The packages of the host that the cluster needs, installed when missing and this is a Debian machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from e2e.cluster import cache
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.steps import run, step
+
+# A program that shows that a package is there, for each package: no package manager needs to be asked.
+PACKAGES = {
+    "podman": "podman",
+    "conmon": "conmon",
+    "containerd": "containerd",
+    "runc": "runc",
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "conntrack": "conntrack",
+    "jq": "jq",
+    "gcc": "gcc",
+    "containernetworking-plugins": "/usr/lib/cni/bridge",
+    "netavark": "/usr/lib/podman/netavark",
+    "aardvark-dns": "/usr/lib/podman/aardvark-dns",
+    "ca-certificates": "/etc/ssl/certs/ca-certificates.crt",
+    "libc6-dev": "/usr/include/stdio.h",
+    "iptables": "iptables",
+}
+INSTALL_SECONDS_MAX = 900.0
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def present(sign: str) -> bool:
+    """Whether a program (by name) or a file (by absolute path) is on this machine."""
+    return (
+        Path(sign).exists() if sign.startswith("/") else shutil.which(sign, path=_search_path()) is not None
+    )
+
+
+def missing_packages() -> list[str]:
+    """Names of the packages that are not there, in a fixed order."""
+    return [package for package, sign in PACKAGES.items() if not present(sign)]
+
+
+def can_install() -> bool:
+    """Whether this process may install packages here: root, on a machine with apt."""
+    return os.geteuid() == 0 and present("apt-get")
+
+
+def ensure_packages() -> None:
+    """Install what is missing. Nothing is asked and nothing installed when all is there."""
+    missing = missing_packages()
+    if not missing:
+        return
+    if not can_install():
+        raise ClusterError(
+            f"These packages are missing: {' '.join(missing)}. Install them (apt-get install) as root."
+        )
+    log = cache.root() / "logs" / "apt.log"
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": _search_path()}
+    with cache.locked("apt"), step(f"install packages: {' '.join(missing)}"):
+        run(["apt-get", "-qq", "update"], log, env=env, seconds_max=INSTALL_SECONDS_MAX)
+        install = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing]
+        run(install, log, env=env, seconds_max=INSTALL_SECONDS_MAX)
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}"
