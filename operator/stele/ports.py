@@ -1,4 +1,7 @@
-"""What the applications need of the outside world, as Protocols; adapters implement them, with an in-memory twin each."""
+"""What the applications need of the outside world, as Protocols.
+
+Adapters implement them, each with an in-memory twin.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,8 +12,8 @@ from stele.core.commands import Reply
 class Store(Protocol):
     """What a member's client door needs of the tablets: any partition, wherever its owner is.
 
-    Requests for a partition that is moving wait, they do not fail; `Unavailable` and `Uncertain` (core.errors) are raised
-    when the wait limit ends, the latter when a write may or may not have happened.
+    Requests for a partition that is moving wait, they do not fail. `Unavailable` (core.errors) is
+    raised when the wait limit ends, `Uncertain` when a write may or may not have happened.
     """
 
     @property
