@@ -1,0 +1,56 @@
+# Everything a person needs; `make help` lists it. Builds are cached outside the checkout (STELE_CACHE, ~/.cache/stele).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PY := .venv/bin/python
+DATA ?=
+DEMO ?=
+PYTEST_ARGS ?=
+
+.PHONY: help setup test test-fast lint demo demo-down cluster images crds clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+setup: .venv/.stamp ## Make .venv with all that people and tests need
+
+.venv/.stamp: pyproject.toml
+	@command -v python3 >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, this is $$(python3 --version)"; exit 2; }
+	@test -x $(PY) || python3 -m venv .venv
+	@echo "setup: installing into .venv (about a minute)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli]'
+	@touch $@
+
+lint: setup ## Types, style and import contracts
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+test-fast: setup ## Tests that need neither a control plane nor a cluster
+	.venv/bin/pytest -m 'not control_plane and not cluster' $(PYTEST_ARGS)
+
+test: setup lint ## Every test: unit, golden, property, contract, real control plane, kind cluster
+	$(PY) -m e2e.cluster doctor
+	.venv/bin/pytest -m 'not cluster' $(PYTEST_ARGS)
+	$(PY) -m e2e.cluster up
+	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
+
+demo: setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
+	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)
+
+demo-down: setup ## Remove all that the demo made, the cluster too
+	@$(PY) -m e2e.cluster down
+
+cluster: setup ## The test cluster alone
+	@$(PY) -m e2e.cluster up
+
+images: setup ## Build the three images and load them into the cluster
+	@$(PY) -m e2e.cluster images
+
+crds: setup ## Write crds/ from the models
+	@$(PY) -m stele.model.crd crds
+
+clean: ## Remove .venv and caches of the tools in this checkout
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,46 @@
+"""Rules of the tree that no tool checks: see ARCHITECTURE.md."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 700
+PYTHON = sorted(
+    path
+    for top in ("operator", "e2e")
+    for path in (ROOT / top).rglob("*.py")
+    if "__pycache__" not in path.parts
+)
+
+
+def test_source_root_shadows_nothing() -> None:
+    """A package or a module directly in operator/ would shadow Python's own `operator`, `types`, ..."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+    assert not list((ROOT / "operator").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= FILE_LINES_MAX, (
+        f"{path} is longer than {FILE_LINES_MAX} lines: split it by idea"
+    )
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{path}:{node.lineno} {node.name} has {lines} lines"
+
+
+def test_tests_do_not_live_in_e2e() -> None:
+    """e2e/ is scenarios and tools; it is imported by tests, never the other way."""
+    found = subprocess.run(
+        ["grep", "-rlE", r"^\s*(from|import) tests\b", str(ROOT / "e2e"), str(ROOT / "operator")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == ""
