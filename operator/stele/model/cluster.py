@@ -48,8 +48,8 @@ class KeepVolumes(StrEnum):
 
 
 class Fsync(StrEnum):
-    """When a write is forced to disk: Always before it is acknowledged, Interval every second, Never leaves it
-    to the system. A write that is acknowledged is on every in-sync replica whatever is chosen here."""
+    """When a write is forced to disk: Always before it is acknowledged, Interval every second, Never leaves
+    it to the system. A write that is acknowledged is on every in-sync replica whatever is chosen here."""
 
     ALWAYS = "Always"
     INTERVAL = "Interval"

@@ -25,7 +25,7 @@ def _too_few_members(cluster: TabletCluster) -> list[Problem]:
         return []
     message = (
         f"spec.replicas is {spec.replicas}, but spec.members is {spec.members}: "
-        f"two copies are never on one member, so each partition has {spec.members} of {spec.replicas} copies; "
+        f"copies never share a member, so a partition has {spec.members} of {spec.replicas} copies; "
         f"raise spec.members to {spec.replicas} or lower spec.replicas to {spec.members}"
     )
     return [Problem(Reason.FEWER_MEMBERS_THAN_REPLICAS, message)]
