@@ -1,0 +1,71 @@
+# ruff: noqa: N818  the names say what happened and read as such where they are raised
+"""One tree of errors. The type says who is at fault, the code says what, the text says what to do.
+
+    SteleError
+    |-- BadInput      the caller's value breaks a rule: correct the value
+    |-- Stale         the request was decided on something older than what holds now: look again, then retry
+    |-- Conflict      somebody else decided differently: stop, look again, do not retry as it is
+    |-- Corrupt       what was stored or sent contradicts itself: set it aside, never serve from it
+    |-- Refused       the request is sound and its state forbids it: the code is the reason
+    |-- Unavailable   nothing was done, for now: the same request may be sent again
+    `-- Uncertain     it may or may not have been done: read before sending it again
+
+Anything else that is raised (AssertionError, KeyError, ...) is a defect of Stele itself.
+"""
+
+from typing import ClassVar
+
+
+class SteleError(Exception):
+    """`code` is stable and in capitals (for programs, conditions and metrics); the text is for people."""
+
+    code_default: ClassVar[str] = "ERROR"
+
+    def __init__(self, text: str, code: str | None = None) -> None:
+        super().__init__(text)
+        self.code = self.code_default if code is None else code
+
+    def __str__(self) -> str:
+        return f"{self.code}: {super().__str__()}"
+
+
+class BadInput(SteleError):
+    """Codes: BAD_INPUT, UNKNOWN_FORMAT, UNKNOWN_MEMBER, TOO_LARGE."""
+
+    code_default = "BAD_INPUT"
+
+
+class Stale(SteleError):
+    """Codes: STALE_VERSION, STALE_EPOCH, STALE_TERM."""
+
+    code_default = "STALE_VERSION"
+
+
+class Conflict(SteleError):
+    """Codes: CONFLICT, WRONG_MEMBER, WRONG_CLUSTER, MIGRATION_ACTIVE."""
+
+    code_default = "CONFLICT"
+
+
+class Corrupt(SteleError):
+    """Codes: CORRUPT, UNKNOWN_FORMAT."""
+
+    code_default = "CORRUPT"
+
+
+class Refused(SteleError):
+    """Codes: REFUSED, ILLEGAL_STATE, NOT_OWNER, LAST_REPLICA, OWNER_NEEDED, NO_SPACE."""
+
+    code_default = "REFUSED"
+
+
+class Unavailable(SteleError):
+    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING."""
+
+    code_default = "UNAVAILABLE"
+
+
+class Uncertain(SteleError):
+    """Codes: UNCERTAIN."""
+
+    code_default = "UNCERTAIN"

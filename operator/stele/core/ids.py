@@ -1,0 +1,22 @@
+"""Numbers that name things, and the limits that hold for them everywhere."""
+
+PartitionId = int
+"""0 .. partitions - 1."""
+
+MemberIndex = int
+"""Handed out once per member by the member dictionary, never used again."""
+
+Version = int
+"""Counts the changes of one partition; 0 before its first assignment; fits a signed 32-bit number."""
+
+MAX_REPLICAS = 7
+"""Replica indexes 0 .. 6 (seed 000, "Background")."""
+
+PARTITIONS_MAX = 65_536
+"""Partitions in one table."""
+
+VERSION_MAX = 2**31 - 1
+"""Versions are laid out as big-endian int32 when the stamp is computed."""
+
+MEMBERS_MAX = 1_000
+"""Members that one table may name."""
