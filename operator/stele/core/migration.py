@@ -77,8 +77,10 @@ class Migration:
 _TEXTS = {
     Type.MOVE: "MOVE index {m.destination_new_index} from {m.source} to {m.destination}",
     Type.COPY: "COPY to {m.destination} at index {m.destination_new_index}",
-    Type.SHIFT_UP: "SHIFT_UP {m.destination} from index {m.destination_current_index} to
-    {m.destination_new_index}", Type.SHIFT_DOWN: (
+    Type.SHIFT_UP: (
+        "SHIFT_UP {m.destination} from index {m.destination_current_index} to {m.destination_new_index}"
+    ),
+    Type.SHIFT_DOWN: (
         "SHIFT_DOWN {m.source} from index {m.source_current_index} to {m.source_new_index}, "
         "index {m.destination_new_index} to {m.destination}"
     ),
