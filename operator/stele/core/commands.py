@@ -1,6 +1,18 @@
-"""Single-key commands as a pure function of the stored value and the time."""
+"""Single-key commands as a pure function of the stored value and the time.
 
+The owner of a partition calls `evaluate`, logs the `op` that it returns, and answers `reply` once the
+operation is committed. Replicas only ever see the operation: absolute expiry and whole values, so that
+applying it needs no clock and gives the same result everywhere. Error texts are those of Redis.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+KEY_BYTES_MAX = 64 * 1024
+VALUE_BYTES_MAX = 8 * 1024 * 1024
+EXPIRE_AT_MS_MAX = 2**63 - 1
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_INT_DIGITS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +59,342 @@ class Evaluation:
 
     reply: Reply
     op: Op | None = None
+
+
+Args = Sequence[bytes]
+_Handler = Callable[[Args, Stored | None, int], Evaluation]
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """`arity` as in Redis: the exact number of arguments with the name, or minus the least number."""
+
+    run: _Handler
+    arity: int
+    write: bool
+
+
+class _RefusedError(Exception):
+    """A command that is answered with an error and changes nothing."""
+
+    def __init__(self, text: str, code: str = "ERR") -> None:
+        super().__init__(text)
+        self.failure = Failure(code, text)
+
+
+OK = Simple("OK")
+_NOT_AN_INTEGER = "value is not an integer or out of range"
+_SYNTAX = "syntax error"
+
+
+def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    """Run one command on what is stored under its key; never raises for a client's mistake.
+
+    `args[0]` is the command's name in any case, `args[1]` the key. An expired entry counts as missing.
+    """
+    command = _COMMANDS.get(args[0].upper()) if args else None
+    if command is None:
+        name = text_of(args[0]) if args else ""
+        return Evaluation(Failure("ERR", f"unknown command '{name}' for a single key"))
+    if len(args) != command.arity if command.arity > 0 else len(args) < -command.arity:
+        return Evaluation(wrong_number(args[0]))
+    if len(args[1]) > KEY_BYTES_MAX:
+        return Evaluation(key_too_long(args[1]))
+    if stored is not None and 0 < stored[1] <= now_ms:
+        stored = None
+    try:
+        return _settle(command.run(args, stored, now_ms), stored is not None, now_ms)
+    except _RefusedError as refused:
+        return Evaluation(refused.failure)
+
+
+def _settle(made: Evaluation, existed: bool, now_ms: int) -> Evaluation:
+    """Check the size of what is stored, and remove at once what would be born expired."""
+    op = made.op
+    if not isinstance(op, Put):
+        return made
+    if len(op.value) > VALUE_BYTES_MAX:
+        size = len(op.value)
+        raise _RefusedError(
+            f"value of {size} bytes is longer than the {VALUE_BYTES_MAX} bytes that are allowed"
+        )
+    if 0 < op.expire_at_ms <= now_ms:
+        return Evaluation(made.reply, Delete(op.key) if existed else None)
+    return made
+
+
+def is_known(name: bytes) -> bool:
+    """Whether `evaluate` offers this command."""
+    return name.upper() in _COMMANDS
+
+
+def is_write(name: bytes) -> bool:
+    """Whether the command may change something, and so needs the log. Unknown ones do not."""
+    command = _COMMANDS.get(name.upper())
+    return command is not None and command.write
+
+
+def is_retry_safe(name: bytes) -> bool:
+    """Whether the command may be sent again when nobody knows if it ran.
+
+    Reads only. A SET is not: repeated, it could put its value over one that another client wrote between.
+    """
+    command = _COMMANDS.get(name.upper())
+    return command is not None and not command.write
+
+
+def text_of(raw: bytes) -> str:
+    """Bytes of a client as they may stand in an error: printable, one line, at most 128 characters."""
+    text = raw[:128].decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def wrong_number(name: bytes) -> Failure:
+    """Redis's error for a wrong number of arguments."""
+    return Failure("ERR", f"wrong number of arguments for '{text_of(name).lower()}' command")
+
+
+def key_too_long(key: bytes) -> Failure:
+    """A key above the limit, with both lengths."""
+    return Failure(
+        "ERR", f"key of {len(key)} bytes is longer than the {KEY_BYTES_MAX} bytes that are allowed"
+    )
+
+
+def parse_integer(raw: bytes) -> int:
+    """A signed 64-bit number as Redis reads it (no `+`, leading zero or space), else ValueError."""
+    digits = raw[1:] if raw[:1] == b"-" else raw
+    if not digits.isdigit() or len(raw) > _INT_DIGITS_MAX or (digits[:1] == b"0" and raw != b"0"):
+        raise ValueError(_NOT_AN_INTEGER)
+    number = int(raw)
+    if not _INT_MIN <= number <= _INT_MAX:
+        raise ValueError(_NOT_AN_INTEGER)
+    return number
+
+
+def _integer(raw: bytes) -> int:
+    try:
+        return parse_integer(raw)
+    except ValueError:
+        raise _RefusedError(_NOT_AN_INTEGER) from None
+
+
+def _deadline(name: bytes, raw: bytes, unit_ms: int, base_ms: int, least: int = 1) -> int:
+    """Absolute milliseconds of an expiry argument; `base_ms` is 0 for absolute ones."""
+    number = _integer(raw)
+    deadline = number * unit_ms + base_ms
+    if number < least or not _INT_MIN <= number * unit_ms <= _INT_MAX or deadline > EXPIRE_AT_MS_MAX:
+        raise _RefusedError(f"invalid expire time in '{text_of(name).lower()}' command")
+    return deadline
+
+
+def _put(reply: Reply, key: bytes, value: bytes, expire_at_ms: int) -> Evaluation:
+    return Evaluation(reply, Put(key, value, expire_at_ms))
+
+
+@dataclass(slots=True)
+class _SetOptions:
+    """What follows the value of SET."""
+
+    condition: bytes = b""
+    get: bool = False
+    keep: bool = False
+    expire_at_ms: int = 0
+
+
+# Option -> (milliseconds per unit, whether it counts from now).
+_EXPIRY_OPTIONS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+
+
+def _set_options(args: Args, now_ms: int) -> _SetOptions:
+    options, rest = _SetOptions(), iter(args[3:])
+    for raw in rest:
+        word = raw.upper()
+        if word in (b"NX", b"XX") and options.condition in (b"", word):
+            options.condition = word
+        elif word == b"GET":
+            options.get = True
+        elif word == b"KEEPTTL" and not options.expire_at_ms:
+            options.keep = True
+        elif word in _EXPIRY_OPTIONS and not (options.keep or options.expire_at_ms):
+            unit_ms, relative = _EXPIRY_OPTIONS[word]
+            number = next(rest, None)
+            if number is None:
+                raise _RefusedError(_SYNTAX)
+            options.expire_at_ms = _deadline(args[0], number, unit_ms, now_ms if relative else 0)
+        else:
+            raise _RefusedError(_SYNTAX)
+    return options
+
+
+def _set(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    if len(args) == 3:
+        return _put(OK, args[1], args[2], 0)
+    options = _set_options(args, now_ms)
+    old = stored[0] if stored else None
+    if (options.condition == b"NX" and stored) or (options.condition == b"XX" and not stored):
+        return Evaluation(old if options.get else None)
+    expire_at_ms = stored[1] if options.keep and stored else options.expire_at_ms
+    return _put(old if options.get else OK, args[1], args[2], expire_at_ms)
+
+
+def _setnx(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(0) if stored else _put(1, args[1], args[2], 0)
+
+
+def _setex(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    deadline = _deadline(args[0], args[2], 1000, now_ms)
+    return _put(OK, args[1], args[3], deadline)
+
+
+def _psetex(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    deadline = _deadline(args[0], args[2], 1, now_ms)
+    return _put(OK, args[1], args[3], deadline)
+
+
+def _get(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(stored[0] if stored else None)
+
+
+def _getset(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return _put(stored[0] if stored else None, args[1], args[2], 0)
+
+
+def _getdel(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(stored[0], Delete(args[1])) if stored else Evaluation(None)
+
+
+def _delete(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(1, Delete(args[1])) if stored else Evaluation(0)
+
+
+def _exists(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(1 if stored else 0)
+
+
+def _add(args: Args, stored: Stored | None, by: int) -> Evaluation:
+    value, expire_at_ms = stored or (b"0", 0)
+    number = _integer(value) + by
+    if not _INT_MIN <= number <= _INT_MAX:
+        raise _RefusedError("increment or decrement would overflow")
+    return Evaluation(number, Put(args[1], b"%d" % number, expire_at_ms))
+
+
+def _incr(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return _add(args, stored, 1)
+
+
+def _decr(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return _add(args, stored, -1)
+
+
+def _incrby(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return _add(args, stored, _integer(args[2]))
+
+
+def _decrby(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    by = _integer(args[2])
+    if by == _INT_MIN:
+        raise _RefusedError("decrement would overflow")
+    return _add(args, stored, -by)
+
+
+def _append(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    value, expire_at_ms = stored or (b"", 0)
+    joined = value + args[2]
+    return _put(len(joined), args[1], joined, expire_at_ms)
+
+
+def _strlen(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(len(stored[0]) if stored else 0)
+
+
+def _type(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(Simple("string" if stored else "none"))
+
+
+def _remaining(stored: Stored | None, now_ms: int) -> int:
+    """Milliseconds to live; -2 for no such key, -1 for a key that does not expire."""
+    if stored is None:
+        return -2
+    return stored[1] - now_ms if stored[1] else -1
+
+
+def _ttl(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    left_ms = _remaining(stored, now_ms)
+    return Evaluation((left_ms + 500) // 1000 if left_ms > 0 else left_ms)
+
+
+def _pttl(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    return Evaluation(_remaining(stored, now_ms))
+
+
+def _persist(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    if stored is None or not stored[1]:
+        return Evaluation(0)
+    return Evaluation(1, Put(args[1], stored[0], 0))
+
+
+def _expire_conditions(args: Args) -> set[bytes]:
+    words = {raw.upper() for raw in args[3:]}
+    for word in words - {b"NX", b"XX", b"GT", b"LT"}:
+        raise _RefusedError(f"Unsupported option {text_of(word)}")
+    if b"NX" in words and len(words) > 1:
+        raise _RefusedError("NX and XX, GT or LT options at the same time are not compatible")
+    if {b"GT", b"LT"} <= words:
+        raise _RefusedError("GT and LT options at the same time are not compatible")
+    return words
+
+
+def _may_expire(words: set[bytes], old_ms: int, new_ms: int) -> bool:
+    """Whether the conditions allow the change; a key without expiry lives for ever (`old_ms` 0)."""
+    if b"NX" in words:
+        return not old_ms
+    if (b"XX" in words and not old_ms) or (b"GT" in words and (not old_ms or new_ms <= old_ms)):
+        return False
+    return not (b"LT" in words and old_ms and new_ms >= old_ms)
+
+
+def _expirer(unit_ms: int, relative: bool) -> _Handler:
+    def run(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+        words = _expire_conditions(args)
+        deadline = _deadline(args[0], args[2], unit_ms, now_ms if relative else 0, least=_INT_MIN)
+        if stored is None or not _may_expire(words, stored[1], deadline):
+            return Evaluation(0)
+        if deadline <= 0:
+            return Evaluation(1, Delete(args[1]))
+        return _put(1, args[1], stored[0], deadline)
+
+    return run
+
+
+_COMMANDS: dict[bytes, _Command] = {
+    b"GET": _Command(_get, 2, False),
+    b"SET": _Command(_set, -3, True),
+    b"SETNX": _Command(_setnx, 3, True),
+    b"SETEX": _Command(_setex, 4, True),
+    b"PSETEX": _Command(_psetex, 4, True),
+    b"GETSET": _Command(_getset, 3, True),
+    b"GETDEL": _Command(_getdel, 2, True),
+    b"DEL": _Command(_delete, 2, True),
+    b"UNLINK": _Command(_delete, 2, True),
+    b"EXISTS": _Command(_exists, 2, False),
+    b"TOUCH": _Command(_exists, 2, False),
+    b"INCR": _Command(_incr, 2, True),
+    b"DECR": _Command(_decr, 2, True),
+    b"INCRBY": _Command(_incrby, 3, True),
+    b"DECRBY": _Command(_decrby, 3, True),
+    b"APPEND": _Command(_append, 3, True),
+    b"STRLEN": _Command(_strlen, 2, False),
+    b"TYPE": _Command(_type, 2, False),
+    b"TTL": _Command(_ttl, 2, False),
+    b"PTTL": _Command(_pttl, 2, False),
+    b"EXPIRE": _Command(_expirer(1000, True), -3, True),
+    b"PEXPIRE": _Command(_expirer(1, True), -3, True),
+    b"EXPIREAT": _Command(_expirer(1000, False), -3, True),
+    b"PEXPIREAT": _Command(_expirer(1, False), -3, True),
+    b"PERSIST": _Command(_persist, 2, True),
+}
+
+SINGLE_KEY_COMMANDS = tuple(name.decode().lower() for name in _COMMANDS)
+ARITIES = {name: command.arity for name, command in _COMMANDS.items()}

@@ -1,15 +1,14 @@
 """Layout of keys and values in a member's database and in the files that copies carry.
 
 Data keys sort by (partition, generation, kind, keyspace, key), so that one tablet is one contiguous range,
-and one keyspace of it (a fragment) too. Log keys sort by (partition, index).
+and one keyspace of it (a fragment) too. Log keys sort by (partition, index). The sizes of keys and values are
+limited in `core.commands`.
 """
 
 import struct
 
 PARTITION_MAX = 0xFFFF
 KEYSPACE_BYTES_MAX = 63
-KEY_BYTES_MAX = 64 * 1024
-VALUE_BYTES_MAX = 8 * 1024 * 1024
 
 META = 0
 USER = 1

@@ -1,0 +1,164 @@
+"""Each single-key command on a missing, a present and an expired entry, and Redis's error texts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.core import commands
+from stele.core.commands import (
+    KEY_BYTES_MAX,
+    SINGLE_KEY_COMMANDS,
+    VALUE_BYTES_MAX,
+    Delete,
+    Failure,
+    Put,
+    Simple,
+    evaluate,
+)
+
+NOW = 1_000_000
+OK = Simple("OK")
+DEL = Delete(b"k")
+
+
+def run(text, stored=None, now=NOW):
+    made = evaluate([word.encode() for word in text.split()], stored, now)
+    return made.reply, made.op
+
+
+def put(value, expire=0):
+    return Put(b"k", value, expire)
+
+
+@pytest.mark.parametrize(
+    ("text", "stored", "reply", "op"),
+    [
+        ("GET k", None, None, None),
+        ("get k", (b"v", 0), b"v", None),
+        ("GET k", (b"v", NOW), None, None),
+        ("GET k", (b"v", NOW + 1), b"v", None),
+        ("SET k v", None, OK, put(b"v")),
+        ("SET k v", (b"o", NOW + 9), OK, put(b"v")),
+        ("SET k v EX 2", None, OK, put(b"v", NOW + 2000)),
+        ("SET k v px 7", None, OK, put(b"v", NOW + 7)),
+        ("SET k v EXAT 2000", None, OK, put(b"v", 2_000_000)),
+        ("SET k v PXAT 1000001", None, OK, put(b"v", NOW + 1)),
+        ("SET k v PXAT 5", (b"o", 0), OK, DEL),
+        ("SET k v PXAT 5", None, OK, None),
+        ("SET k v NX", None, OK, put(b"v")),
+        ("SET k v NX", (b"o", 0), None, None),
+        ("SET k v NX", (b"o", NOW - 1), OK, put(b"v")),
+        ("SET k v XX", None, None, None),
+        ("SET k v XX", (b"o", 0), OK, put(b"v")),
+        ("SET k v GET", (b"o", 0), b"o", put(b"v")),
+        ("SET k v NX GET", (b"o", 0), b"o", None),
+        ("SET k v KEEPTTL", (b"o", NOW + 5), OK, put(b"v", NOW + 5)),
+        ("SET k v KEEPTTL", (b"o", NOW - 5), OK, put(b"v")),
+        ("SETNX k v", (b"o", 0), 0, None),
+        ("SETNX k v", None, 1, put(b"v")),
+        ("SETEX k 3 v", None, OK, put(b"v", NOW + 3000)),
+        ("PSETEX k 3 v", None, OK, put(b"v", NOW + 3)),
+        ("GETSET k v", (b"o", NOW + 4), b"o", put(b"v")),
+        ("GETDEL k", (b"o", 0), b"o", DEL),
+        ("GETDEL k", None, None, None),
+        ("DEL k", (b"o", 0), 1, DEL),
+        ("DEL k", (b"o", NOW), 0, None),
+        ("UNLINK k", (b"o", 0), 1, DEL),
+        ("EXISTS k", (b"o", 0), 1, None),
+        ("TOUCH k", None, 0, None),
+        ("INCR k", None, 1, put(b"1")),
+        ("INCR k", (b"-1", NOW + 8), 0, put(b"0", NOW + 8)),
+        ("DECR k", (b"10", 0), 9, put(b"9")),
+        ("INCRBY k -5", (b"2", 0), -3, put(b"-3")),
+        ("DECRBY k 5", None, -5, put(b"-5")),
+        ("APPEND k xy", (b"o", NOW + 1), 3, put(b"oxy", NOW + 1)),
+        ("STRLEN k", (b"abc", 0), 3, None),
+        ("TYPE k", (b"abc", 0), Simple("string"), None),
+        ("TYPE k", None, Simple("none"), None),
+        ("TTL k", None, -2, None),
+        ("TTL k", (b"", 0), -1, None),
+        ("TTL k", (b"", NOW + 1499), 1, None),
+        ("PTTL k", (b"", NOW + 1499), 1499, None),
+        ("PERSIST k", (b"v", NOW + 1), 1, put(b"v")),
+        ("PERSIST k", (b"v", 0), 0, None),
+        ("EXPIRE k 10", (b"v", 0), 1, put(b"v", NOW + 10_000)),
+        ("EXPIRE k 10", None, 0, None),
+        ("EXPIRE k -1", (b"v", 0), 1, DEL),
+        ("EXPIREAT k 0", (b"v", 0), 1, DEL),
+        ("PEXPIREAT k -5", (b"v", 0), 1, DEL),
+        ("PEXPIRE k 10 NX", (b"v", NOW + 5), 0, None),
+        ("PEXPIRE k 10 XX", (b"v", 0), 0, None),
+        ("PEXPIRE k 10 GT", (b"v", NOW + 11), 0, None),
+        ("PEXPIRE k 10 GT", (b"v", 0), 0, None),
+        ("PEXPIRE k 10 LT", (b"v", NOW + 9), 0, None),
+        ("PEXPIRE k 10 LT", (b"v", 0), 1, put(b"v", NOW + 10)),
+    ],
+)
+def test_reply_and_operation(text, stored, reply, op):
+    assert run(text, stored) == (reply, op)
+
+
+@pytest.mark.parametrize(
+    ("text", "stored", "error"),
+    [
+        ("GET", None, "wrong number of arguments for 'get' command"),
+        ("SET k", None, "wrong number of arguments for 'set' command"),
+        ("DEL k l", None, "wrong number of arguments for 'del' command"),
+        ("SET k v EX", None, "syntax error"),
+        ("SET k v NX XX", None, "syntax error"),
+        ("SET k v EX 1 PX 1", None, "syntax error"),
+        ("SET k v EX 1 KEEPTTL", None, "syntax error"),
+        ("SET k v WAT", None, "syntax error"),
+        ("SET k v EX 0", None, "invalid expire time in 'set' command"),
+        ("SET k v EX 9223372036854775807", None, "invalid expire time in 'set' command"),
+        ("SET k v EX 1.5", None, "value is not an integer or out of range"),
+        ("SETEX k -1 v", None, "invalid expire time in 'setex' command"),
+        ("EXPIRE k 9223372036854775807", (b"v", 0), "invalid expire time in 'expire' command"),
+        ("EXPIRE k 1 NX GT", None, "NX and XX, GT or LT options at the same time are not compatible"),
+        ("EXPIRE k 1 LT GT", None, "GT and LT options at the same time are not compatible"),
+        ("EXPIRE k 1 maybe", None, "Unsupported option MAYBE"),
+        ("INCR k", (b"x", 0), "value is not an integer or out of range"),
+        ("INCR k", (b"01", 0), "value is not an integer or out of range"),
+        ("INCR k", (b" 1", 0), "value is not an integer or out of range"),
+        ("INCR k", (b"9223372036854775807", 0), "increment or decrement would overflow"),
+        ("INCRBY k 9223372036854775808", None, "value is not an integer or out of range"),
+        ("DECRBY k -9223372036854775808", None, "decrement would overflow"),
+        ("FLUSHALL k", None, "unknown command 'FLUSHALL' for a single key"),
+    ],
+)
+def test_errors_change_nothing(text, stored, error):
+    assert run(text, stored) == (Failure("ERR", error), None)
+
+
+def test_sizes_are_limited_and_the_message_says_both_numbers():
+    long_key = evaluate([b"GET", b"k" * (KEY_BYTES_MAX + 1)], None, NOW).reply
+    assert long_key == Failure("ERR", "key of 65537 bytes is longer than the 65536 bytes that are allowed")
+    full = b"v" * VALUE_BYTES_MAX
+    assert evaluate([b"SET", b"k", full], None, NOW).op == put(full)
+    grown = evaluate([b"APPEND", b"k", b"x"], (full, 0), NOW)
+    assert grown.op is None
+    assert isinstance(grown.reply, Failure)
+    assert "8388609 bytes" in grown.reply.text
+
+
+def test_writes_and_what_may_be_repeated():
+    assert commands.is_write(b"set")
+    assert not commands.is_write(b"GET")
+    assert not commands.is_write(b"nosuch")
+    assert commands.is_retry_safe(b"get")
+    assert not commands.is_retry_safe(b"SET")
+    assert not commands.is_retry_safe(b"nosuch")
+
+
+@given(
+    st.sampled_from(SINGLE_KEY_COMMANDS),
+    st.lists(st.sampled_from([b"NX", b"GET", b"EX", b"1", b"-1", b"", b"\xff", b"9" * 30]), max_size=5),
+    st.none() | st.tuples(st.sampled_from([b"", b"7", b"x", b"\x00"]), st.integers(0, 2 * NOW)),
+)
+def test_any_arguments_get_an_answer_and_only_writes_change_anything(name, rest, stored):
+    made = evaluate([name.encode(), *rest], stored, NOW)
+    if made.op is not None:
+        assert commands.is_write(name.encode())
+        assert not isinstance(made.reply, Failure)
+        assert made.op.key == rest[0]
+        assert not isinstance(made.op, Put) or made.op.expire_at_ms == 0 or made.op.expire_at_ms > NOW
