@@ -44,7 +44,7 @@ SUFFIXES = {
     "Pi": Decimal(2) ** 50,
     "Ei": Decimal(2) ** 60,
 }
-QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]))?")
+QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII)
 
 
 class Model(BaseModel):
@@ -120,7 +120,7 @@ Amount = Annotated[
             ALL: [
                 {
                     "rule": "type(self) == int ? self >= 0 : isQuantity(string(self))"
-                    " && quantity(string(self)).sign() >= 0",
+                    " && quantity(string(self)).compareTo(quantity('0')) >= 0",
                     "message": "must be a quantity that is not negative, such as 500m, 2 or 2Gi",
                 }
             ],

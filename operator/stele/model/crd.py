@@ -121,8 +121,8 @@ DEFINITIONS = (
 def structural(node: Any, shared: Mapping[str, Schema], *, defaults: bool) -> Schema:
     """A node of a JSON schema as Kubernetes takes it: no `$ref`, no titles, no nulls.
 
-    With `defaults` an object whose fields have defaults gets `default: {}`, without which the API server
-    would not fill in the fields of an object that was left out.
+    With `defaults` an object whose fields have defaults gets these as its own default: without it the API
+    server would not fill in an object that was left out; it checks rules against the default as written.
     """
     flat = _resolved(dict(node), shared)
     flat.pop("title", None)
@@ -141,8 +141,8 @@ def structural(node: Any, shared: Mapping[str, Schema], *, defaults: bool) -> Sc
             flat[key] = inner(flat[key])
     if flat.get("x-kubernetes-int-or-string"):
         flat.pop("type", None)
-    if defaults and _fills_itself(flat):
-        flat["default"] = {}
+    if defaults and (filled := _own_defaults(flat)):
+        flat["default"] = filled
     return _ordered(flat)
 
 
@@ -157,9 +157,9 @@ def _resolved(node: Schema, shared: Mapping[str, Schema]) -> Schema:
     return node
 
 
-def _fills_itself(node: Schema) -> bool:
-    fields: Mapping[str, Schema] = node.get("properties", {})
-    return not node.get("required") and any("default" in field for field in fields.values())
+def _own_defaults(node: Schema) -> Schema:
+    fields: Mapping[str, Schema] = {} if node.get("required") else node.get("properties", {})
+    return {name: field["default"] for name, field in fields.items() if "default" in field}
 
 
 def _ordered(node: Schema) -> Schema:

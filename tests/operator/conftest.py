@@ -1,0 +1,32 @@
+"""Fixtures of a bare control plane: one per session, a fresh namespace per test."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.operator.control_plane import ControlPlane, running
+
+NAMESPACES = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def bare_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A real etcd and kube-apiserver without Stele's resources; the kubeconfig's user may do everything."""
+    with running(tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def control_plane(bare_control_plane: ControlPlane) -> ControlPlane:
+    """The same with Stele's resources installed from `crds/`."""
+    bare_control_plane.install_crds()
+    return bare_control_plane
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> str:
+    """A fresh namespace; it stays until the control plane ends, for nobody there empties it."""
+    name = f"test-{next(NAMESPACES)}"
+    control_plane.kubectl("create", "namespace", name)
+    return name

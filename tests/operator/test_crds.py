@@ -1,0 +1,317 @@
+"""The custom resources against a real API server: defaults, every CEL rule, scale, printer columns."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from stele.model import TabletCluster, TabletMember, TabletRebalance, Unreadable
+from tests.operator.control_plane import REPOSITORY, ControlPlane, documents
+
+pytestmark = pytest.mark.control_plane
+
+LONG = "a" * 41
+ABSENT = object()
+
+
+def cluster(name: str = "demo", **spec: Any) -> dict[str, Any]:
+    given = {"members": 3, "storage": {"size": "2Gi"}, **spec}
+    return resource("TabletCluster", name, given)
+
+
+def member(name: str = "demo-0", **spec: Any) -> dict[str, Any]:
+    return resource("TabletMember", name, {"cluster": "demo", "index": 0, **spec})
+
+
+def rebalance(name: str = "demo-1", **spec: Any) -> dict[str, Any]:
+    return resource("TabletRebalance", name, {"cluster": "demo", **spec})
+
+
+def resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in spec.items() if value is not ABSENT}
+    return {"apiVersion": "stele.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": given}
+
+
+def storage(**fields: Any) -> dict[str, Any]:
+    return {"storage": {"size": "2Gi", **fields}}
+
+
+CREATED_BADLY = [
+    (cluster(replicas=9), "spec.replicas must be a whole number from 1 to 7"),
+    (cluster(replicas=0), "spec.replicas must be a whole number from 1 to 7"),
+    (cluster(partitions=0), "spec.partitions must be a whole number from 1 to 16384"),
+    (cluster(partitions=16_385), "spec.partitions must be a whole number from 1 to 16384"),
+    (cluster(partitions="many"), "spec.partitions"),
+    (cluster(members=0), "delete the cluster instead"),
+    (cluster(members=1_001), "spec.members must be a whole number from 1 to 1000"),
+    (cluster(members=2.5), "spec.members"),
+    (cluster(members=ABSENT), "spec.members: Required value"),
+    (cluster(storage=ABSENT), "spec.storage: Required value"),
+    (cluster(storage={}), "spec.storage.size: Required value"),
+    (cluster(**storage(size="big")), "spec.storage.size must be a quantity of bytes above zero"),
+    (cluster(**storage(size="0")), "spec.storage.size must be a quantity of bytes above zero"),
+    (cluster(**storage(size="-2Gi")), "spec.storage.size must be a quantity of bytes above zero"),
+    (cluster(**storage(size="1" * 33)), "spec.storage.size: Too long"),
+    (cluster(**storage(storageClassName="")), "spec.storage.storageClassName"),
+    (cluster(**storage(keepVolumes="Maybe")), 'spec.storage.keepVolumes: Unsupported value: "Maybe"'),
+    (cluster(**storage(fsync="Sometimes")), 'spec.storage.fsync: Unsupported value: "Sometimes"'),
+    (cluster(state="Off"), 'spec.state: Unsupported value: "Off"'),
+    (cluster(member=3), 'unknown field "spec.member"'),
+    (cluster(migration={"maxParallel": 3}), 'unknown field "spec.migration.maxParallel"'),
+    (cluster(migration={"maxParallelPerMember": 0}), "spec.migration.maxParallelPerMember must be"),
+    (cluster(migration={"maxParallelPerMember": 1_001}), "spec.migration.maxParallelPerMember must be"),
+    (cluster(migration={"engine": "Flink"}), 'spec.migration.engine: Unsupported value: "Flink"'),
+    (cluster(migration={"paused": "yes"}), "spec.migration.paused"),
+    (cluster(spark={"executors": 0}), "spec.spark.executors must be a whole number from 1 to 100"),
+    (cluster(spark={"cores": 65}), "spec.spark.cores must be a whole number from 1 to 64"),
+    (cluster(spark={"memory": "256Mi"}), "spec.spark.memory must be at least 512Mi"),
+    (cluster(spark={"memory": "lots"}), "spec.spark.memory must be a quantity"),
+    (cluster(spark={"thresholdBytes": "x"}), "spec.spark.thresholdBytes must be a quantity"),
+    (cluster(spark={"idleSeconds": 0}), "spec.spark.idleSeconds must be a whole number from 1 to 86400"),
+    (cluster(failureDetection={"heartbeatSeconds": 0}), "heartbeatSeconds must be from 0.1 to 60 seconds"),
+    (cluster(failureDetection={"leaseSeconds": 301}), "leaseSeconds must be from 0.5 to 300 seconds"),
+    (cluster(failureDetection={"heartbeatSeconds": 2}), "leaseSeconds must be at least twice"),
+    (cluster(failureDetection={"rejoinGracePeriodSeconds": -1}), "rejoinGracePeriodSeconds must be"),
+    (cluster(resp={"serviceType": "Ingress"}), 'spec.resp.serviceType: Unsupported value: "Ingress"'),
+    (cluster(resp={"nodePort": 30_379}), "spec.resp.nodePort needs spec.resp.serviceType"),
+    (cluster(resp={"serviceType": "NodePort", "nodePort": 70_000}), "spec.resp.nodePort must be"),
+    (cluster(resources={"limits": {"memory": "plenty"}}), "spec.resources.limits[memory]: Invalid value"),
+    (cluster(resources={"requests": {"cpu": -1}}), "must be a quantity that is not negative"),
+    (cluster(resources={"limits": {f"r{n}": 1 for n in range(17)}}), "spec.resources.limits: Too many"),
+    (cluster(images={"member": "a b"}), "spec.images.member"),
+    (cluster(images={"spark": ""}), "spec.images.spark"),
+    (cluster(LONG), "metadata.name must have at most 40 letters"),
+    (cluster("a.b"), "metadata.name must be a DNS label"),
+    (cluster("1st"), "metadata.name must be a DNS label"),
+    (member(cluster=ABSENT), "spec.cluster: Required value"),
+    (member(cluster=""), "spec.cluster"),
+    (member(cluster=LONG), "spec.cluster: Too long"),
+    (member(index=ABSENT), "spec.index: Required value"),
+    (member(index=-1), "spec.index must be a whole number from 0"),
+    (member(drain="soon"), "spec.drain"),
+    (rebalance(cluster=ABSENT), "spec.cluster: Required value"),
+    (rebalance(mode="Guess"), 'spec.mode: Unsupported value: "Guess"'),
+    (rebalance(moves=[]), 'unknown field "spec.moves"'),
+]
+
+GOOD_STORAGE = {"size": "2Gi", "storageClassName": "fast"}
+
+CHANGED_BADLY = [
+    (cluster(), {"partitions": 272}, "spec.partitions cannot change"),
+    (cluster(partitions=300), {"partitions": None}, "spec.partitions cannot change"),
+    (cluster(), {"members": 0}, "delete the cluster instead"),
+    (cluster(), {"storage": {"size": "1Gi"}}, "spec.storage.size cannot shrink"),
+    (cluster(), {"storage": {"storageClassName": "fast"}}, "spec.storage.storageClassName cannot change"),
+    (
+        cluster(storage=GOOD_STORAGE),
+        {"storage": {"storageClassName": "slow"}},
+        "storageClassName cannot change",
+    ),
+    (
+        cluster(storage=GOOD_STORAGE),
+        {"storage": {"storageClassName": None}},
+        "storageClassName cannot change",
+    ),
+    (member(), {"cluster": "other"}, "spec.cluster cannot change"),
+    (member(), {"index": 1}, "spec.index cannot change"),
+    (rebalance(), {"cluster": "other"}, "spec.cluster cannot change"),
+    (rebalance(), {"mode": "DryRun"}, "spec.mode cannot change"),
+    (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be taken back"),
+]
+
+CHANGED_WELL = [
+    (cluster(), {"members": 5, "replicas": 7}),
+    (cluster(), {"storage": {"size": "2049Mi"}}),
+    (cluster(), {"state": "Passive", "migration": {"paused": True, "engine": "Direct"}}),
+    (cluster(), {"failureDetection": {"heartbeatSeconds": 0.5, "leaseSeconds": 1}}),
+    (cluster(), {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2, "memory": "2Gi"}}}),
+    (member(), {"lite": True, "drain": True}),
+    (rebalance(), {"cancel": True}),
+]
+
+
+def shown(case: Any) -> str:
+    return json.dumps(case) if isinstance(case, dict) else str(case)
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"), CREATED_BADLY, ids=lambda case: case if isinstance(case, str) else None
+)
+def test_a_bad_object_is_refused_with_a_message_that_names_the_field(
+    control_plane: ControlPlane, namespace: str, bad: dict[str, Any], text: str
+) -> None:
+    assert text in control_plane.refused("create", "-n", namespace, "-f", "-", stdin=documents(bad))
+
+
+@pytest.mark.parametrize(
+    ("good", "change", "text"), CHANGED_BADLY, ids=lambda case: case if isinstance(case, str) else None
+)
+def test_a_bad_change_is_refused_and_the_object_stays_as_it_was(
+    control_plane: ControlPlane, namespace: str, good: dict[str, Any], change: dict[str, Any], text: str
+) -> None:
+    control_plane.apply(namespace, good)
+    kind, name = good["kind"].lower(), good["metadata"]["name"]
+    before = control_plane.get(namespace, kind, name)
+
+    assert text in control_plane.refused(*patch(namespace, kind, name, change))
+    assert control_plane.get(namespace, kind, name) == before
+
+
+@pytest.mark.parametrize(("good", "change"), CHANGED_WELL, ids=shown)
+def test_an_allowed_change_is_stored(
+    control_plane: ControlPlane, namespace: str, good: dict[str, Any], change: dict[str, Any]
+) -> None:
+    control_plane.apply(namespace, good)
+    kind, name = good["kind"].lower(), good["metadata"]["name"]
+
+    control_plane.kubectl(*patch(namespace, kind, name, change))
+
+    stored = control_plane.get(namespace, kind, name)["spec"]
+    assert stored == merged(stored, change)
+
+
+def patch(namespace: str, kind: str, name: str, change: dict[str, Any], *more: str) -> tuple[str, ...]:
+    body = json.dumps({"spec": change})
+    return ("patch", "-n", namespace, kind, name, "--type=merge", "-p", body, *more)
+
+
+def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    result = copy.deepcopy(base)
+    for key, value in change.items():
+        result[key] = merged(result[key], value) if isinstance(value, dict) else value
+    return result
+
+
+def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane, namespace: str) -> None:
+    given = cluster()
+    control_plane.apply(namespace, given)
+    model = TabletCluster.read(given)
+    assert isinstance(model, TabletCluster)
+
+    stored = control_plane.get(namespace, "tc", "demo")["spec"]
+
+    filled = {key: value for key, value in model.spec.to_dict().items() if key not in ("resources", "images")}
+    assert stored == filled
+
+
+@pytest.mark.parametrize(
+    ("model", "given"), [(TabletCluster, cluster()), (TabletMember, member()), (TabletRebalance, rebalance())]
+)
+def test_a_stored_object_is_read_and_a_written_status_is_kept_whole(
+    control_plane: ControlPlane, namespace: str, model: Any, given: dict[str, Any]
+) -> None:
+    control_plane.apply(namespace, given)
+    kind, name = given["kind"].lower(), given["metadata"]["name"]
+    status = {**model.read(given).status.to_dict(), "conditions": [CONDITION]}
+    body = json.dumps({"status": status})
+
+    control_plane.kubectl(
+        "patch", "-n", namespace, kind, name, "--subresource=status", "--type=merge", "-p", body
+    )
+
+    stored = control_plane.get(namespace, kind, name)
+    assert stored["status"] == status
+    read = model.read(stored)
+    assert not isinstance(read, Unreadable)
+    assert read.status.to_dict() == status
+    assert read.metadata.generation == 1
+
+
+CONDITION = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "Forming",
+    "message": "1 of 3 members is ready",
+    "lastTransitionTime": "2030-01-01T00:00:00Z",
+    "observedGeneration": 1,
+}
+
+
+def test_scale_changes_members_and_shows_the_ready_ones(control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.apply(namespace, cluster())
+    status = json.dumps({"status": {"members": {"ready": 3}, "selector": "stele.dev/cluster=demo"}})
+    control_plane.kubectl(
+        "patch", "-n", namespace, "tc", "demo", "--subresource=status", "--type=merge", "-p", status
+    )
+
+    control_plane.kubectl("scale", "-n", namespace, "tabletcluster/demo", "--replicas=4")
+
+    path = f"/apis/stele.dev/v1alpha1/namespaces/{namespace}/tabletclusters/demo/scale"
+    scale = json.loads(control_plane.kubectl("get", "--raw", path))
+    assert scale["spec"] == {"replicas": 4}
+    assert scale["status"] == {"replicas": 3, "selector": "stele.dev/cluster=demo"}
+    assert control_plane.get(namespace, "tc", "demo")["spec"]["members"] == 4
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [(0, "delete the cluster instead"), (1_001, "from 1 to 1000")],
+    ids=["none", "too many"],
+)
+def test_scale_refuses_what_spec_refuses(
+    control_plane: ControlPlane, namespace: str, members: int, text: str
+) -> None:
+    control_plane.apply(namespace, cluster())
+
+    refusal = control_plane.refused("scale", "-n", namespace, "tabletcluster/demo", f"--replicas={members}")
+
+    assert "spec.members" in refusal
+    assert text in refusal
+    assert control_plane.get(namespace, "tc", "demo")["spec"]["members"] == 3
+
+
+def test_without_strict_validation_unknown_fields_are_dropped(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    given = documents(cluster(surprise=True))
+    control_plane.kubectl("create", "--validate=ignore", "-n", namespace, "-f", "-", stdin=given)
+    assert "surprise" not in control_plane.get(namespace, "tc", "demo")["spec"]
+
+
+def test_more_replicas_than_members_is_stored(control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.apply(namespace, cluster(members=1, replicas=3))
+    assert control_plane.get(namespace, "tc", "demo")["spec"]["replicas"] == 3
+
+
+def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.apply(namespace, cluster("a" * 40))
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("tc", "NAME DESIRED READY PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
+        ("tm", "NAME CLUSTER STATE OWNED BACKUPS BYTES DRAIN SAFE-TO-EVICT RESTARTS AGE"),
+        ("tr", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
+    ],
+)
+def test_kubectl_get_shows_the_columns(
+    control_plane: ControlPlane, namespace: str, kind: str, columns: str
+) -> None:
+    control_plane.apply(namespace, cluster(), member(), rebalance())
+    table = control_plane.kubectl("get", "-n", namespace, kind)
+    assert table.splitlines()[0].split() == columns.split()
+
+
+def test_the_category_lists_all_kinds(control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.apply(namespace, cluster(), member(), rebalance())
+    names = control_plane.kubectl("get", "-n", namespace, "stele", "-o", "name").split()
+    assert names == [
+        "tabletcluster.stele.dev/demo",
+        "tabletmember.stele.dev/demo-0",
+        "tabletrebalance.stele.dev/demo-1",
+    ]
+
+
+def test_every_field_and_kind_is_explained(control_plane: ControlPlane) -> None:
+    for kind in ("tabletcluster", "tabletmember", "tabletrebalance"):
+        assert "DESCRIPTION" in control_plane.kubectl("explain", kind)
+    explained = control_plane.kubectl("explain", "tabletcluster.spec.storage.keepVolumes")
+    assert "drained" in explained
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_are_accepted(control_plane: ControlPlane, namespace: str, path: Any) -> None:
+    control_plane.apply(namespace, *yaml.safe_load_all(path.read_text()))
