@@ -1,0 +1,46 @@
+{{- define "stele.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Name of the operator's own objects: the release's name, with the chart's when that does not hold it. */}}
+{{- define "stele.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "stele.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "stele.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "stele.operator" -}}
+{{- printf "%s-operator" (include "stele.fullname" .) -}}
+{{- end -}}
+
+{{- define "stele.operatorServiceAccount" -}}
+{{- default (include "stele.operator" .) .Values.serviceAccounts.operator -}}
+{{- end -}}
+
+{{/* The watched namespaces, comma separated. */}}
+{{- define "stele.namespaces" -}}
+{{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}
+{{- end -}}
+
+{{/* Name of a cluster-scoped object: two releases in two namespaces must not share it. */}}
+{{- define "stele.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "stele.fullname" .) -}}
+{{- end -}}
+
+{{- define "stele.selector" -}}
+app.kubernetes.io/name: stele-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "stele.labels" -}}
+{{ include "stele.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: stele
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}

@@ -1,0 +1,209 @@
+"""The Helm chart: what it renders is accepted by a real API server, and gives just the rights it should."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operator.control_plane import REPOSITORY, ControlPlane
+
+pytestmark = pytest.mark.control_plane
+
+CHART = str(REPOSITORY / "charts" / "stele")
+KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances"}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A release in a namespace of its own."""
+
+    plane: ControlPlane
+    namespace: str
+
+    def may(self, account: str, verb: str, resource: str, namespace: str | None = None) -> bool:
+        """Whether a ServiceAccount of the release may do that; `resource` may end in `/subresource`."""
+        where = namespace or self.namespace
+        who = f"--as=system:serviceaccount:{self.namespace}:{account}"
+        kind, _, part = resource.partition("/")
+        done = self.plane.run(
+            "kubectl", "auth", "can-i", verb, kind, f"--subresource={part}", who, "-n", where
+        )
+        return done.stdout.strip() == "yes"
+
+
+def helm(plane: ControlPlane, *arguments: str) -> str:
+    done = plane.run("helm", *arguments)
+    assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr or done.stdout}"
+    return done.stdout
+
+
+def render(plane: ControlPlane, namespace: str, *sets: str) -> str:
+    values = [each for pair in sets for each in ("--set", pair)]
+    return helm(plane, "template", "stele", CHART, "-n", namespace, "--kube-version=v1.34.4", *values)
+
+
+def by_kind(text: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in yaml.safe_load_all(text):
+        if each:
+            found.setdefault(each["kind"], []).append(each)
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(control_plane: ControlPlane) -> Iterator[Installed]:
+    namespace = "chart"
+    control_plane.kubectl("create", "namespace", namespace)
+    helm(control_plane, "install", "stele", CHART, "-n", namespace, "--take-ownership")
+    yield Installed(control_plane, namespace)
+    helm(control_plane, "uninstall", "stele", "-n", namespace)
+    # The resources stay, and all clusters with them: other tests need them too.
+    assert "tabletclusters.stele.dev" in control_plane.kubectl("get", "crds", "-o", "name")
+
+
+def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
+    assert "0 chart(s) failed" in helm(bare_control_plane, "lint", "--strict", CHART)
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        ("watchNamespaces={default,kube-public}",),
+        ("rbac.clusterScoped=false", "crds.keep=false"),
+        ("rbac.create=false", "fullnameOverride=other", "serviceAccounts.operator=mine"),
+        (
+            "operator.replicas=2",
+            "operator.podLabels.a=b",
+            "operator.extraEnv[0].name=A",
+            "operator.affinity=null",
+        ),
+        (
+            "images.pullSecrets={one,two}",
+            "operator.nodeSelector.disk=fast",
+            "operator.priorityClassName=high",
+        ),
+    ],
+    ids=str,
+)
+def test_the_api_server_accepts_what_the_chart_renders(
+    control_plane: ControlPlane, namespace: str, sets: tuple[str, ...]
+) -> None:
+    rendered = render(control_plane, namespace, *sets)
+    how = ("--server-side", "--dry-run=server", "--force-conflicts", "--validate=strict")
+    said = control_plane.kubectl("apply", *how, "-f", "-", stdin=rendered)
+    assert "deployment.apps/" in said
+
+
+def test_the_crds_are_those_of_the_repository_and_stay(bare_control_plane: ControlPlane) -> None:
+    rendered = by_kind(render(bare_control_plane, "shop"))["CustomResourceDefinition"]
+    assert {each["spec"]["names"]["plural"] for each in rendered} == KINDS
+    for each in rendered:
+        assert each["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert each == yaml.safe_load(
+            (REPOSITORY / "crds" / f"{each['spec']['names']['plural']}.yaml").read_text()
+        )
+
+
+def test_the_crds_can_be_left_out_or_given_up(bare_control_plane: ControlPlane) -> None:
+    assert "CustomResourceDefinition" not in by_kind(render(bare_control_plane, "shop", "crds.install=false"))
+    rendered = by_kind(render(bare_control_plane, "shop", "crds.keep=false"))
+    assert all("annotations" not in each["metadata"] for each in rendered["CustomResourceDefinition"])
+
+
+def test_the_operator_is_confined_and_told_what_it_needs(bare_control_plane: ControlPlane) -> None:
+    rendered = render(bare_control_plane, "shop", "watchNamespaces={a,b}", "images.member=m:1")
+    (deployment,) = by_kind(rendered)["Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+
+    assert pod["securityContext"]["runAsUser"] == 10_001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert environment["STELE_WATCH_NAMESPACES"] == "a,b"
+    assert environment["STELE_MEMBER_IMAGE"] == "m:1"
+    assert {"POD_NAME", "POD_NAMESPACE", "POD_UID", "STELE_SPARK_IMAGE"} <= environment.keys()
+
+
+def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane, namespace: str) -> None:
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    control_plane.kubectl("label", "namespace", namespace, label)
+    (deployment,) = by_kind(render(control_plane, namespace))["Deployment"]
+    template = deployment["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": template["spec"]}
+    control_plane.apply(namespace, pod)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("images.pullPolicy=Sometimes", "at '/images/pullPolicy': value must be one of"),
+        ("images.operator=", "at '/images/operator': minLength"),
+        ("watchNamespaces={*}", "at '/watchNamespaces/0'"),
+        ("watchNamespaces=shop", "at '/watchNamespaces': got string, want array"),
+        ("operator.replicas=-1", "at '/operator/replicas': minimum"),
+        ("operator.resources.limits.memory=lots", "at '/operator/resources/limits/memory'"),
+        ("rbac.create=perhaps", "at '/rbac/create': got string, want boolean"),
+        ("crds.instal=false", "at '/crds': additional properties 'instal' not allowed"),
+        ("replicas=3", "additional properties 'replicas' not allowed"),
+    ],
+)
+def test_bad_values_are_refused_with_their_name(
+    bare_control_plane: ControlPlane, value: str, text: str
+) -> None:
+    done = bare_control_plane.run("helm", "template", CHART, "--kube-version=v1.34.4", "--set", value)
+    assert done.returncode != 0
+    assert text in done.stderr
+
+
+def test_the_notes_name_the_next_commands(control_plane: ControlPlane, installed: Installed) -> None:
+    notes = helm(control_plane, "get", "notes", "stele", "-n", installed.namespace)
+    assert "kubectl -n chart rollout status deployment/stele-operator" in notes
+    assert "kubectl -n chart scale tabletcluster/demo --replicas=4" in notes
+
+
+@pytest.mark.parametrize(
+    ("account", "verb", "resource", "allowed"),
+    [
+        ("stele-operator", "patch", "tabletclusters.stele.dev/status", True),
+        ("stele-operator", "update", "tabletmembers.stele.dev/finalizers", True),
+        ("stele-operator", "create", "tabletrebalances.stele.dev", True),
+        ("stele-operator", "update", "configmaps", True),
+        ("stele-operator", "delete", "pods", True),
+        ("stele-operator", "create", "persistentvolumeclaims", True),
+        ("stele-operator", "update", "poddisruptionbudgets.policy", True),
+        ("stele-operator", "update", "leases.coordination.k8s.io", True),
+        ("stele-operator", "create", "events", True),
+        ("stele-operator", "list", "customresourcedefinitions.apiextensions.k8s.io", True),
+        ("stele-operator", "watch", "namespaces", True),
+        ("stele-operator", "create", "pods/exec", False),
+        ("stele-operator", "get", "secrets", False),
+        ("stele-operator", "create", "roles.rbac.authorization.k8s.io", False),
+        ("stele-operator", "delete", "namespaces", False),
+        ("stele-spark", "create", "pods", True),
+        ("stele-spark", "deletecollection", "services", True),
+        ("stele-spark", "patch", "networkpolicies.networking.k8s.io", True),
+        ("stele-spark", "list", "persistentvolumeclaims", True),
+        ("stele-spark", "delete", "persistentvolumeclaims", False),
+        ("stele-spark", "deletecollection", "persistentvolumeclaims", False),
+        ("stele-spark", "get", "tabletclusters.stele.dev", False),
+        ("stele-spark", "get", "secrets", False),
+        ("stele-member", "get", "pods", False),
+        ("stele-member", "get", "configmaps", False),
+    ],
+)
+def test_rights(installed: Installed, account: str, verb: str, resource: str, allowed: bool) -> None:
+    assert installed.may(account, verb, resource) is allowed
+
+
+def test_rights_end_at_the_watched_namespaces(installed: Installed) -> None:
+    assert not installed.may("stele-operator", "get", "configmaps", "kube-system")
+    assert not installed.may("stele-operator", "list", "tabletclusters.stele.dev", "default")
+    assert not installed.may("stele-spark", "create", "pods", "default")
