@@ -59,6 +59,11 @@ class Migration:
         return self.type in (Type.COPY, Type.SHIFT_DOWN)
 
     @property
+    def removes(self) -> bool:
+        """Whether the row has one replica less afterwards."""
+        return self.type is Type.CLEAR or (self.type is Type.SHIFT_UP and self.source is not None)
+
+    @property
     def index(self) -> int:
         """The hottest replica index that changes."""
         return self.source_current_index if self.destination is None else self.destination_new_index

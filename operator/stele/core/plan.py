@@ -1,25 +1,37 @@
 """A plan: the ordered migrations of one rebalance, with what it costs and what it had to refuse.
 
 `plan` = assignment (targets), cycle elimination, ordering inside each partition, priorities across
-partitions.
+partitions. It keeps no state: after a join, a leave, a failed migration or a changed wish, plan again on
+the table as it is then.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stele.core.assignment import DataMember, Move
+from stele.core.assignment import Assignment, DataMember, Move, assign_rows
 from stele.core.ids import PartitionId
 from stele.core.migration import Migration, Type, replay, step
-from stele.core.table import Replicas
+from stele.core.ordering import order_acyclic, without_cycles
+from stele.core.table import PartitionTable, Replicas, trimmed
 
-__all__ = ["DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "replay", "step"]
+__all__ = ["DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "replay", "step"]
+
+WHOLE_CLUSTER = -1
+
+_NO_REPLICA = "no live member holds it: there is nothing to copy from"
+_UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
+_NO_PARTITION = "there is no such partition with a live replica"
+_ZONE_FULL = "two replicas share a zone; the members of the other zones have their share"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that was wished or aimed at and is not in the plan.
+    """Something that was wished or aimed at and is not in the plan; `partition` is -1 for the whole cluster.
 
-    `partition` is -1 when it is about the whole cluster. Codes: TOO_FEW_MEMBERS, ZONE_FULL, CYCLE,
-    NO_REPLICA, UNASSIGNED, NOT_ALLOWED.
+    Codes: TOO_FEW_MEMBERS (fewer data members than replicas), ZONE_FULL (two replicas in one zone, the
+    others have no room), CYCLE (a permutation inside a row stays as it is), NO_REPLICA (nobody is left to
+    copy from), UNASSIGNED (no first assignment yet: no migration needed), NOT_ALLOWED (a user's move that
+    breaks a rule).
     """
 
     partition: PartitionId
@@ -31,8 +43,8 @@ class Refusal:
 class Plan:
     """Values only. Migrations of one partition run in order, those of different partitions in parallel.
 
-    `copies` counts the replicas that get data they do not have, `lower_bound` the fewest that any balanced
-    table needs. `targets` are the rows as they are after all migrations.
+    `copies` counts the replicas that get data they do not have, `lower_bound` the fewest that any table
+    with the same shares needs. `targets` are the rows after all migrations.
     """
 
     migrations: tuple[Migration, ...] = ()
@@ -40,3 +52,109 @@ class Plan:
     copies: int = 0
     lower_bound: int = 0
     targets: tuple[Replicas, ...] = ()
+
+
+def plan(
+    table: PartitionTable, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
+) -> Plan:
+    """The migrations that balance the table over `members`; raises BadInput for impossible arguments.
+
+    Repair the table first: members in rows that are not in `members` are taken as gone, their indexes as
+    empty, and migrations are made for the rows without them. Rows without any live replica get none (there
+    is nothing to copy).
+    """
+    live = frozenset(member.index for member in members)
+    rows = [_live_row(partition.replicas, live) for partition in table.partitions]
+    planned = [number for number, row in enumerate(rows) if row]
+    wished, refused = _on_planned(planned, moves)
+    assignment = assign_rows([rows[number] for number in planned], members, replicas, wished)
+    migrations, refusals = _order(rows, planned, assignment)
+    refused += [(Move(planned[m.partition], m.source, m.destination), text) for m, text in assignment.refused]
+    targets = list(rows)
+    for number, target in zip(planned, assignment.rows, strict=True):
+        targets[number] = without_cycles(rows[number], target) if rows[number] != target else target
+    return Plan(
+        tuple(migrations),
+        (*_cluster_refusals(members, replicas), *_row_refusals(table, rows, refused), *refusals),
+        sum(migration.copies for migration in migrations),
+        assignment.lower_bound,
+        tuple(targets),
+    )
+
+
+def _on_planned(
+    planned: Sequence[PartitionId], moves: Sequence[Move]
+) -> tuple[list[Move], list[tuple[Move, str]]]:
+    """The moves, with the place of their partition among the planned ones, and those that cannot be
+    planned.
+    """
+    place = {number: at for at, number in enumerate(planned)} if moves else {}
+    wished = [Move(place[m.partition], m.source, m.destination) for m in moves if m.partition in place]
+    return wished, [(move, _NO_PARTITION) for move in moves if move.partition not in place]
+
+
+def _live_row(row: Replicas, live: frozenset[int]) -> Replicas:
+    return row if live.issuperset(row) else trimmed(m if m in live else None for m in row)
+
+
+def _order(
+    rows: Sequence[Replicas], planned: Sequence[PartitionId], assignment: Assignment
+) -> tuple[list[Migration], list[Refusal]]:
+    ranked: list[tuple[tuple[int, int, int], Migration]] = []
+    refusals = [Refusal(planned[at], "ZONE_FULL", _ZONE_FULL) for at in assignment.crowded]
+    for number, target in zip(planned, assignment.rows, strict=True):
+        row = rows[number]
+        if row == target:
+            continue
+        runnable = without_cycles(row, target)
+        if runnable != target:
+            refusals.append(Refusal(number, "CYCLE", f"{row} cannot become {target}, {runnable} is aimed at"))
+        ranked.extend(_ranked(row, order_acyclic(number, row, runnable)))
+    ranked.sort(key=lambda item: (item[0], item[1].partition))
+    return [migration for _, migration in ranked], refusals
+
+
+def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[tuple[int, int, int], Migration]]:
+    """Each with its priority, lowest first: what adds a replica, to the row that has the fewest, at the
+    hottest index.
+
+    A migration is never ranked before an earlier one of its partition (the sort that follows is stable).
+    """
+    ranked: list[tuple[tuple[int, int, int], Migration]] = []
+    replicas = sum(member is not None for member in row)
+    priority = (0, 0, 0)
+    for migration in migrations:
+        priority = max(priority, (_urgency(migration), replicas, migration.index))
+        ranked.append((priority, migration))
+        replicas += migration.adds - migration.removes
+    return ranked
+
+
+def _urgency(migration: Migration) -> int:
+    if migration.removes:
+        return 2
+    return 1 if migration.type is Type.MOVE else 0
+
+
+def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refusal]:
+    able = sum(not member.leaving for member in members)
+    if able >= replicas:
+        return []
+    text = (
+        f"{replicas} replicas are wanted and {able} members can take data; add members or lower the replicas"
+    )
+    return [Refusal(WHOLE_CLUSTER, "TOO_FEW_MEMBERS", text)]
+
+
+def _row_refusals(
+    table: PartitionTable, rows: Sequence[Replicas], refused: Sequence[tuple[Move, str]]
+) -> list[Refusal]:
+    found = [Refusal(move.partition, "NOT_ALLOWED", text) for move, text in refused]
+    for number, row in enumerate(rows):
+        if row:
+            continue
+        if table.partitions[number].version > 0:
+            found.append(Refusal(number, "NO_REPLICA", _NO_REPLICA))
+        else:
+            found.append(Refusal(number, "UNASSIGNED", _UNASSIGNED))
+    return found
