@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
 
 from stele.core.balance import Board, Level, Place, Slots
 from stele.core.errors import BadInput
 from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, MemberIndex, PartitionId
 from stele.core.settle import settle
-from stele.core.shares import quotas
+from stele.core.shares import quotas, tolerated
 from stele.core.table import PartitionTable, Replicas, trimmed
 from stele.core.zones import separate
 
@@ -160,8 +161,6 @@ def _balance(board: Board, weights: Mapping[MemberIndex, int]) -> int:
     copies.
     """
     rows = board.rows
-    stays = weights.keys()
-    held = _count(member for member in chain.from_iterable(rows) if member in stays)
     empty = [
         (partition, index)
         for partition, row in enumerate(rows)
@@ -169,24 +168,73 @@ def _balance(board: Board, weights: Mapping[MemberIndex, int]) -> int:
         for index, member in enumerate(row)
         if member is None
     ]
-    total = quotas(held.total() + len(empty), len(rows), weights, held)
-    lower_bound = sum(max(0, total[member] - held[member]) for member in stays)
-    owned = _balance_owners(board, weights, empty)
-    held = _count(member for row in board.rows for member in row[1:] if member in stays)
-    backups = Level(board, False, {member: total[member] - owned[member] for member in stays}, held)
+    # Index by index, so that each column of the table is evenly mixed by itself: who is first in line to be promoted
+    # matters more than who is second.
+    empty.sort(key=itemgetter(1))
+    held = _Held.of(board, weights)
+    total = quotas(
+        sum(held.all.values()) + len(empty),
+        len(rows),
+        weights,
+        lambda m, number: max(0, number - held.all[m]),
+    )
+    owned = _balance_owners(board, weights, empty, held, total)
+    backups_held = _count(member for row in rows for member in row[1:] if member in weights)
+    rest = {member: total[member] - owned[member] for member in weights}
+    backups = Level(board, owners=False, quota=rest, count=backups_held)
     backups.fill(place for place in empty if place[1] > 0)
     backups.level_out()
-    return lower_bound
+    return sum(max(0, total[member] - held.all[member]) for member in weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What each member that stays holds before anything is passed on; `relievable`: owned rows with a
+    hole.
+    """
+
+    all: Counter[MemberIndex]
+    owned: Counter[MemberIndex]
+    relievable: Counter[MemberIndex]
+
+    @staticmethod
+    def of(board: Board, weights: Mapping[MemberIndex, int]) -> "_Held":
+        return _Held(
+            _count(member for member in chain.from_iterable(board.rows) if member in weights),
+            _count(row[0] for row in board.rows if row and row[0] in weights),
+            _count(
+                row[0]
+                for partition, row in enumerate(board.rows)
+                if None in row and row[0] in weights and board.hole(partition) != -1
+            ),
+        )
+
+    def owner_cost(self, member: MemberIndex, total: int, owners: int) -> int:
+        """Copies that `member` needs to own `owners` of `total` replicas."""
+        relieved = min(max(0, self.owned[member] - owners), self.relievable[member])
+        backups = self.all[member] - self.owned[member] + relieved
+        return max(0, owners - self.owned[member]) + max(0, total - owners - backups)
 
 
 def _balance_owners(
-    board: Board, weights: Mapping[MemberIndex, int], empty: Sequence[Place]
+    board: Board,
+    weights: Mapping[MemberIndex, int],
+    empty: Sequence[Place],
+    held: _Held,
+    total: Mapping[MemberIndex, int],
 ) -> dict[MemberIndex, int]:
     """Returns how many partitions each member owns afterwards."""
-    owned = _count(row[0] for row in board.rows if row and row[0] in weights)
     vacant = [place for place in empty if place[1] == 0]
-    quota = quotas(owned.total() + len(vacant), len(board.rows), weights, owned)
-    owners = Level(board, True, quota, owned)
+    number, cap = sum(held.owned.values()) + len(vacant), len(board.rows)
+    quota = quotas(number, cap, weights, lambda m, owners: held.owner_cost(m, total[m], owners))
+    owners = Level(
+        board,
+        owners=True,
+        quota=quota,
+        count=held.owned,
+        tolerated=tolerated(number, cap, weights),
+        surplus={member: held.all[member] - total[member] for member in weights},
+    )
     owners.fill(vacant)
     owners.level_out()
     return owners.count

@@ -77,21 +77,31 @@ class Board:
 
 
 class Level:
-    """One pass over the owners or over the backups. `count` is kept up to date, `quota` is fixed."""
+    """One pass over the owners or over the backups. `count` is kept up to date, `quota` is fixed.
+
+    `tolerated` says between which numbers a member's count is good enough not to pay for more: a slot
+    whose loss has to be made up for by a copy elsewhere is passed on only outside of them. `surplus` is
+    how many replicas a member can lose without that; None: any number.
+    """
 
     def __init__(
         self,
         board: Board,
+        *,
         owners: bool,
         quota: Mapping[MemberIndex, int],
         count: Mapping[MemberIndex, int],
+        tolerated: Mapping[MemberIndex, tuple[int, int]] | None = None,
+        surplus: Mapping[MemberIndex, int] | None = None,
     ) -> None:
         self.board = board
         self.owners = owners
         self.quota = quota
         self.count = {member: count.get(member, 0) for member in quota}
         self.ring = sorted(member for member in quota if self.count[member] < quota[member])
-        self._turns: dict[MemberIndex | None, int] = {}
+        self._tolerated = tolerated or {member: (number, number) for member, number in quota.items()}
+        self._surplus = None if surplus is None else dict(surplus)
+        self._turns: dict[tuple[MemberIndex | None, int], int] = {}
         self._placed: dict[MemberIndex, list[Place]] = defaultdict(list)
         self._seen: dict[tuple[MemberIndex, MemberIndex], int] = {}
         self._held: dict[MemberIndex, list[Place]] | None = None
@@ -110,7 +120,7 @@ class Level:
             for partition, index in self._spare(source):
                 if self.count[source] <= self.quota[source] or not self.ring:
                     break
-                if self._holds(source, partition, index):
+                if self._holds(source, partition, index) and self._worth_it(source, partition, index):
                     self._take(partition, index, source)
         self._reroute_all()
 
@@ -130,6 +140,21 @@ class Level:
         self._give(partition, index, member)
         return True
 
+    def _worth_it(self, source: MemberIndex, partition: PartitionId, index: int) -> bool:
+        """Whether the slot is free to pass on, or the imbalance too great to keep it."""
+        return (
+            self._surplus is None
+            or self._surplus[source] > 0
+            or source not in self.board.origin[partition]
+            or self.board.hole(partition) != -1
+            or self._intolerable(source)
+        )
+
+    def _intolerable(self, source: MemberIndex) -> bool:
+        if self.count[source] > self._tolerated[source][1]:
+            return True
+        return any(self.count[member] < self._tolerated[member][0] for member in self.ring)
+
     def _step_down(self, partition: PartitionId, source: MemberIndex) -> None:
         """An owner that is relieved stays in the row when an index is empty: SHIFT_DOWN copies nothing to
         it.
@@ -138,6 +163,8 @@ class Level:
         if hole != -1:
             self.board.put(partition, 0, None)
             self.board.put(partition, hole, source)
+        elif self._surplus is not None:
+            self._surplus[source] -= 1
 
     def _next(self, partition: PartitionId, index: int) -> MemberIndex | None:
         """The first in the ring that fits, from this row's own place on; crowding a zone is the second
@@ -147,7 +174,7 @@ class Level:
         if not ring:
             return None
         anchor = self._anchor(partition)
-        start = self._turns.get(anchor)
+        start = self._turns.get((anchor, index))
         if start is None:
             start = 0 if anchor is None else bisect_right(ring, anchor)
         crowding = -1
@@ -156,7 +183,7 @@ class Level:
             if not board.fits(partition, index, member):
                 continue
             if board.apart(partition, index, member):
-                self._turns[anchor] = at % len(ring) + 1
+                self._turns[anchor, index] = at % len(ring) + 1
                 return member
             crowding = at if crowding == -1 else crowding
         return None if crowding == -1 else ring[crowding % len(ring)]
@@ -247,7 +274,7 @@ class Level:
         """Where no row of an over member takes an under member, a third one may pass the slot on."""
         budget = REROUTE_SLOTS_MAX
         for source in self._over():
-            while self.count[source] > self.quota[source] and self.ring and budget > 0:
+            while self.count[source] > self.quota[source] and self._intolerable(source) and budget > 0:
                 done, looked_at = self._reroute(source)
                 budget -= looked_at
                 if not done:

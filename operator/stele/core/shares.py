@@ -1,25 +1,35 @@
 """How many replicas each member should hold: its fair share, rounded so that little has to move."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stele.core.ids import MemberIndex
 
 
 def quotas(
-    total: int, cap: int, weights: Mapping[MemberIndex, int], present: Mapping[MemberIndex, int]
+    total: int, cap: int, weights: Mapping[MemberIndex, int], cost: Callable[[MemberIndex, int], int]
 ) -> dict[MemberIndex, int]:
     """Whole numbers that sum up to `total`, each the weighted fair share rounded down or up and at most
     `cap`.
 
-    Who is rounded up is free to choose, so it is whoever holds more than the rounded-down share already: a
-    balanced table keeps exactly what it has. Needs `total <= cap * len(weights)`.
+    Who is rounded up is free to choose, so it is whoever needs the fewest more copies for it:
+    `cost(member, number)` says how many copies a quota of `number` takes. A balanced table keeps exactly
+    what it has. Needs `total <= cap * len(weights)`.
     """
     shares = _capped(total, cap, weights)
     missing = total - sum(whole for whole, _ in shares.values())
-    candidates = [member for member, (_, fraction) in shares.items() if fraction]
-    candidates.sort(key=lambda member: (shares[member][0] >= present.get(member, 0), member))
-    rounded_up = set(candidates[:missing])
+    candidates = [
+        (cost(member, whole + 1) - cost(member, whole), member)
+        for member, (whole, fraction) in shares.items()
+        if fraction
+    ]
+    rounded_up = {member for _, member in sorted(candidates)[:missing]}
     return {member: whole + (member in rounded_up) for member, (whole, _) in shares.items()}
+
+
+def tolerated(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[MemberIndex, tuple[int, int]]:
+    """The fewest and the most that are within 1 of the fair share."""
+    shares = _capped(total, cap, weights)
+    return {member: (whole - (not fraction), whole + 1) for member, (whole, fraction) in shares.items()}
 
 
 def _capped(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[MemberIndex, tuple[int, bool]]:
