@@ -50,7 +50,7 @@ CREATED_BADLY = [
     (cluster(members=ABSENT), "spec.members: Required value"),
     (cluster(storage=ABSENT), "spec.storage: Required value"),
     (cluster(storage={}), "spec.storage.size: Required value"),
-    (cluster(**storage(size="big")), "spec.storage.size must be a quantity of bytes above zero"),
+    (cluster(**storage(size="big")), "such as 512Mi or 2Gi; given: big"),
     (cluster(**storage(size="0")), "spec.storage.size must be a quantity of bytes above zero"),
     (cluster(**storage(size="-2Gi")), "spec.storage.size must be a quantity of bytes above zero"),
     (cluster(**storage(size="1" * 33)), "spec.storage.size: Too long"),
@@ -99,7 +99,7 @@ CREATED_BADLY = [
 GOOD_STORAGE = {"size": "2Gi", "storageClassName": "fast"}
 
 CHANGED_BADLY = [
-    (cluster(), {"partitions": 272}, "spec.partitions cannot change"),
+    (cluster(), {"partitions": 272}, "create a new cluster and copy the data"),
     (cluster(partitions=300), {"partitions": None}, "spec.partitions cannot change"),
     (cluster(), {"members": 0}, "delete the cluster instead"),
     (cluster(), {"storage": {"size": "1Gi"}}, "spec.storage.size cannot shrink"),

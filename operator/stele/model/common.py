@@ -1,5 +1,6 @@
 """What all resources share: names of the API, the base of the models, quantities, CEL rules, reading."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -135,6 +136,23 @@ def cel(*rules: tuple[str, str]) -> dict[str, Any]:
     return {ALL: [{"rule": rule, "message": message} for rule, message in rules]}
 
 
+def _text_cel(*rules: tuple[str, str]) -> dict[str, Any]:
+    """As `cel`, for a text of limited length: messages repeat the given value.
+
+    Those of numbers cannot: the API server estimates the length of a number's text as unlimited and refuses
+    the rule. But it adds a message of its own, with the value, for `minimum` and `maximum`.
+    """
+    shown = [
+        {
+            "rule": rule,
+            "message": message,
+            "messageExpression": f"{json.dumps(message + '; given: ')} + self",
+        }
+        for rule, message in rules
+    ]
+    return {ALL: shown}
+
+
 def whole(name: str, low: int, high: int, default: Any = ..., do: str = "", *rules: tuple[str, str]) -> Any:
     """A whole number from low to high; `do` ends the message of a refusal, `rules` are further CEL rules."""
     hint = f"; {do}" if do else ""
@@ -153,7 +171,7 @@ def quantity(name: str, default: Any = ..., *rules: tuple[str, str]) -> Any:
     """A quantity of bytes above zero; `rules` are further CEL rules."""
     good = "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))"
     message = f"{name} must be a quantity of bytes above zero, such as 512Mi or 2Gi"
-    return Field(default, max_length=QUANTITY_LENGTH, json_schema_extra=cel((good, message), *rules))
+    return Field(default, max_length=QUANTITY_LENGTH, json_schema_extra=_text_cel((good, message), *rules))
 
 
 def count() -> Any:
