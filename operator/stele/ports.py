@@ -38,3 +38,81 @@ class Store(Protocol):
     def info(self) -> dict[str, str | int]:
         """Facts for INFO."""
         ...
+
+
+class View(Protocol):
+    """The `data` family as it was at one moment. Close it soon: it keeps old files alive."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to `limit` entries of [begin, end) in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """One ordered store per member, with two families (design 40-tablet, "One RocksDB per member").
+
+    `log` survives the death of the process at once and the loss of power after `sync_log`. `data` survives
+    either only after `flush`: what it then holds is a prefix of the `write_data` calls, each whole or absent.
+    Methods marked "slow" may block for long and are called in a thread; the others on the event loop, with
+    at most ENGINE_WRITE_BYTES_MAX per call.
+    """
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to `limit` entries of [begin, end) of `data`, in order."""
+        ...
+
+    def last_key(self, begin: bytes, end: bytes) -> bytes | None:
+        """The greatest key of [begin, end) in `data`."""
+        ...
+
+    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Apply all changes as one (None deletes), in order."""
+        ...
+
+    def drop_data(self, begin: bytes, end: bytes) -> None:
+        """Delete the range [begin, end) of `data`."""
+        ...
+
+    def view(self) -> View: ...
+
+    def write_log(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Delete the ranges, then put the entries, as one. In the hands of the operating system on return."""
+        ...
+
+    def get_log(self, key: bytes) -> bytes | None: ...
+
+    def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
+        """Entries of [begin, end) in order; stops after the one that reaches `bytes_max` of values."""
+        ...
+
+    def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """First and last key of [begin, end), None when there is none."""
+        ...
+
+    def sync_log(self) -> None:
+        """Slow. What `write_log` was given before the call is on disk on return."""
+        ...
+
+    def flush(self) -> None:
+        """Slow. What `write_data` was given before the call is on disk on return."""
+        ...
+
+    def checkpoint(self, path: str) -> None:
+        """Slow. A directory that `adapters.rocksdb.open_checkpoint` reads; files are hard links."""
+        ...
+
+    def ingest(self, paths: Sequence[str]) -> None:
+        """Slow. Move finished SST files into `data`; on disk on return."""
+        ...
+
+    def close(self) -> None:
+        """Slow. Flushes `data`."""
+        ...
