@@ -1,0 +1,133 @@
+"""The engine port in memory, with the same rules on what survives a crash."""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+Entries = list[tuple[bytes, bytes]]
+
+
+class _Sorted:
+    """A map with its keys in order."""
+
+    def __init__(self, values: dict[bytes, bytes] | None = None) -> None:
+        self.values = {} if values is None else dict(values)
+        self.keys = sorted(self.values)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self.values:
+            insort(self.keys, key)
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if self.values.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
+
+    def between(self, begin: bytes, end: bytes) -> list[bytes]:
+        return self.keys[bisect_left(self.keys, begin) : bisect_left(self.keys, end)]
+
+    def drop(self, begin: bytes, end: bytes) -> None:
+        for key in self.between(begin, end):
+            del self.values[key]
+        del self.keys[bisect_left(self.keys, begin) : bisect_left(self.keys, end)]
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> Entries:
+        return [(key, self.values[key]) for key in self.between(begin, end)[: max(0, limit)]]
+
+
+class MemoryView:
+    """A copy of `data`."""
+
+    def __init__(self, data: _Sorted) -> None:
+        self._data = _Sorted(data.values)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._data.values.get(key)
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> Entries:
+        return self._data.scan(begin, end, limit)
+
+    def close(self) -> None:
+        self._data = _Sorted()
+
+
+class MemoryEngine:
+    """See ports.Engine. `crashed(power_lost)` is the engine that a restart would find."""
+
+    def __init__(self) -> None:
+        self._log, self._data = _Sorted(), _Sorted()
+        self._synced, self._flushed = _Sorted(), _Sorted()
+        self.checkpoints: dict[str, _Sorted] = {}
+        self.files: dict[str, Entries] = {}
+
+    def crashed(self, *, power_lost: bool) -> "MemoryEngine":
+        found = MemoryEngine()
+        found._log = _Sorted((self._synced if power_lost else self._log).values)
+        found._data = _Sorted(self._flushed.values)
+        found._synced, found._flushed = _Sorted(found._log.values), _Sorted(found._data.values)
+        return found
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._data.values.get(key)
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> Entries:
+        return self._data.scan(begin, end, limit)
+
+    def last_key(self, begin: bytes, end: bytes) -> bytes | None:
+        keys = self._data.between(begin, end)
+        return keys[-1] if keys else None
+
+    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        for key, value in changes:
+            if value is None:
+                self._data.delete(key)
+            else:
+                self._data.put(key, value)
+
+    def drop_data(self, begin: bytes, end: bytes) -> None:
+        self._data.drop(begin, end)
+
+    def view(self) -> MemoryView:
+        return MemoryView(self._data)
+
+    def write_log(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        for begin, end in drops:
+            self._log.drop(begin, end)
+        for key, value in puts:
+            self._log.put(key, value)
+
+    def get_log(self, key: bytes) -> bytes | None:
+        return self._log.values.get(key)
+
+    def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> Entries:
+        found: Entries = []
+        size = 0
+        for key in self._log.between(begin, end):
+            found.append((key, self._log.values[key]))
+            size += len(self._log.values[key])
+            if size >= bytes_max:
+                break
+        return found
+
+    def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        keys = self._log.between(begin, end)
+        return (keys[0], keys[-1]) if keys else None
+
+    def sync_log(self) -> None:
+        self._synced = _Sorted(self._log.values)
+
+    def flush(self) -> None:
+        self._flushed = _Sorted(self._data.values)
+
+    def checkpoint(self, path: str) -> None:
+        self.flush()
+        self.checkpoints[path] = _Sorted(self._data.values)
+
+    def ingest(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.write_data(self.files.pop(path))
+        self.flush()
+
+    def close(self) -> None:
+        self.flush()

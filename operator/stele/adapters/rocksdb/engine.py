@@ -1,0 +1,222 @@
+"""The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    AccessType,
+    Checkpoint,
+    IngestExternalFileOptions,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from stele.adapters.rocksdb.options import DATA, LOG, database_options, families
+from stele.core.errors import Corrupt, Unavailable
+
+
+class RocksEngine:
+    """See ports.Engine. One process at a time may have a directory open."""
+
+    def __init__(self, data: Path, wals: Path) -> None:
+        """Raise Corrupt when the files contradict themselves, Unavailable when they cannot be opened now."""
+        self._db = _open(data, wals)
+        self._log: Any = self._db.get_column_family(LOG)
+        self._data: Any = self._db.get_column_family(DATA)
+        self._log_handle: Any = self._db.get_column_family_handle(LOG)
+        self._data_handle: Any = self._db.get_column_family_handle(DATA)
+        # An attribute in fact, a method according to the stub that comes with rocksdict.
+        volatile: Any = WriteOptions()
+        volatile.disable_wal = True
+        self._volatile = volatile
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._data.get(key)
+        return value
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        return _scan(self._data, begin, end, limit)
+
+    def last_key(self, begin: bytes, end: bytes) -> bytes | None:
+        return _last_key(self._data.iter(), begin, end)
+
+    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._data_handle)
+        for key, value in changes:
+            if value is None:
+                del batch[key]
+            else:
+                batch[key] = value
+        self._db.write(batch, self._volatile)
+
+    def drop_data(self, begin: bytes, end: bytes) -> None:
+        self._data.delete_range(begin, end, self._volatile)
+
+    def view(self) -> "RocksView":
+        return RocksView(self._data.iter())
+
+    def write_log(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._log_handle)
+        for begin, end in drops:
+            batch.delete_range(begin, end, self._log_handle)
+        for key, value in puts:
+            batch[key] = value
+        self._db.write(batch)
+
+    def get_log(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._log.get(key)
+        return value
+
+    def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        size = 0
+        for key, value in self._log.items(from_key=begin, read_opt=_until(end)):
+            found.append((key, value))
+            size += len(value)
+            if size >= bytes_max:
+                break
+        return found
+
+    def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        walk = self._log.iter()
+        walk.seek(begin)
+        if not walk.valid() or walk.key() >= end:
+            return None
+        first: bytes = walk.key()
+        last = _last_key(walk, begin, end)
+        return None if last is None else (first, last)
+
+    def sync_log(self) -> None:
+        self._db.flush_wal(True)
+
+    def flush(self) -> None:
+        self._data.flush(True)
+
+    def checkpoint(self, path: str) -> None:
+        # A checkpoint flushes by itself, but holds Python's lock while it does.
+        self._log.flush(True)
+        self._data.flush(True)
+        Checkpoint(self._db).create_checkpoint(path)
+
+    def ingest(self, paths: Sequence[str]) -> None:
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._data.ingest_external_file(list(paths), options)
+
+    def close(self) -> None:
+        self._data.flush(True)
+        # Handles of families keep the directory locked as long as they live.
+        self._log_handle = self._data_handle = None
+        for part in (self._log, self._data, self._db):
+            part.close()
+
+
+class RocksView:
+    """`data` as one iterator saw it when it was made.
+
+    Not rocksdict's own Snapshot: in 0.3.29 its iterators read the newest state, only its lookups the old one.
+    """
+
+    def __init__(self, walk: Any) -> None:
+        self._walk = walk
+
+    def get(self, key: bytes) -> bytes | None:
+        self._walk.seek(key)
+        if not self._walk.valid() or self._walk.key() != key:
+            return None
+        value: bytes = self._walk.value()
+        return value
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        walk, found = self._walk, list[tuple[bytes, bytes]]()
+        walk.seek(begin)
+        while len(found) < limit and walk.valid():
+            key = walk.key()
+            if key >= end:
+                break
+            found.append((key, walk.value()))
+            walk.next()
+        return found
+
+    def close(self) -> None:
+        self._walk = None
+
+
+class CheckpointReader:
+    """A checkpoint, opened read-only; another process may have it open too."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise Corrupt or Unavailable when it cannot be read."""
+        self._db = _guarded(path, lambda: _open_read_only(path))
+        self._data: Any = self._db.get_column_family(DATA)
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._data.get(key)
+        return value
+
+    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        return _scan(self._data, begin, end, limit)
+
+    def close(self) -> None:
+        self._data.close()
+        self._db.close()
+
+
+def open_checkpoint(path: Path) -> CheckpointReader:
+    """Read what `Engine.checkpoint` wrote to `path`."""
+    return CheckpointReader(path)
+
+
+def _open(data: Path, wals: Path) -> Any:
+    return _guarded(data, lambda: Rdict(str(data), database_options(str(wals)), column_families=families()))
+
+
+def _open_read_only(path: Path) -> Any:
+    options = database_options(None)
+    options.create_if_missing(False)
+    return Rdict(str(path), options, column_families=families(), access_type=AccessType.read_only(False))
+
+
+def _guarded(path: Path, opener: Any) -> Any:
+    """Tell damage from trouble of the moment: rocksdict raises bare exceptions with RocksDB's text."""
+    try:
+        return opener()
+    except Exception as error:
+        text = f"database {path}: {error}"
+        if str(error).startswith("Corruption") or "checksum mismatch" in str(error):
+            raise Corrupt(text) from error
+        raise Unavailable(text) from error
+
+
+def _until(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def _scan(source: Any, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    if limit <= 0:
+        return found
+    for entry in source.items(from_key=begin, read_opt=_until(end)):
+        found.append(entry)
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _last_key(walk: Any, begin: bytes, end: bytes) -> bytes | None:
+    walk.seek_for_prev(end)
+    if walk.valid() and walk.key() == end:
+        walk.prev()
+    if not walk.valid():
+        return None
+    key: bytes = walk.key()
+    return key if key >= begin else None

@@ -1,0 +1,54 @@
+"""Settings of the member's database, each with its reason (research/libraries.md, sections 0 and 1)."""
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
+
+LOG = "log"
+DATA = "data"
+DATA_BUFFER_BYTES = 32 * 1024 * 1024
+LOG_BUFFER_BYTES = 16 * 1024 * 1024
+BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+WAL_BYTES_MAX = 512 * 1024 * 1024
+INFO_LOG_BYTES = 4 * 1024 * 1024
+INFO_LOG_FILES = 3
+BLOOM_BITS = 10
+
+
+def database_options(wals: str | None) -> Options:
+    """Options of the database as a whole. `wals` is where the write-ahead log lives."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # The default mode silently drops everything behind one flipped bit.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_total_wal_size(WAL_BYTES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(INFO_LOG_FILES)
+    options.set_max_log_file_size(INFO_LOG_BYTES)
+    if wals is not None:
+        options.set_wal_dir(wals)
+    return options
+
+
+def data_options() -> Options:
+    """The family of the entries: compressed, and with filters because every write looks for its old value."""
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(DATA_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(BLOOM_BITS, False)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def log_options() -> Options:
+    """The family of the operations: written once, read seldom, deleted from the front."""
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(LOG_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
+
+
+def families() -> dict[str, Options]:
+    """Options by family name, as rocksdict takes them."""
+    return {LOG: log_options(), DATA: data_options()}

@@ -1,0 +1,165 @@
+"""One suite for every engine: the member's safety rests on these rules."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, SstFileWriter
+
+from stele.adapters.memory.engine import MemoryEngine
+from stele.adapters.rocksdb.engine import RocksEngine, open_checkpoint
+from stele.core.errors import Corrupt, Unavailable
+from stele.ports import Engine
+
+
+class Case:
+    """An engine, and what a restart after a crash would find."""
+
+    def __init__(self, engine: Engine, restart: Callable[[Engine], Engine]) -> None:
+        self.engine = engine
+        self._restart = restart
+
+    def restart(self) -> Engine:
+        self.engine = self._restart(self.engine)
+        return self.engine
+
+
+def crash_rocks(engine: Engine, data: Path, wals: Path) -> Engine:
+    """Copy the files as they are now, as a killed process would leave them."""
+    there = data.parent / f"after{len(list(data.parent.iterdir()))}"
+    for folder, name in ((data, "data"), (wals, "wals")):
+        (there / name).mkdir(parents=True)
+        for file in folder.iterdir():
+            if file.name != "LOCK":
+                (there / name / file.name).write_bytes(file.read_bytes())
+    engine.close()
+    return RocksEngine(there / "data", there / "wals")
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    if request.param == "memory":
+        yield Case(MemoryEngine(), lambda engine: engine.crashed(power_lost=False))  # type: ignore[attr-defined]
+        return
+    data, wals = tmp_path / "data", tmp_path / "wals"
+    made = Case(RocksEngine(data, wals), lambda engine: crash_rocks(engine, data, wals))
+    yield made
+    made.engine.close()
+
+
+def test_reads_what_was_written(case: Case) -> None:
+    case.engine.write_data([(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"c", None)])
+    assert [case.engine.get(key) for key in (b"a", b"b", b"c", b"d")] == [b"3", b"2", None, None]
+    assert case.engine.scan(b"a", b"z", 10) == [(b"a", b"3"), (b"b", b"2")]
+    assert case.engine.scan(b"a", b"b", 10) == [(b"a", b"3")]
+    assert case.engine.scan(b"a", b"z", 0) == []
+
+
+def test_last_key_stays_inside_the_range(case: Case) -> None:
+    case.engine.write_data([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    assert case.engine.last_key(b"a", b"c") == b"b"
+    assert case.engine.last_key(b"b1", b"c") is None
+    assert case.engine.last_key(b"x", b"z") is None
+
+
+def test_a_view_does_not_see_later_writes(case: Case) -> None:
+    case.engine.write_data([(b"a", b"1")])
+    view = case.engine.view()
+    case.engine.write_data([(b"a", b"2"), (b"b", b"3")])
+    assert view.get(b"a") == b"1"
+    assert view.get(b"b") is None
+    assert view.scan(b"a", b"z", 9) == [(b"a", b"1")]
+    view.close()
+
+
+def test_log_is_scanned_in_order_and_by_size(case: Case) -> None:
+    case.engine.write_log([(bytes((1, n)), bytes(10)) for n in range(5)])
+    assert case.engine.log_bounds(b"\1", b"\2") == (b"\1\0", b"\1\4")
+    assert [key[1] for key, _ in case.engine.scan_log(b"\1\1", b"\2", 25)] == [1, 2, 3]
+    assert case.engine.log_bounds(b"\2", b"\3") is None
+
+
+def test_drops_come_before_puts(case: Case) -> None:
+    case.engine.write_log([(b"\1\1", b"old"), (b"\1\2", b"old")])
+    case.engine.write_log([(b"\1\1", b"new")], [(b"\1", b"\2")])
+    assert case.engine.scan_log(b"\1", b"\2", 100) == [(b"\1\1", b"new")]
+    assert case.engine.get_log(b"\1\2") is None
+
+
+def test_a_dead_process_keeps_its_log_and_the_flushed_prefix_of_data(case: Case) -> None:
+    case.engine.write_data([(b"a", b"1")])
+    case.engine.flush()
+    case.engine.write_log([(b"\1\1", b"op")])
+    case.engine.write_data([(b"a", b"2"), (b"b", b"2")])
+    found = case.restart()
+    assert found.get_log(b"\1\1") == b"op"
+    assert (found.get(b"a"), found.get(b"b")) == (b"1", None)
+
+
+def test_drop_data_removes_only_its_range(case: Case) -> None:
+    case.engine.write_data([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    case.engine.drop_data(b"a", b"c")
+    assert case.engine.scan(b"a", b"z", 9) == [(b"c", b"3")]
+    case.engine.flush()
+    assert case.restart().scan(b"a", b"z", 9) == [(b"c", b"3")]
+
+
+def test_memory_engine_loses_the_unsynced_log_with_the_power() -> None:
+    engine = MemoryEngine()
+    engine.write_log([(b"a", b"1")])
+    engine.sync_log()
+    engine.write_log([(b"b", b"2")])
+    assert engine.crashed(power_lost=True).scan_log(b"a", b"z", 99) == [(b"a", b"1")]
+
+
+def test_checkpoint_is_read_while_the_engine_goes_on(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
+    engine.write_data([(b"a", b"1")])
+    engine.checkpoint(str(tmp_path / "point"))
+    engine.write_data([(b"a", b"2")])
+    reader = open_checkpoint(tmp_path / "point")
+    assert (reader.get(b"a"), reader.scan(b"a", b"z", 9)) == (b"1", [(b"a", b"1")])
+    reader.close()
+    engine.close()
+
+
+def test_ingest_moves_finished_files_in(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
+    path = str(tmp_path / "one.sst")
+    writer = SstFileWriter(options=Options(raw_mode=True))
+    writer.open(path)
+    writer[b"k"] = b"v"
+    writer.finish()
+    engine.ingest([path])
+    assert engine.get(b"k") == b"v"
+    engine.close()
+    again = RocksEngine(tmp_path / "data", tmp_path / "wals")
+    assert again.get(b"k") == b"v"
+    again.close()
+
+
+def test_a_flipped_bit_in_the_log_refuses_to_open(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
+    for n in range(2000):
+        engine.write_log([(n.to_bytes(4, "big"), os.urandom(100))])
+    engine.sync_log()
+    copy = tmp_path / "copy"
+    for name in ("data", "wals"):
+        (copy / name).mkdir(parents=True)
+        for file in (tmp_path / name).iterdir():
+            (copy / name / file.name).write_bytes(file.read_bytes())
+    engine.close()
+    biggest = max((copy / "wals").iterdir(), key=lambda file: file.stat().st_size)
+    content = bytearray(biggest.read_bytes())
+    content[len(content) // 2] ^= 1
+    biggest.write_bytes(content)
+    with pytest.raises(Corrupt, match="database"):
+        RocksEngine(copy / "data", copy / "wals")
+
+
+def test_a_database_in_use_is_unavailable_not_corrupt(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
+    with pytest.raises(Unavailable):
+        RocksEngine(tmp_path / "data", tmp_path / "wals")
+    engine.close()
