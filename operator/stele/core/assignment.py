@@ -168,8 +168,8 @@ def _balance(board: Board, weights: Mapping[MemberIndex, int]) -> int:
         for index, member in enumerate(row)
         if member is None
     ]
-    # Index by index, so that each column of the table is evenly mixed by itself: who is first in line to be promoted
-    # matters more than who is second.
+    # Index by index, so that each column of the table is evenly mixed by itself: who is first in line to be
+    # promoted matters more than who is second.
     empty.sort(key=itemgetter(1))
     held = _Held.of(board, weights)
     total = quotas(
