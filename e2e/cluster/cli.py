@@ -1,0 +1,137 @@
+"""The command line of the test cluster: results on standard output, progress and errors on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+
+from e2e.cluster import cache, doctor, external, images, kind, node_image, programs
+from e2e.cluster.errors import ClusterError, MachineUnfitError
+from e2e.cluster.steps import say
+
+EXIT_FAILED = 1
+EXIT_UNFIT = 2
+
+_DESCRIPTION = """\
+The project's own test cluster: a real Kubernetes (one control plane, two workers) made by kind in
+containers of this machine, without an image registry. All that is built is kept in the folder
+${STELE_CACHE:-~/.cache/stele} and made anew only when its inputs change. The first time takes about
+ten minutes on two cores, later ones less than one."""
+
+_EPILOG = """\
+exit codes: 0 done; 1 failed (the message says what to do); 2 wrong use, or this machine lacks something."""
+
+
+def _up(_: argparse.Namespace) -> None:
+    kind.up()
+
+
+def _down(_: argparse.Namespace) -> None:
+    kind.down()
+
+
+def _status(_: argparse.Namespace) -> None:
+    found = kind.status()
+    print(f"cluster     {kind.NAME}: {_word(found)}")
+    for node, state in found.nodes.items():
+        print(f"node        {node}: {state}")
+    print(f"kubeconfig  {kind.kubeconfig()}")
+    print(f"node image  {node_image.name()}")
+    print(f"cache       {cache.root()}")
+
+
+def _word(found: kind.Status) -> str:
+    if found.complete:
+        return "up" if found.answers else "made, but does not answer"
+    return "half-made; `up` makes it anew" if found.nodes else "absent"
+
+
+def _load(arguments: argparse.Namespace) -> None:
+    for image in arguments.image:
+        kind.load(image)
+
+
+def _images(arguments: argparse.Namespace) -> None:
+    for image in images.build(arguments.name or images.NAMES).values():
+        print(image)
+        if arguments.load:
+            kind.load(image)
+
+
+def _kubeconfig(_: argparse.Namespace) -> None:
+    print(kind.kubeconfig())
+
+
+def _programs(_: argparse.Namespace) -> None:
+    print(programs.ensure())
+
+
+def _doctor(_: argparse.Namespace) -> None:
+    doctor.check(cluster_exists=bool(kind.status().nodes))
+    print("This machine has all that the test cluster needs.")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar and its help."""
+    top = argparse.ArgumentParser(
+        prog="python -m e2e.cluster",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--kubeconfig", metavar="FILE", help="use this cluster; it is never created or removed")
+    top.add_argument(
+        "--context", metavar="NAME", help="the context of --kubeconfig to use (default: its current one)"
+    )
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(
+        name: str, action: Callable[[argparse.Namespace], None], text: str
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(action=action)
+        return added
+
+    command("up", _up, "make the cluster and wait until it is ready; does nothing when it is up")
+    command(
+        "down", _down, "remove the cluster, its volumes and its network; what was built stays in the cache"
+    )
+    command("status", _status, "say what there is; changes nothing")
+    load = command("load", _load, "bring images into every node; nodes that have them are left alone")
+    load.add_argument("image", nargs="+", metavar="IMAGE", help="full name with tag, as `images` prints it")
+    command("kubeconfig", _kubeconfig, "print the path of the cluster's kubeconfig")
+    make = command("images", _images, "build the project's images and print their names with tags")
+    make.add_argument(
+        "name", nargs="*", metavar="NAME", help=f"which: {', '.join(images.NAMES)} (default: all)"
+    )
+    make.add_argument("--load", action="store_true", help="load them into the nodes too")
+    command(
+        "programs", _programs, "build kubectl, helm, kind, kube-apiserver, etcd ... and print their folder"
+    )
+    command("doctor", _doctor, "check whether this machine can run the cluster, and say what it lacks")
+    return top
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit code. A user's mistake is one sentence, never a traceback."""
+    arguments = parser().parse_args(words)
+    # The environment is how every other program of this repository learns which cluster is meant.
+    for variable, value in (
+        (external.KUBECONFIG_VARIABLE, arguments.kubeconfig),
+        (external.CONTEXT_VARIABLE, arguments.context),
+    ):
+        if value is not None:
+            os.environ[variable] = value
+    try:
+        arguments.action(arguments)
+    except MachineUnfitError as error:
+        say(str(error))
+        return EXIT_UNFIT
+    except ClusterError as error:
+        say(f"Error: {error}")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        say("Interrupted; run the same command again to go on.")
+        return EXIT_FAILED
+    return 0

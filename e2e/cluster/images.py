@@ -1,0 +1,194 @@
+"""Builds the project's images without an image registry, from the Dockerfiles in `images/`.
+
+The base is a Debian made by debootstrap; wheels are made on the host by pip and handed to the build. A tag is
+the hash of all that the image is made from; the alias tag `dev` is the newest. The project's own wheel is the
+last layer, so that a change of code costs seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import cache, debian, podman, rootfs
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.steps import output, run, step, succeeds
+
+PROJECT = Path(__file__).parents[2]
+NAMES = ("operator", "member", "spark")
+ALIAS_TAG = "dev"
+BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "tini")
+IMAGE_PYTHON = (3, 11)  # that of the base; wheels made by another Python would not fit
+BUILD_SECONDS_MAX = 1800.0
+_PATIENCE = {"spark": "about 90 s the first time: PySpark is an archive of 456 MB"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that one image is made from, and the tag that follows from it."""
+
+    name: str
+    base: str
+    requirements: tuple[str, ...]
+    code: Path
+    code_key: str
+
+    @property
+    def wheels_key(self) -> str:
+        """Changes with the requirements of this image's extra."""
+        return cache.hash_inputs(values=self.requirements)
+
+    @property
+    def image(self) -> str:
+        """Full name with tag."""
+        key = cache.hash_inputs(
+            [PROJECT / "images" / self.name], (), [self.base, self.wheels_key, self.code_key]
+        )
+        return f"{repository(self.name)}:{key}"
+
+
+def repository(name: str) -> str:
+    """The image's name without tag, as charts and manifests use it."""
+    return f"localhost/stele-{name}"
+
+
+def alias(image: str) -> str:
+    """The same image under the tag `dev`."""
+    return f"{image.rsplit(':', 1)[0]}:{ALIAS_TAG}"
+
+
+def build(names: Sequence[str] = NAMES) -> dict[str, str]:
+    """Build the named images, those whose inputs did not change not at all; full names with tag by name."""
+    for name in names:
+        if name not in NAMES:
+            raise ClusterError(f"There is no image {name!r}; the project's images are {', '.join(NAMES)}.")
+    debian.ensure_packages()
+    env = podman.environment()
+    with cache.locked("images"):
+        base = _base(env)
+        code, code_key = _code()
+        recipes = [Recipe(name, base, requirements(name), code, code_key) for name in names]
+        return {recipe.name: _ensure(recipe, env) for recipe in recipes}
+
+
+def identity(image: str) -> str:
+    """The digest of an image's configuration: the same content has the same identity in every tag."""
+    command = ["podman", "image", "inspect", "--format", "{{.Id}}", image]
+    try:
+        return output(command, env=podman.environment())
+    except ClusterError as error:
+        raise ClusterError(
+            f"There is no image {image}; build it with `python -m e2e.cluster images`."
+        ) from error
+
+
+def export(image: str, path: Path) -> None:
+    """Write an image as a Docker archive; `path` must not exist."""
+    command = ["podman", "save", "--quiet", "--format", "docker-archive", "--output", str(path), image]
+    run(command, _log("export"), env=podman.environment())
+
+
+def requirements(extra: str) -> tuple[str, ...]:
+    """What pyproject.toml asks for one extra of the distribution, sorted."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tuple(sorted([*project["dependencies"], *project["optional-dependencies"][extra]]))
+
+
+def _ensure(recipe: Recipe, env: Mapping[str, str]) -> str:
+    image = recipe.image
+    if not succeeds(["podman", "image", "exists", image], env=env):
+        wheels = _wheels(recipe)
+        with step(f"build the image {recipe.name}"):
+            _build(recipe, wheels, env)
+            _drop_older(image, env)
+    run(["podman", "tag", image, alias(image)], _log(recipe.name), env=env)
+    return image
+
+
+def _build(recipe: Recipe, wheels: Path, env: Mapping[str, str]) -> None:
+    arguments = {"BASE": recipe.base, "WHEELS_KEY": recipe.wheels_key, "CODE_KEY": recipe.code_key}
+    contexts = {"wheels": wheels, "code": recipe.code}
+    command: list[str | Path] = ["buildah", "build", "--layers", "--tag", recipe.image]
+    command += [f"--build-arg={key}={value}" for key, value in arguments.items()]
+    command += [f"--build-context={key}={value}" for key, value in contexts.items()]
+    command += ["--file", PROJECT / "images" / recipe.name / "Dockerfile", PROJECT]
+    run(command, _log(recipe.name), env=env, seconds_max=BUILD_SECONDS_MAX)
+
+
+def _drop_older(image: str, env: Mapping[str, str]) -> None:
+    """Take older tags of the same repository away, then what no tag and no newer image holds."""
+    name, tag = image.rsplit(":", 1)
+    listing = output(["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", name], env=env)
+    for other in listing.split():
+        if other.rsplit(":", 1)[1] not in (tag, ALIAS_TAG):
+            run(["podman", "untag", other, other], _log("prune"), env=env)
+    run(["podman", "tag", image, alias(image)], _log("prune"), env=env)
+    run(["podman", "image", "prune", "--force"], _log("prune"), env=env)
+
+
+def _base(env: Mapping[str, str]) -> str:
+    """The base image: a Debian with Python, imported from a file system made on this machine."""
+    key = cache.hash_inputs(values=[rootfs.DEBIAN_SUITE, *BASE_PACKAGES])
+    image = f"localhost/stele-base:{key}"
+    if not succeeds(["podman", "image", "exists", image], env=env):
+        root = rootfs.ensure("images", BASE_PACKAGES)
+        with step("import the base image"):
+            pipe = (
+                f"set -o pipefail; tar -C '{root}' --numeric-owner -cf - . | podman import --quiet - {image}"
+            )
+            run(["bash", "-c", pipe], _log("base"), env=env)
+    return image
+
+
+def _wheels(recipe: Recipe) -> Path:
+    """A folder with the wheels of all that the image needs, the project's own apart."""
+    if sys.version_info[:2] != IMAGE_PYTHON:
+        wanted = ".".join(map(str, IMAGE_PYTHON))
+        raise ClusterError(f"Images need wheels for Python {wanted}; run this with Python {wanted}.")
+
+    def make(folder: Path) -> None:
+        with step(f"get the wheels of {recipe.name}", _PATIENCE.get(recipe.name, "")):
+            _pip_wheel(folder, recipe.requirements)
+
+    return cache.entry("wheels", f"{recipe.name}-{recipe.wheels_key}", make)
+
+
+def _code() -> tuple[Path, str]:
+    """A folder with the project's own wheel, and the hash of its sources.
+
+    The sources are copied first: they may be edited, and setuptools writes beside them.
+    """
+    with _copied_sources() as source:
+        key = cache.hash_inputs([source])
+
+        def make(folder: Path) -> None:
+            with step("build the project's own wheel"):
+                _pip_wheel(folder, ["--no-deps", str(source)])
+
+        return cache.entry("code", key, make), key
+
+
+@contextmanager
+def _copied_sources() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="stele-code-") as folder:
+        source = Path(folder) / "source"
+        ignored = shutil.ignore_patterns(*cache.IGNORED_NAMES)
+        shutil.copytree(PROJECT / "operator" / "stele", source / "operator" / "stele", ignore=ignored)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(PROJECT / name, source / name)
+        yield source
+
+
+def _pip_wheel(folder: Path, what: Iterable[str]) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--wheel-dir", str(folder), *what]
+    run(command, _log("wheels"), seconds_max=BUILD_SECONDS_MAX)
+
+
+def _log(name: str) -> Path:
+    return cache.root() / "logs" / f"image-{name}.log"

@@ -1,0 +1,243 @@
+"""The test cluster itself: made, waited for, filled with images and removed by kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import cache, doctor, engine, external, images, node_image, podman, programs
+from e2e.cluster.engine import Engine
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.steps import output, run, say, step, succeeds
+
+NAME = "stele"
+WORKERS = 2
+# The demo's RESP door: a NodePort Service of this port answers on loopback of the host.
+RESP_NODE_PORT = 30379
+RESP_HOST_ADDRESS = "127.0.0.1"
+
+CREATE_SECONDS_MAX = 600.0
+READY_SECONDS_MAX = 180
+DELETE_SECONDS_MAX = 120.0
+LOAD_SECONDS_MAX = 600.0
+ANSWER_SECONDS_MAX = 20.0
+_IMAGE_LABEL = "stele.image"
+_RUNNING = {"running", "up"}  # docker's word and podman's
+# What must be rolled out before a cluster is called ready: namespace and workload.
+_SYSTEM = (
+    ("kube-system", "daemonset/kube-proxy"),
+    ("kube-system", "daemonset/kindnet"),
+    ("kube-system", "deployment/coredns"),
+    ("local-path-storage", "deployment/local-path-provisioner"),
+)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What there is of the cluster; `nodes` maps a node container's name to its state in the engine."""
+
+    nodes: dict[str, str]
+    complete: bool
+    answers: bool
+
+
+def up() -> None:
+    """Make the cluster unless it is there and well; what is left of a broken one is removed first.
+
+    Raises `MachineUnfitError` before any work when this machine cannot run it. A cluster given by the user is
+    only asked whether it answers.
+    """
+    given = external.given()
+    if given is not None:
+        _greet_external(given)
+        return
+    with cache.locked("cluster"):
+        status = _status()
+        doctor.check(cluster_exists=bool(status.nodes))
+        if status.complete and status.answers:
+            say(f"The cluster {NAME!r} is up already; its kubeconfig is {kubeconfig()}")
+            return
+        _up(status)
+
+
+def _greet_external(given: external.External) -> None:
+    nodes = output(["kubectl", "get", "nodes", "-o", "name"], env=env(), seconds_max=ANSWER_SECONDS_MAX)
+    say(f"Using the given cluster of {given.kubeconfig} with {len(nodes.split())} nodes; nothing is created.")
+
+
+def _up(before: Status) -> None:
+    programs.ensure()
+    chosen = engine.choose()
+    image = [] if chosen.published_image else ["--image", node_image.ensure()]
+    if before.nodes:
+        with step("remove what was left of a broken cluster"):
+            _delete(engine.remembered() or chosen)
+    engine.remember(chosen)
+    with step(f"create the cluster: one control plane, {WORKERS} workers"):
+        command = ["kind", "create", "cluster", "--name", NAME, "--config", str(_write_config()), *image]
+        run([*command, "--wait", f"{READY_SECONDS_MAX}s"], _log(), env=env(), seconds_max=CREATE_SECONDS_MAX)
+    with step("wait until all nodes and system pods are ready"):
+        _wait()
+    _mark().write_text("made\n", encoding="utf-8")
+    say(f"The cluster {NAME!r} is up; its kubeconfig is {kubeconfig()}")
+
+
+def _write_config() -> Path:
+    path = cache.root() / "cluster" / "kind.json"
+    mapping = {
+        "containerPort": RESP_NODE_PORT,
+        "hostPort": RESP_NODE_PORT,
+        "listenAddress": RESP_HOST_ADDRESS,
+    }
+    config = {
+        "kind": "Cluster",
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "networking": {
+            "apiServerAddress": RESP_HOST_ADDRESS,
+            "podSubnet": "10.245.0.0/16",
+            "serviceSubnet": "10.97.0.0/16",
+        },
+        "nodes": [
+            {"role": "control-plane", "extraPortMappings": [mapping]},
+            *({"role": "worker"} for _ in range(WORKERS)),
+        ],
+    }
+    path.write_text(json.dumps(config, indent=1), encoding="utf-8")  # JSON is YAML too
+    return path
+
+
+def _wait() -> None:
+    """kind's own `--wait` covers the control plane only."""
+    limit = f"--timeout={READY_SECONDS_MAX}s"
+    seconds_max = READY_SECONDS_MAX + ANSWER_SECONDS_MAX
+    wait = ["kubectl", "wait", "--for=condition=Ready", "nodes", "--all", limit]
+    run(wait, _log(), env=env(), seconds_max=seconds_max)
+    for namespace, workload in _SYSTEM:
+        rollout = ["kubectl", "--namespace", namespace, "rollout", "status", workload, limit]
+        run(rollout, _log(), env=env(), seconds_max=seconds_max)
+
+
+def down() -> None:
+    """Remove the cluster with its volumes and its network. Nothing to remove is no error."""
+    if external.given() is not None:
+        raise ClusterError(
+            "A cluster given by --kubeconfig is never removed; unset STELE_KUBECONFIG for the own one."
+        )
+    with cache.locked("cluster"):
+        chosen = engine.remembered()
+        if chosen is None and not _nodes(Engine("podman", published_image=False)):
+            say(f"There is no cluster {NAME!r}.")
+            return
+        with step("remove the cluster"):
+            _delete(chosen or Engine("podman", published_image=False))
+            engine.forget()
+
+
+def _delete(chosen: Engine) -> None:
+    programs.ensure()
+    environment = engine.environment(chosen)
+    _mark().unlink(missing_ok=True)
+    run(
+        ["kind", "delete", "cluster", "--name", NAME], _log(), env=environment, seconds_max=DELETE_SECONDS_MAX
+    )
+    if chosen.program != "podman":
+        return  # docker drops the volumes with the containers, and the network may be another cluster's
+    run(["podman", "volume", "prune", "--force"], _log(), env=environment)
+    if succeeds(["podman", "network", "exists", "kind"], env=environment):
+        run(["podman", "network", "rm", "kind"], _log(), env=environment)
+
+
+def status() -> Status:
+    """What there is of our own cluster; starts and changes nothing."""
+    return _status()
+
+
+def _status() -> Status:
+    chosen = engine.remembered() or Engine("podman", published_image=False)
+    nodes = _nodes(chosen)
+    running = len(nodes) == WORKERS + 1 and set(nodes.values()) <= _RUNNING
+    complete = running and _mark().is_file()
+    ready = ["kubectl", "--request-timeout=10s", "get", "--raw", "/readyz"]
+    answers = complete and succeeds(ready, env=engine.environment(chosen), seconds_max=ANSWER_SECONDS_MAX)
+    return Status(nodes, complete, answers)
+
+
+def _nodes(chosen: Engine) -> dict[str, str]:
+    if shutil.which(chosen.program, path=podman.environment()["PATH"]) is None:
+        return {}
+    label = f"label=io.x-k8s.kind.cluster={NAME}"
+    command = [chosen.program, "ps", "--all", "--filter", label, "--format", "{{.Names}} {{.State}}"]
+    lines = output(command, env=engine.environment(chosen), seconds_max=ANSWER_SECONDS_MAX).splitlines()
+    return dict(sorted((line.split()[0], line.split()[1].lower()) for line in lines if line.strip()))
+
+
+def kubeconfig() -> Path:
+    """The kubeconfig of the cluster in use: the user's when given, else our own. It need not exist yet."""
+    given = external.given()
+    return external.kubeconfig(given) if given is not None else cache.root() / "cluster" / "kubeconfig"
+
+
+def env() -> dict[str, str]:
+    """The environment in which kubectl, helm, kind and the container engine speak to this cluster."""
+    chosen = engine.remembered() or Engine("podman", published_image=False)
+    return {**engine.environment(chosen), "KUBECONFIG": str(kubeconfig())}
+
+
+def load(image: str) -> None:
+    """Bring an image of our own podman storage into every node; nodes that have it are left alone.
+
+    `image` is a full name with tag, as `images.build` gives it. It gets the alias tag `dev` in the nodes too.
+    """
+    if external.given() is not None:
+        raise ClusterError(
+            "Images cannot be put into a given cluster; push them to a registry that it can pull from."
+        )
+    if not _mark().is_file():
+        raise ClusterError("There is no cluster to load images into; run `python -m e2e.cluster up` first.")
+    identity = images.identity(image)
+    with cache.locked("load"):
+        lacking = [node for node in status().nodes if not _node_has(node, image, identity)]
+        if not lacking:
+            say(f"every node has {image} already")
+            return
+        with step(f"load {image} into {len(lacking)} nodes"):
+            _load(image, identity, lacking)
+
+
+def _node_has(node: str, image: str, identity: str) -> bool:
+    listing = output(_ctr(node, "images", "ls", f"name=={image}"), env=env(), seconds_max=ANSWER_SECONDS_MAX)
+    return f"{_IMAGE_LABEL}={identity}" in listing
+
+
+def _load(image: str, identity: str, nodes: list[str]) -> None:
+    path = cache.root() / "work" / f"load-{os.getpid()}.tar"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        images.export(image, path)
+        command = ["kind", "load", "image-archive", str(path), "--name", NAME, "--nodes", ",".join(nodes)]
+        run(command, _log(), env=env(), seconds_max=LOAD_SECONDS_MAX)
+    finally:
+        path.unlink(missing_ok=True)
+    alias = images.alias(image)
+    for node in nodes:
+        if alias != image:
+            run(_ctr(node, "images", "tag", "--force", image, alias), _log(), env=env())
+        # The label belongs to the image in the node: when the kubelet drops the image, the label goes too.
+        run(_ctr(node, "images", "label", image, f"{_IMAGE_LABEL}={identity}"), _log(), env=env())
+
+
+def _ctr(node: str, *words: str) -> list[str]:
+    chosen = engine.remembered() or Engine("podman", published_image=False)
+    return [chosen.program, "exec", node, "ctr", "--namespace", "k8s.io", *words]
+
+
+def _mark() -> Path:
+    """Exists exactly while the cluster was made to the end."""
+    return cache.root() / "cluster" / "complete"
+
+
+def _log() -> Path:
+    return cache.root() / "logs" / "cluster.log"

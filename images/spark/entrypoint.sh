@@ -1,0 +1,34 @@
+#!/bin/bash
+# Starts what a container of this image is for. Spark on Kubernetes gives the first argument:
+#   executor      a Spark executor; Spark passes its settings as SPARK_EXECUTOR_*, SPARK_JAVA_OPT_<n> and others
+#   driver ARGS   spark-submit in client mode inside the pod, as Spark's cluster mode wants it
+#   anything else is run as it stands; a driver of our own is plain Python that makes a SparkContext
+set -euo pipefail
+
+executor() {
+  # Spark numbers the options of the JVM; each may hold spaces, so none may be split.
+  local options=() count=0 name
+  while name=SPARK_JAVA_OPT_$count && [ -n "${!name+set}" ]; do
+    options+=("${!name}")
+    count=$((count + 1))
+  done
+  # Few classes, short life: the first compiler and the serial collector start fastest. The heap grows as needed.
+  exec "$JAVA_HOME/bin/java" \
+    ${STELE_EXECUTOR_JAVA_OPTIONS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
+    "${options[@]}" -Xms"${STELE_EXECUTOR_HEAP_MIN:-64m}" -Xmx"$SPARK_EXECUTOR_MEMORY" \
+    -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*" \
+    org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+    --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
+    --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
+    --resourceProfileId "${SPARK_RESOURCE_PROFILE_ID:-0}" --podName "$SPARK_EXECUTOR_POD_NAME"
+}
+
+case "${1:-}" in
+  executor) executor ;;
+  driver)
+    shift
+    exec "$SPARK_HOME/bin/spark-submit" --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+      --deploy-mode client "$@"
+    ;;
+  *) exec "$@" ;;
+esac
