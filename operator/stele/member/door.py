@@ -1,0 +1,337 @@
+"""The door: where any Redis client reads and writes, whichever member it is connected to.
+
+One connection is one `asyncio.Protocol` and at most one task. Requests that came together run together: those
+of one partition in their order, those of different partitions at the same time; replies go out in the order
+of the requests. A session command (SELECT, SCAN, ...) waits for all before it. What a connection may keep
+waiting is limited; above that, nothing more is read from it until it is worked off (design 60-data-plane,
+"Doors").
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import cast
+
+from stele.core.commands import Failure, Reply
+from stele.core.errors import SteleError, Unavailable, Uncertain
+from stele.member.door_plan import Segment, is_keyed
+from stele.member.door_scan import Positions
+from stele.member.door_session import Answer, Session, answer
+from stele.ports import Store
+from stele.wire.resp import Request, RequestReader, encode_map, encode_reply
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """Bounds of the door. Each is either back-pressure (nothing is read) or an error that names it."""
+
+    clients_max: int = 10_000
+    pipeline_commands_max: int = 4096
+    pipeline_bytes_max: int = 16 * 1024 * 1024
+    waiting_bytes_max: int = 512 * 1024 * 1024
+    batch_commands_max: int = 512
+    output_bytes_high: int = 1024 * 1024
+    stalled_seconds_max: float = 60.0
+    backlog: int = 512
+
+
+async def start_door(store: Store, bind: str, port: int, limits: DoorLimits | None = None) -> "Door":
+    """Listen for clients; port 0 takes a free one (see `Door.port`). OSError when the port cannot be had."""
+    door = Door(store, limits or DoorLimits())
+    await door.listen(bind, port)
+    return door
+
+
+class Door:
+    """The listening socket and its connections. `waiting_bytes` is always the sum over the connections."""
+
+    def __init__(self, store: Store, limits: DoorLimits) -> None:
+        self.store = store
+        self.limits = limits
+        self.positions = Positions()
+        self.waiting_bytes = 0
+        self._ids = count(1)
+        self._open: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._counts = {
+            "total_connections_received": 0,
+            "rejected_connections": 0,
+            "total_commands_processed": 0,
+        }
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def listen(self, bind: str, port: int) -> None:
+        """Begin to accept clients."""
+        loop = asyncio.get_running_loop()
+        backlog = self.limits.backlog
+        self._server = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
+
+    async def close(self, grace_seconds: float = 5.0) -> None:
+        """Accept nobody, let running requests end for at most `grace_seconds`, then close all connections."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [task for connection in self._open if (task := connection.stop()) is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_seconds)
+        for connection in list(self._open):
+            connection.abort()
+
+    def sessions(self) -> Iterable[Session]:
+        """Of all open connections."""
+        return [connection.session for connection in self._open]
+
+    def facts(self) -> dict[str, str | int]:
+        """For INFO."""
+        return {
+            "tcp_port": self.port,
+            "connected_clients": len(self._open),
+            "maxclients": self.limits.clients_max,
+            "waiting_bytes": self.waiting_bytes,
+            **self._counts,
+        }
+
+    def admit(self, connection: "_Connection") -> bool:
+        """Whether there is room for one more."""
+        self._counts["total_connections_received"] += 1
+        if len(self._open) >= self.limits.clients_max:
+            self._counts["rejected_connections"] += 1
+            return False
+        self._open.add(connection)
+        return True
+
+    def forget(self, connection: "_Connection") -> None:
+        """The connection is gone."""
+        self._open.discard(connection)
+
+    def next_id(self) -> int:
+        """Number of the next connection."""
+        return next(self._ids)
+
+    async def run(self, session: Session, batch: list[Request]) -> list[bytes]:
+        """Run requests and return their replies as bytes, in order. Never raises for what a client sent."""
+        self._counts["total_commands_processed"] += len(batch)
+        out: list[bytes] = []
+        segment = Segment(self.store.partitions)
+        for request in batch:
+            name = request[0].upper()
+            if is_keyed(name):
+                segment.add(name, request)
+                continue
+            if segment:
+                await self._flush(session, segment, out)
+                segment = Segment(self.store.partitions)
+            self._encode(await self._session(session, name, request), session, out)
+            if session.quitting:
+                return out
+        if segment:
+            await self._flush(session, segment, out)
+        return out
+
+    async def _session(self, session: Session, name: bytes, request: Request) -> Answer:
+        try:
+            return await answer(self, session, name, request)
+        except Exception as error:  # noqa: BLE001  every request gets an answer, see _failure
+            return _failure(error)
+
+    async def _flush(self, session: Session, segment: Segment, out: list[bytes]) -> None:
+        results: list[Reply] = [None] * len(segment.commands)
+        keyspace = session.keyspace
+        groups = [
+            self._partition(keyspace, partition, segment, places, results)
+            for partition, places in segment.groups.items()
+        ]
+        if len(groups) == 1:
+            await groups[0]
+        elif groups:
+            await asyncio.gather(*groups)
+        resp3 = session.resp3
+        for reply in segment.replies(results):
+            encode_reply(reply, out, resp3)
+
+    async def _partition(
+        self, keyspace: bytes, partition: int, segment: Segment, places: list[int], results: list[Reply]
+    ) -> None:
+        """The commands of one partition, call after call; an error answers each command of its call."""
+        for call in segment.calls(places):
+            try:
+                commands = [segment.commands[place] for place in call]
+                replies = await self.store.execute(partition, keyspace, commands)
+            except Exception as error:  # noqa: BLE001  every request gets an answer, see _failure
+                replies = [_failure(error)] * len(call)
+            for place, reply in zip(call, replies, strict=True):
+                results[place] = reply
+
+    @staticmethod
+    def _encode(made: Answer, session: Session, out: list[bytes]) -> None:
+        if isinstance(made, dict):
+            encode_map(made, out, session.resp3)
+        else:
+            encode_reply(made, out, session.resp3)
+
+
+def _failure(error: Exception) -> Failure:
+    """The reply for an error of the store. Anything but a SteleError is a defect, and is logged as one."""
+    if isinstance(error, Unavailable):
+        return Failure("TRYAGAIN", str(error).removeprefix("UNAVAILABLE: "))
+    if isinstance(error, Uncertain):
+        return Failure("UNCERTAIN", str(error).removeprefix("UNCERTAIN: "))
+    if isinstance(error, SteleError):
+        return Failure("ERR", str(error))
+    log.error("a request failed by a defect", exc_info=error)
+    return Failure("ERR", f"internal error {type(error).__name__}; the member's log has the details")
+
+
+class _Connection(asyncio.Protocol):
+    """Bytes in, batches to the door, bytes out."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._limits = door.limits
+        self._reader = RequestReader()
+        self._queue: list[Request] = []
+        self._held_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._reading = True
+        self._stopping = False
+        self._gone = False
+        self._writable: asyncio.Event = asyncio.Event()
+        self._writable.set()
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.session = Session(0, "")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.session = Session(self._door.next_id(), f"{peer[0]}:{peer[1]}")
+        self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
+        if not self._door.admit(self):
+            self._transport.write(
+                b"-ERR max number of clients reached: this member takes %d\r\n" % self._limits.clients_max
+            )
+            self._transport.close()
+            self._stopping = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Part of asyncio.Protocol. What runs is left to end: its writes may be under way elsewhere."""
+        self._stopping = self._gone = True
+        self._queue.clear()
+        self._hold(0)
+        self._writable.set()
+        self._door.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of asyncio.Protocol."""
+        if self._stopping:
+            return
+        self._queue += self._reader.feed(data)
+        self._hold(self._held_bytes + len(data))
+        if self._door.waiting_bytes > self._limits.waiting_bytes_max:
+            self._refuse_bytes()
+            return
+        if self._reader.error is not None or self._is_full():
+            self._pause()
+        if self._task is None and (self._queue or self._reader.error):
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        elif not self._queue:
+            self._hold(self._reader.buffered_bytes)
+
+    def eof_received(self) -> bool:
+        """Part of asyncio.Protocol. What was asked is still answered, then the connection closes."""
+        self._stopping = True
+        return self._task is not None
+
+    def pause_writing(self) -> None:
+        """Part of asyncio.Protocol."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Part of asyncio.Protocol."""
+        self._writable.set()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Read nothing more; the task that still runs, if there is one."""
+        self._stopping = True
+        self._pause()
+        return self._task
+
+    def abort(self) -> None:
+        """Close without waiting for anything."""
+        self._transport.abort()
+
+    def _is_full(self) -> bool:
+        many = len(self._queue) >= self._limits.pipeline_commands_max
+        return many or (bool(self._queue) and self._held_bytes >= self._limits.pipeline_bytes_max)
+
+    def _hold(self, held_bytes: int) -> None:
+        held_bytes = 0 if self._gone else held_bytes
+        self._door.waiting_bytes += held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
+
+    def _pause(self) -> None:
+        if self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._reading and not self._stopping and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _refuse_bytes(self) -> None:
+        """The one that makes it too much is closed; the others go on."""
+        limit = self._limits.waiting_bytes_max
+        text = b"-ERR requests of more than %d bytes wait at this member: connect again later\r\n" % limit
+        self._transport.write(text)
+        self._transport.close()
+        self._stopping = True
+
+    async def _work(self) -> None:
+        """Run what is queued until nothing is; then this task ends and the next data starts another."""
+        try:
+            while self._queue and not self._transport.is_closing():
+                await self._batch()
+        except Exception:
+            log.exception("connection %s is closed after a defect", self.session.address)
+            self._transport.close()
+        finally:
+            self._task = None
+        if self._reader.error is not None:
+            self._transport.write(b"-ERR " + self._reader.error.encode() + b"\r\n")
+        if self._reader.error is not None or self._stopping or self.session.quitting:
+            self._transport.close()
+
+    async def _batch(self) -> None:
+        size = self._limits.batch_commands_max
+        batch, self._queue = self._queue[:size], self._queue[size:]
+        out = await self._door.run(self.session, batch)
+        self._transport.write(b"".join(out))
+        if self.session.quitting:
+            self._queue.clear()
+        if not self._queue:
+            self._hold(self._reader.buffered_bytes)
+        if not self._writable.is_set():
+            await self._until_written()
+        if self._reader.error is None and not self._is_full():
+            self._resume()
+
+    async def _until_written(self) -> None:
+        """Wait for a client that asks faster than it reads; cut off one that does not read at all."""
+        try:
+            await asyncio.wait_for(self._writable.wait(), self._limits.stalled_seconds_max)
+        except TimeoutError:
+            log.warning(
+                "connection %s is closed: it read no reply for %s seconds",
+                self.session.address,
+                self._limits.stalled_seconds_max,
+            )
+            self._transport.abort()

@@ -1,0 +1,217 @@
+"""RESP as a server speaks it: requests in (arrays of bulk strings, and inline ones), replies out.
+
+The reader is our own and not hiredis's, which parses what servers send: with a few bytes a client could make
+that one set up an array of 2**32 places, or send types that no request may hold. Here each length is checked
+before it is believed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from stele.core.commands import VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
+
+ARGUMENTS_MAX = 128 * 1024
+REQUEST_BYTES_MAX = 64 * 1024 * 1024
+INLINE_BYTES_MAX = 64 * 1024
+HEADER_BYTES_MAX = 24
+
+# Headers that are seen all the time, looked up instead of parsed: it halves the price of a short request.
+_BULKS = {b"$%d\r\n" % length: length for length in range(4096)}
+_ARRAYS = {b"*%d\r\n" % count: count for count in range(64)}
+
+Request = list[bytes]
+
+
+class RequestReader:
+    """Bytes of one connection -> complete requests. After `error` is set, it reads nothing more.
+
+    What is not complete yet is kept as the chunks that came, joined once when enough is there, so that a
+    large value costs one copy. `buffered_bytes` says how much that is; it stays below `REQUEST_BYTES_MAX`.
+    """
+
+    def __init__(self) -> None:
+        self.error: str | None = None
+        self._chunks: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self._args: Request = []
+        self._args_bytes = 0
+        self._missing = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held of a request that is not complete."""
+        return self._have + self._args_bytes
+
+    def feed(self, data: bytes) -> list[Request]:
+        """Requests that are complete now, in order. Look at `error` afterwards."""
+        if self.error is not None:
+            return []
+        if self._chunks:
+            self._chunks.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        requests: list[Request] = []
+        try:
+            rest = self._parse(data, requests)
+        except _GarbageError as garbage:
+            self.error = f"Protocol error: {garbage}"
+            rest = len(data)
+        self._have = len(data) - rest
+        if self._have:
+            self._chunks.append(data[rest:] if rest else data)
+        return requests
+
+    def _parse(self, data: bytes, requests: list[Request]) -> int:
+        """Parse all that is complete; return where the incomplete part begins, and set `_need`."""
+        at, size = 0, len(data)
+        while at < size:
+            if not self._missing:
+                begin, at = at, self._header(data, at)
+                if at == begin:
+                    return at
+                if not self._missing:
+                    if self._args:
+                        requests.append(self._take())
+                    continue
+            at = self._bulks(data, at)
+            if self._missing:
+                return at
+            requests.append(self._take())
+        self._need = 0
+        return at
+
+    def _take(self) -> Request:
+        args, self._args, self._args_bytes = self._args, [], 0
+        return args
+
+    def _header(self, data: bytes, at: int) -> int:
+        """Read `*<count>`, or a whole inline request into `_args`; the same place back when incomplete."""
+        after = data.find(b"\n", at, at + HEADER_BYTES_MAX) + 1
+        count = _ARRAYS.get(data[at:after], 0)
+        if count:
+            self._missing = count
+            return after
+        if data[at] != 0x2A:
+            return self._inline(data, at)
+        count, after = _length(data, at, b"*", "multibulk")
+        if after == at:
+            self._need = 0
+            return at
+        if count > ARGUMENTS_MAX:
+            raise _GarbageError(f"invalid multibulk length: {count} is more than {ARGUMENTS_MAX} arguments")
+        self._missing = max(count, 0)
+        return after
+
+    def _inline(self, data: bytes, at: int) -> int:
+        first = data[at : at + 1]
+        if not (first.isalpha() or first in b"\r\n "):
+            raise _GarbageError(f"expected '*', got {_shown(first)}")
+        end = data.find(b"\n", at)
+        if (len(data) if end < 0 else end) - at > INLINE_BYTES_MAX:
+            raise _GarbageError(f"too big inline request: more than {INLINE_BYTES_MAX} bytes")
+        if end < 0:
+            self._need = 0
+            return at
+        line = data[at:end].rstrip(b"\r")
+        if not (line.isascii() and line.decode().isprintable()):
+            raise _GarbageError("an inline request must be printable ASCII")
+        self._args = line.split()
+        if self._args and self._args[0].upper() in (b"POST", b"HOST:"):
+            raise _GarbageError("this port speaks RESP, not HTTP")
+        return end + 1
+
+    def _bulks(self, data: bytes, at: int) -> int:
+        """Read `$<length>` and bytes until none is missing or the data ends."""
+        args, size = self._args, len(data)
+        while self._missing:
+            begin = data.find(b"\n", at, at + HEADER_BYTES_MAX) + 1
+            length = _BULKS.get(data[at:begin])
+            if length is None:
+                length, begin = _length(data, at, b"$", "bulk")
+                if begin == at:
+                    self._need = 0
+                    return at
+            self._check(length)
+            end = begin + length
+            if end + 2 > size:
+                self._need = end + 2 - at
+                return at
+            if data[end : end + 2] != b"\r\n":
+                raise _GarbageError(f"a bulk string of {length} bytes does not end with CRLF")
+            args.append(data[begin:end])
+            self._args_bytes += length
+            self._missing -= 1
+            at = end + 2
+        return at
+
+    def _check(self, length: int) -> None:
+        if not 0 <= length <= VALUE_BYTES_MAX:
+            raise _GarbageError(f"invalid bulk length: {length}, expected 0 to {VALUE_BYTES_MAX} bytes")
+        if self._args_bytes + length > REQUEST_BYTES_MAX:
+            raise _GarbageError(f"request of more than {REQUEST_BYTES_MAX} bytes: send smaller ones")
+
+
+class _GarbageError(Exception):
+    """The bytes are no request; the connection can only be closed."""
+
+
+def _length(data: bytes, at: int, mark: bytes, kind: str) -> tuple[int, int]:
+    """(number, place after its CRLF) of a header; the same place back when it is incomplete."""
+    if data[at : at + 1] not in (mark, b""):
+        raise _GarbageError(f"expected '{mark.decode()}', got {_shown(data[at : at + 1])}")
+    end = data.find(b"\r\n", at, at + HEADER_BYTES_MAX)
+    if end < 0:
+        if len(data) - at >= HEADER_BYTES_MAX:
+            raise _GarbageError(f"too big {kind} count string")
+        return 0, at
+    digits = data[at + 1 : end]
+    if not (digits.isdigit() or (digits[:1] == b"-" and digits[1:].isdigit())):
+        raise _GarbageError(f"invalid {kind} length: {_shown(digits)}")
+    return int(digits), end + 2
+
+
+def _shown(raw: bytes) -> str:
+    return f"'{text_of(raw)}'" if raw.isascii() and raw.decode().isprintable() else f"0x{raw[:8].hex()}"
+
+
+def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
+    """Append the bytes of one reply to `out`."""
+    if type(reply) is bytes:
+        out.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+    elif reply is None:
+        out.append(b"_\r\n" if resp3 else b"$-1\r\n")
+    elif isinstance(reply, int):
+        out.append(b":%d\r\n" % reply)
+    elif isinstance(reply, Simple):
+        out.append(b"+%b\r\n" % _line(reply.text))
+    elif isinstance(reply, Failure):
+        out.append(b"-%b\r\n" % _line(f"{reply.code} {reply.text}"))
+    elif isinstance(reply, list):
+        out.append(b"*%d\r\n" % len(reply))
+        for item in reply:
+            encode_reply(item, out, resp3)
+    else:
+        raise TypeError(f"no reply: {type(reply).__name__}")
+
+
+def encode_map(pairs: Mapping[bytes, Reply], out: list[bytes], resp3: bool) -> None:
+    """A map: RESP3's own type, or an array of keys and values before it."""
+    out.append(b"%%%d\r\n" % len(pairs) if resp3 else b"*%d\r\n" % (2 * len(pairs)))
+    for key, value in pairs.items():
+        encode_reply(key, out, resp3)
+        encode_reply(value, out, resp3)
+
+
+def encode_request(args: Sequence[bytes]) -> bytes:
+    """A request as a client sends it."""
+    parts = [b"*%d\r\n" % len(args)]
+    parts.extend(b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args)
+    return b"".join(parts)
+
+
+def _line(text: str) -> bytes:
+    """One line: a line end inside would be read as the next reply."""
+    return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
