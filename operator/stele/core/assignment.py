@@ -15,7 +15,7 @@ from stele.core.balance import Board, Level, Place, Slots
 from stele.core.errors import BadInput
 from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, MemberIndex, PartitionId
 from stele.core.settle import settle
-from stele.core.shares import quotas, tolerated
+from stele.core.shares import Shares, fair_shares, quotas, within_one
 from stele.core.table import PartitionTable, Replicas, trimmed
 from stele.core.zones import separate
 
@@ -157,84 +157,87 @@ def _count(members: Iterable[MemberIndex | None]) -> Counter[MemberIndex]:
 
 
 def _balance(board: Board, weights: Mapping[MemberIndex, int]) -> int:
-    """Owners, then backups with what the owners left of each member's share. Returns the lower bound of
-    copies.
-    """
-    rows = board.rows
-    empty = [
-        (partition, index)
-        for partition, row in enumerate(rows)
-        if None in row
-        for index, member in enumerate(row)
-        if member is None
-    ]
-    # Index by index, so that each column of the table is evenly mixed by itself: who is first in line to be
-    # promoted matters more than who is second.
-    empty.sort(key=itemgetter(1))
+    """Owners, then backups with what the owners left of each share. Returns the lower bound of copies."""
     held = _Held.of(board, weights)
-    total = quotas(
-        sum(held.all.values()) + len(empty),
-        len(rows),
-        weights,
-        lambda m, number: max(0, number - held.all[m]),
+    cap = len(board.rows)
+    replica_shares = fair_shares(sum(held.all.values()) + len(held.empty), cap, weights)
+    owner_shares = fair_shares(sum(held.owned.values()) + len(held.vacant), cap, weights)
+    total = held.replica_quotas(replica_shares, owner_shares)
+    owned = _balance_owners(board, held, total, owner_shares)
+    _balance_backups(board, held, {member: total[member] - owned[member] for member in weights})
+    return held.lower_bound(replica_shares)
+
+
+def _balance_owners(
+    board: Board, held: "_Held", total: Mapping[MemberIndex, int], shares: Shares
+) -> dict[MemberIndex, int]:
+    """Returns how many partitions each member owns afterwards."""
+    number = sum(held.owned.values()) + len(held.vacant)
+    owners = Level(
+        board,
+        owners=True,
+        quota=quotas(number, shares, lambda member, owners: held.cost(member, total[member], owners)),
+        count=held.owned,
+        tolerated=within_one(shares),
+        surplus={member: held.all[member] - total[member] for member in total},
     )
-    owned = _balance_owners(board, weights, empty, held, total)
-    backups_held = _count(member for row in rows for member in row[1:] if member in weights)
-    rest = {member: total[member] - owned[member] for member in weights}
-    backups = Level(board, owners=False, quota=rest, count=backups_held)
-    backups.fill(place for place in empty if place[1] > 0)
+    owners.fill(held.vacant)
+    owners.level_out()
+    return owners.count
+
+
+def _balance_backups(board: Board, held: "_Held", quota: Mapping[MemberIndex, int]) -> None:
+    count = _count(member for row in board.rows for member in row[1:] if member in quota)
+    backups = Level(board, owners=False, quota=quota, count=count)
+    backups.fill(place for place in held.empty if place[1] > 0)
     backups.level_out()
-    return sum(max(0, total[member] - held.all[member]) for member in weights)
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What each member that stays holds before anything is passed on; `relievable`: owned rows with a
-    hole.
+    """What each member that stays holds before anything is passed on, and the slots that are empty.
+
+    `relievable` counts owned rows with a hole: their owner can become a backup without a copy. `empty`
+    goes index by index, so that each column of the table is evenly mixed by itself: who is first in line
+    to be promoted matters more than who is second.
     """
 
     all: Counter[MemberIndex]
     owned: Counter[MemberIndex]
     relievable: Counter[MemberIndex]
+    empty: list[Place]
 
     @staticmethod
     def of(board: Board, weights: Mapping[MemberIndex, int]) -> "_Held":
+        gaps = [(partition, row) for partition, row in enumerate(board.rows) if None in row]
+        empty = [(partition, index) for partition, row in gaps for index, m in enumerate(row) if m is None]
         return _Held(
-            _count(member for member in chain.from_iterable(board.rows) if member in weights),
-            _count(row[0] for row in board.rows if row and row[0] in weights),
-            _count(
-                row[0]
-                for partition, row in enumerate(board.rows)
-                if None in row and row[0] in weights and board.hole(partition) != -1
+            all=_count(member for row in board.rows for member in row if member in weights),
+            owned=_count(row[0] for row in board.rows if row and row[0] in weights),
+            relievable=_count(
+                row[0] for number, row in gaps if row[0] in weights and board.hole(number) != -1
             ),
+            empty=sorted(empty, key=itemgetter(1)),
         )
 
-    def owner_cost(self, member: MemberIndex, total: int, owners: int) -> int:
-        """Copies that `member` needs to own `owners` of `total` replicas."""
+    @property
+    def vacant(self) -> list[Place]:
+        """The empty slots of owners."""
+        return [place for place in self.empty if place[1] == 0]
+
+    def replica_quotas(self, replicas: Shares, owners: Shares) -> dict[MemberIndex, int]:
+        """How many replicas each should hold, rounded so that the owners' shares cost little, too."""
+        number = sum(self.all.values()) + len(self.empty)
+        return quotas(number, replicas, lambda m, total: min(self.cost(m, total, n) for n in owners[m]))
+
+    def lower_bound(self, replicas: Shares) -> int:
+        """Copies that no table with these shares of replicas can do without, however it is rounded."""
+        number = sum(self.all.values()) + len(self.empty)
+        fewest = quotas(number, replicas, lambda member, total: max(0, total - self.all[member]))
+        return sum(max(0, fewest[member] - self.all[member]) for member in fewest)
+
+    def cost(self, member: MemberIndex, total: int, owners: int) -> int:
+        """Copies that `member` needs to have `total` replicas and own `owners` of them."""
         relieved = min(max(0, self.owned[member] - owners), self.relievable[member])
         backups = self.all[member] - self.owned[member] + relieved
         return max(0, owners - self.owned[member]) + max(0, total - owners - backups)
-
-
-def _balance_owners(
-    board: Board,
-    weights: Mapping[MemberIndex, int],
-    empty: Sequence[Place],
-    held: _Held,
-    total: Mapping[MemberIndex, int],
-) -> dict[MemberIndex, int]:
-    """Returns how many partitions each member owns afterwards."""
-    vacant = [place for place in empty if place[1] == 0]
-    number, cap = sum(held.owned.values()) + len(vacant), len(board.rows)
-    quota = quotas(number, cap, weights, lambda m, owners: held.owner_cost(m, total[m], owners))
-    owners = Level(
-        board,
-        owners=True,
-        quota=quota,
-        count=held.owned,
-        tolerated=tolerated(number, cap, weights),
-        surplus={member: held.all[member] - total[member] for member in weights},
-    )
-    owners.fill(vacant)
-    owners.level_out()
-    return owners.count

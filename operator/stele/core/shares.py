@@ -4,32 +4,34 @@ from collections.abc import Callable, Mapping
 
 from stele.core.ids import MemberIndex
 
+Shares = Mapping[MemberIndex, tuple[int, int]]
+"""The fair share rounded down and rounded up, per member (equal when it is a whole number)."""
 
-def quotas(
-    total: int, cap: int, weights: Mapping[MemberIndex, int], cost: Callable[[MemberIndex, int], int]
-) -> dict[MemberIndex, int]:
-    """Whole numbers that sum up to `total`, each the weighted fair share rounded down or up and at most
-    `cap`.
+
+def fair_shares(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> Shares:
+    """What each member's weight gives it of `total`, at most `cap`; needs `total <= cap * len(weights)`."""
+    shares = _capped(total, cap, weights)
+    return {member: (whole, whole + fraction) for member, (whole, fraction) in shares.items()}
+
+
+def quotas(total: int, shares: Shares, cost: Callable[[MemberIndex, int], int]) -> dict[MemberIndex, int]:
+    """Whole numbers that sum up to `total`, each the fair share rounded down or up.
 
     Who is rounded up is free to choose, so it is whoever needs the fewest more copies for it:
-    `cost(member, number)` says how many copies a quota of `number` takes. A balanced table keeps exactly
-    what it has. Needs `total <= cap * len(weights)`.
+    `cost(member, number)` says how many copies a quota of `number` takes. A balanced table keeps exactly what
+    it has.
     """
-    shares = _capped(total, cap, weights)
-    missing = total - sum(whole for whole, _ in shares.values())
+    missing = total - sum(down for down, _ in shares.values())
     candidates = [
-        (cost(member, whole + 1) - cost(member, whole), member)
-        for member, (whole, fraction) in shares.items()
-        if fraction
+        (cost(member, up) - cost(member, down), member) for member, (down, up) in shares.items() if down < up
     ]
     rounded_up = {member for _, member in sorted(candidates)[:missing]}
-    return {member: whole + (member in rounded_up) for member, (whole, _) in shares.items()}
+    return {member: down + (member in rounded_up) for member, (down, _) in shares.items()}
 
 
-def tolerated(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[MemberIndex, tuple[int, int]]:
+def within_one(shares: Shares) -> Shares:
     """The fewest and the most that are within 1 of the fair share."""
-    shares = _capped(total, cap, weights)
-    return {member: (whole - (not fraction), whole + 1) for member, (whole, fraction) in shares.items()}
+    return {m: (down, up) if down < up else (down - 1, up + 1) for m, (down, up) in shares.items()}
 
 
 def _capped(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[MemberIndex, tuple[int, bool]]:

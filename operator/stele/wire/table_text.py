@@ -144,7 +144,9 @@ def decode_shard(data: Mapping[str, str], number: int, partitions: int) -> Shard
     wanted = shard_range(number, partitions)
     lines = list(_lines("rows", data["rows"]))
     if len(lines) != len(wanted):
-XX    rows = tuple(
+        expected = f"partitions {wanted.start} to {wanted.stop - 1}"
+        raise Corrupt(f"shard {number} has {len(lines)} rows; {expected} were expected")
+    rows = tuple(
         _read_row(number, partition, line) for partition, (_, line) in zip(wanted, lines, strict=True)
     )
     return Shard(_number(data, "epoch", 0, 2**63 - 1), rows)
@@ -208,16 +210,15 @@ def _check_members(head: Head) -> None:
     if len(set(indexes)) != len(indexes) or len({member.uuid for member in head.members}) != len(indexes):
         raise Corrupt("table head: two lines of members have one index or one UUID")
     if indexes and max(indexes) >= head.next_member_index:
-        raise Corrupt(f"table head: member index {max(indexes)} is not below {head.next_member_index}, the next one")
+        found = f"member index {max(indexes)} is not below nextMemberIndex {head.next_member_index}"
+        raise Corrupt(f"table head: {found}")
 
 
 def _check_keys(what: str, data: Mapping[str, str], known: frozenset[str]) -> None:
     written = data.get("format")
     if written != FORMAT:
-        raise Corrupt(
-            f"{what}: format is {written!r}, this version of Stele reads {FORMAT!r}; use the version that wrote it",
-            "UNKNOWN_FORMAT",
-        )
+        found = f"format is {written!r}, this version of Stele reads {FORMAT!r}"
+        raise Corrupt(f"{what}: {found}; use the version that wrote it", "UNKNOWN_FORMAT")
     if data.keys() != known:
         missing, unknown = sorted(known - data.keys()), sorted(data.keys() - known)
         raise Corrupt(f"{what}: missing keys {missing}, unknown keys {unknown}")
