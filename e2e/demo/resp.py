@@ -1,0 +1,94 @@
+"""One connection to the RESP door: pipelined requests, replies in order, every wait with an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import hiredis
+
+READ_BYTES = 256 * 1024
+ERROR_CODE_LENGTH_MAX = 32
+
+Reply = Any
+Command = tuple[bytes, ...]
+# Its declared type allows tuples of one element only.
+_pack: Callable[[Command], bytes] = cast(Any, hiredis.pack_command)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where clients connect."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ReplyFailure(Exception):  # noqa: N818 - an error answer is a reply, not a failure of this program
+    """An error reply; `code` is its first word."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.split(" ", 1)[0][:ERROR_CODE_LENGTH_MAX]
+
+
+class Connection:
+    """A connection on one keyspace. Not usable any more after an exception of `ask`: close it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._replies = hiredis.Reader(replyError=ReplyFailure, errors=None)
+
+    @classmethod
+    async def open(cls, endpoint: Endpoint, keyspace: str, timeout_seconds: float) -> Connection:
+        """Connect and select the keyspace; raises OSError (TimeoutError is one) or ReplyFailure."""
+        async with asyncio.timeout(timeout_seconds):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        made = cls(reader, writer)
+        try:
+            if keyspace != "default":
+                await made.one((b"SELECT", keyspace.encode()), timeout_seconds)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    async def one(self, command: Command, timeout_seconds: float) -> Reply:
+        """The reply to one command; raises ReplyFailure for an error reply."""
+        (reply,) = await self.ask([command], timeout_seconds)
+        if isinstance(reply, ReplyFailure):
+            raise reply
+        return reply
+
+    async def ask(self, commands: Sequence[Command], timeout_seconds: float) -> list[Reply]:
+        """The replies to all commands, in order, an error reply as a ReplyFailure in its place.
+
+        Raises OSError when the connection is lost or garbled, or when time is up: what was asked may or may
+        not have run.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            self._writer.write(b"".join(map(_pack, commands)))
+            await self._writer.drain()
+            return [await self._reply() for _ in commands]
+
+    async def _reply(self) -> Reply:
+        while True:
+            try:
+                reply = self._replies.gets()
+            except hiredis.ProtocolError as error:
+                raise ConnectionError(f"the server does not speak RESP: {error}") from error
+            if reply is not False:
+                return reply
+            data = await self._reader.read(READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self._replies.feed(data)
+
+    def close(self) -> None:
+        """Close at once, without waiting for the other side."""
+        self._writer.transport.abort()
