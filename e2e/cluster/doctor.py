@@ -170,9 +170,16 @@ def _owner(port: int) -> str:
 
 def _links(folder: Path) -> set[str]:
     try:
-        return {os.readlink(path) for path in folder.iterdir()}
+        return {_link(path) for path in folder.iterdir()}
     except OSError:
         return set()  # the process has ended, or is another user's
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # closed meanwhile
 
 
 def _lines(path: str | Path) -> list[str]:

@@ -1,0 +1,76 @@
+"""What the recipes promise without being run: pins, names and lists that fit each other."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import archive, images, node_image, programs
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.steps import run
+
+
+def test_the_modules_are_pinned_to_the_versions_that_the_code_names() -> None:
+    text = (programs.RECIPE / "k8s" / "go.mod").read_text()
+    assert f"k8s.io/kubernetes v{programs.KUBERNETES_VERSION}\n" in text
+    for module in ("k8s", "tools", "coredns"):
+        assert (programs.RECIPE / module / "go.sum").stat().st_size > 0
+
+
+def test_the_needed_go_is_the_newest_that_a_module_asks_for() -> None:
+    asked = [
+        tuple(map(int, found.groups()))
+        for path in programs.RECIPE.glob("*/go.mod")
+        if (found := re.search(r"^go (\d+)\.(\d+)", path.read_text(), re.MULTILINE))
+    ]
+    assert max(asked) == programs.GO_VERSION_MIN
+
+
+@pytest.mark.parametrize("name", images.NAMES)
+def test_each_image_installs_its_own_extra_as_a_plain_user(name: str) -> None:
+    text = (images.PROJECT / "images" / name / "Dockerfile").read_text()
+    assert f"/source[{name}]" in text
+    assert "USER 10001:10001" in text
+    assert '"/usr/bin/tini"' in text
+    assert text.index("ARG WHEELS_KEY") < text.index("ARG CODE_KEY") < text.index("USER")
+
+
+@pytest.mark.parametrize("name", images.NAMES)
+def test_the_requirements_are_those_of_the_extra(name: str) -> None:
+    found = images.requirements(name)
+    assert any(line.startswith("mmh3") for line in found)
+    assert any(line.startswith("pyspark") for line in found) == (name == "spark")
+
+
+def test_a_go_constant_is_read_with_its_variables_replaced() -> None:
+    source = "package x\n\nconst manifest = `\nimage: ` + imageName + `\n`\n"
+    assert node_image.go_constant(source, "manifest", {"imageName": "local:1"}) == "\nimage: local:1\n"
+
+
+def test_an_unknown_variable_in_a_go_constant_is_refused() -> None:
+    with pytest.raises(ClusterError, match="does not know"):
+        node_image.go_constant("const manifest = `a ` + other + ` b`\n", "manifest", {})
+
+
+def test_a_layer_does_not_depend_on_times(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "f").write_text("x")
+    first = archive.Archive(tmp_path).layer_of_folder(folder).digest
+    subprocess.run(["touch", "-d", "2001-01-01", folder / "f"], check=True)
+    assert archive.Archive(tmp_path).layer_of_folder(folder).digest == first
+
+
+def test_a_failed_step_names_its_log_and_shows_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "step.log"
+    with pytest.raises(ClusterError) as failure:
+        run(["sh", "-c", "echo what went wrong; exit 3"], log)
+    assert str(log) in str(failure.value)
+    assert "what went wrong" in str(failure.value)
+    assert "exit code 3" in str(failure.value)
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="'no-such-program' is not installed"):
+        run(["no-such-program"], tmp_path / "log")
