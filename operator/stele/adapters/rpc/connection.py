@@ -1,0 +1,99 @@
+"""One TCP connection that carries frames of msgpack messages (asyncio.Protocol: streams cost twice as much)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from stele.wire.frames import FrameDecoder, FrameError, encode_frame
+from stele.wire.peer import Message, MessageError, decode_message, encode_message
+
+WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+"""Above this the connection counts as full, until half of it went out."""
+
+
+class Handler(Protocol):
+    """What a connection tells. Nothing is told after `closed`."""
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def received(self, connection: "Connection", message: Message) -> None: ...
+
+    def drained(self, connection: "Connection") -> None:
+        """There is room again after the connection was full."""
+        ...
+
+    def closed(self, connection: "Connection", reason: str) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """Whatever is wrong with the bytes closes the connection, with the reason; nothing else happens."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: list[bytes] = []
+        self._reason = ""
+        self._closed = False
+        self.full = False
+        self.peer = "?"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 2)
+        self.peer = str(transport.get_extra_info("peername"))
+        self._handler.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._decoder.feed(data):
+                if self._closed:
+                    return
+                self._handler.received(self, decode_message(body))
+        except (FrameError, MessageError) as error:
+            self.close(f"garbage from {self.peer}: {error}")
+
+    def send(self, message: Message) -> None:
+        """Queue a message; all of one turn of the loop go out in one write. Dropped once closed."""
+        if self._closed or self._transport is None:
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(encode_frame(encode_message(message)))
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._transport is not None and not self._transport.is_closing() and waiting:
+            self._transport.write(b"".join(waiting))
+
+    def close(self, reason: str) -> None:
+        """Send what waits, then close."""
+        if self._closed or self._transport is None:
+            return
+        self._reason = reason
+        self._flush()
+        self._transport.close()
+        self._lost()
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        if not self._closed:
+            self._handler.drained(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reason = self._reason or (str(exc) if exc else "closed by the other side")
+        self._lost()
+
+    def _lost(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._handler.closed(self, self._reason)
+
+
+def make_factory(handler: Callable[[], Handler]) -> Callable[[], Connection]:
+    """A connection with a handler of its own, for a server."""
+    return lambda: Connection(handler())

@@ -1,0 +1,56 @@
+"""States of a tablet on a volume, with every legal transition as data (design 40-tablet, "States").
+
+DOES_NOT_EXIST --CREATE--> READY            a first assignment: empty
+DOES_NOT_EXIST --START_COPY--> COPYING
+DELETED --START_COPY--> COPYING
+COPYING --INGEST--> READY                   the copy is complete, under its own generation
+COPYING --FILL--> READY                     the owner's log holds everything: nothing to copy
+COPYING --ABANDON--> DELETED                abort, or a restart in the middle
+READY --INGEST--> READY                     replaced by a newer copy
+READY --DELETE--> DELETED
+DELETED --DELETE--> DELETED                 sent again
+"""
+
+from enum import Enum
+
+from stele.core.errors import Refused
+
+
+class TabletState(Enum):
+    DOES_NOT_EXIST = "DOES_NOT_EXIST"
+    COPYING = "COPYING"
+    READY = "READY"
+    DELETED = "DELETED"
+
+
+class Event(Enum):
+    CREATE = "CREATE"
+    START_COPY = "START_COPY"
+    INGEST = "INGEST"
+    FILL = "FILL"
+    ABANDON = "ABANDON"
+    DELETE = "DELETE"
+
+
+_S, _E = TabletState, Event
+TRANSITIONS: dict[tuple[TabletState, Event], TabletState] = {
+    (_S.DOES_NOT_EXIST, _E.CREATE): _S.READY,
+    (_S.DOES_NOT_EXIST, _E.START_COPY): _S.COPYING,
+    (_S.DELETED, _E.START_COPY): _S.COPYING,
+    (_S.COPYING, _E.INGEST): _S.READY,
+    (_S.COPYING, _E.FILL): _S.READY,
+    (_S.COPYING, _E.ABANDON): _S.DELETED,
+    (_S.READY, _E.INGEST): _S.READY,
+    (_S.READY, _E.DELETE): _S.DELETED,
+    (_S.DELETED, _E.DELETE): _S.DELETED,
+}
+
+
+def step(state: TabletState, event: Event) -> TabletState:
+    """The state after the event; Refused (ILLEGAL_STATE) when there is none."""
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        raise Refused(
+            f"a tablet in state {state.value} cannot {event.value.lower().replace('_', ' ')}", "ILLEGAL_STATE"
+        )
+    return after

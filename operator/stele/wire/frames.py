@@ -1,0 +1,58 @@
+"""Frames between members: length (4), crc32c of the body (4), both big-endian, then the body."""
+
+import struct
+
+from crc32c import crc32c
+
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+_HEAD = struct.Struct(">II")
+HEAD_BYTES = _HEAD.size
+
+
+class FrameError(ValueError):
+    """What arrived is no frame; the connection cannot be understood any more."""
+
+
+def encode_frame(body: bytes) -> bytes:
+    """Raise FrameError when the body is above FRAME_BYTES_MAX."""
+    if len(body) > FRAME_BYTES_MAX:
+        raise FrameError(f"frame of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
+    return _HEAD.pack(len(body), crc32c(body)) + body
+
+
+class FrameDecoder:
+    """Cut a stream of bytes into bodies. After a FrameError it takes nothing more."""
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._buffer = bytearray()
+        self._broken = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that are complete now. Raise FrameError for a wrong length or checksum."""
+        if self._broken:
+            raise FrameError("the stream is broken already")
+        buffer = self._buffer
+        buffer += data
+        bodies: list[bytes] = []
+        begin, size = 0, len(buffer)
+        while size - begin >= HEAD_BYTES:
+            length, checksum = _HEAD.unpack_from(buffer, begin)
+            if length > self._bytes_max:
+                self._fail(f"frame of {length} bytes; at most {self._bytes_max} are allowed")
+            end = begin + HEAD_BYTES + length
+            if end > size:
+                break
+            body = bytes(memoryview(buffer)[begin + HEAD_BYTES : end])
+            if crc32c(body) != checksum:
+                self._fail(f"frame of {length} bytes has a wrong checksum")
+            bodies.append(body)
+            begin = end
+        if begin:
+            del buffer[:begin]
+        return bodies
+
+    def _fail(self, text: str) -> None:
+        self._broken = True
+        self._buffer.clear()
+        raise FrameError(text)

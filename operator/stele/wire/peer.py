@@ -1,0 +1,203 @@
+"""Messages between members (port 7000), as msgpack in frames.
+
+One connection per ordered pair: the dialling member is owner, asker or forwarder; answers come back on
+the same connection, in order. The meaning of each is in docs/protocol.md.
+"""
+
+import msgspec
+
+PEER_FORMAT = 1
+
+RowValue = tuple[int, tuple[int | None, ...]]
+"""(version, replicas) of a published row."""
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hi"):
+    """First message of a connection. The recipient closes it when one of the identities is not right."""
+
+    format: int
+    cluster: str
+    sender: int
+    sender_uuid: str
+    recipient_uuid: str
+
+
+class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="ok"):
+    """The recipient is who the sender meant."""
+
+    uuid: str
+
+
+class Refuse(msgspec.Struct, array_like=True, frozen=True, tag="no"):
+    """Last message of a connection: why it is closed."""
+
+    code: str
+    detail: str
+
+
+class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag="hb"):
+    """`at` is the sender's monotonic clock; it comes back as it is."""
+
+    at: float
+
+
+class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
+    """Answer to a heartbeat: a lease from `at` on, but not for the excluded partitions."""
+
+    at: float
+    seconds: float
+    excluded: tuple[int, ...]
+
+
+class AppendItem(msgspec.Struct, array_like=True, frozen=True):
+    """Operations of one partition that follow `prev`, and how far all are committed."""
+
+    partition: int
+    version: int
+    term: int
+    prev_term: int
+    prev_index: int
+    commit: int
+    records: list[bytes]
+    row: RowValue | None = None
+
+
+class Append(msgspec.Struct, array_like=True, frozen=True, tag="ap"):
+    items: list[AppendItem]
+
+
+class AckItem(msgspec.Struct, array_like=True, frozen=True):
+    """`match` is the index up to which this member's log is the sender's; `code` is core.tablet.Code."""
+
+    partition: int
+    term: int
+    code: int
+    match: int
+    promised: int
+
+
+class Acks(msgspec.Struct, array_like=True, frozen=True, tag="ak"):
+    items: list[AckItem]
+
+
+class AskItem(msgspec.Struct, array_like=True, frozen=True):
+    """Where is your log? `cut`: a learner that nobody waits for first removes what it did not apply."""
+
+    partition: int
+    version: int
+    term: int
+    cut: bool
+    row: RowValue
+
+
+class Ask(msgspec.Struct, array_like=True, frozen=True, tag="as"):
+    items: list[AskItem]
+
+
+class AnswerItem(msgspec.Struct, array_like=True, frozen=True):
+    """`empty`: a tablet in COPYING that holds nothing yet."""
+
+    partition: int
+    term: int
+    code: int
+    last: tuple[int, int]
+    applied: tuple[int, int]
+    promised: int
+    empty: bool
+
+
+class Answers(msgspec.Struct, array_like=True, frozen=True, tag="an"):
+    items: list[AnswerItem]
+
+
+class FetchLog(msgspec.Struct, array_like=True, frozen=True, tag="fl"):
+    """Give operations behind `prev`, at least one and about `bytes_max`."""
+
+    partition: int
+    term: int
+    prev: tuple[int, int]
+    bytes_max: int
+
+
+class LogTail(msgspec.Struct, array_like=True, frozen=True, tag="lt"):
+    """`found` is false when `prev` is not in the log."""
+
+    partition: int
+    term: int
+    prev: tuple[int, int]
+    found: bool
+    records: list[bytes]
+
+
+class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
+    """Commands of a client, for the owner."""
+
+    id: int
+    version: int
+    partition: int
+    keyspace: bytes
+    commands: list[list[bytes]]
+
+
+class ForwardScan(msgspec.Struct, array_like=True, frozen=True, tag="fs"):
+    id: int
+    version: int
+    partition: int
+    keyspace: bytes
+    after: bytes
+    limit: int
+
+
+class ForwardCount(msgspec.Struct, array_like=True, frozen=True, tag="fc"):
+    id: int
+    version: int
+    partition: int
+    keyspace: bytes
+
+
+class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
+    """`code` is empty when it was done: `body` is wire.replies, or msgpack of a scan or a count.
+
+    `STALE_VERSION`: not the owner under the version that the request names; send it again, by the row that came
+    along when that is newer. Any other code is the one of an error, with its text.
+    """
+
+    id: int
+    code: str
+    text: str
+    body: bytes
+    row: RowValue | None = None
+
+
+Message = (
+    Hello
+    | Welcome
+    | Refuse
+    | Heartbeat
+    | Lease
+    | Append
+    | Acks
+    | Ask
+    | Answers
+    | FetchLog
+    | LogTail
+    | Forward
+    | ForwardScan
+    | ForwardCount
+    | Forwarded
+)
+
+_decoder = msgspec.msgpack.Decoder(Message)
+encode_message = msgspec.msgpack.Encoder().encode
+
+
+class MessageError(ValueError):
+    """The body of a frame is no message of this protocol."""
+
+
+def decode_message(body: bytes) -> Message:
+    """Raise MessageError with the path of the field that is wrong."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"message of {len(body)} bytes: {error}") from error

@@ -1,0 +1,148 @@
+"""Files on a member's volume, and the tablet's own state in the database (design 40-tablet, "On the volume").
+
+A file is one line that names its kind and format (readable with `head -1`), the crc32c of the rest (4 bytes,
+big-endian), and msgpack. Reading refuses what it does not know; nothing is guessed.
+"""
+
+from typing import Literal, TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from stele.core.errors import Corrupt
+from stele.wire.messages import MemberInfo, OpId, Row
+
+VOLUME_FORMAT = 1
+APPLIED = b"applied"
+TabletStateName = Literal["COPYING", "READY", "DELETED"]
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """Whose volume this is. `incarnation` counts the starts of its process."""
+
+    cluster: str
+    uuid: str
+    incarnation: int
+
+
+class Quarantined(msgspec.Struct, frozen=True, array_like=True):
+    """A generation that was given up, and when its data goes (Unix seconds)."""
+
+    generation: int
+    until_s: float
+
+
+class Superblock(msgspec.Struct, frozen=True):
+    """One tablet. `last` is its last OpId when it was deleted; `highest` no later generation ever has."""
+
+    state: TabletStateName
+    generation: int
+    highest: int
+    last: OpId = OpId()
+    quarantined: tuple[Quarantined, ...] = ()
+
+
+class Waited(msgspec.Struct, frozen=True, array_like=True):
+    """A learner that every write waits for, and the version that its migration starts from."""
+
+    id: str
+    member: int
+    base: int
+
+
+class Frozen(msgspec.Struct, frozen=True, array_like=True):
+    """The migration that this partition is frozen for, and the version it starts from."""
+
+    id: str
+    base: int
+
+
+class CopyRecord(msgspec.Struct, frozen=True):
+    """A migration to this member. `kept`: the tablet was READY before it, so an abort keeps it."""
+
+    id: str
+    base: int
+    owner: int
+    generation: int
+    kept: bool
+    ingested: bool = False
+
+
+class Consensus(msgspec.Struct, frozen=True):
+    """What this member promised for one partition. Stays when the tablet is deleted."""
+
+    promised: int = 0
+    accepted: Row | None = None
+    accepted_id: str = ""
+    waited: Waited | None = None
+    frozen: Frozen | None = None
+    copy: CopyRecord | None = None
+
+
+class TableFile(msgspec.Struct, frozen=True):
+    """The published table as this member knows it, with the highest epoch that it saw."""
+
+    epoch: int = 0
+    self_index: int = -1
+    partitions: int = 0
+    replicas: int = 0
+    state: str = "Active"
+    member_list_version: int = 0
+    members: tuple[MemberInfo, ...] = ()
+    rows: tuple[Row, ...] = ()
+
+
+class DataState(msgspec.Struct, array_like=True):
+    """In `data`, under meta_key(APPLIED), in the same batch as what was applied.
+
+    `keyspaces` maps a name to its number of entries and their bytes (key and value).
+    """
+
+    applied: OpId
+    keyspaces: dict[bytes, tuple[int, int]]
+
+
+T = TypeVar("T", Instance, Superblock, Consensus, TableFile)
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Instance, Superblock, Consensus, TableFile, DataState)
+}
+encode_state = _encoder.encode
+
+
+def decode_state(stored: bytes) -> DataState:
+    """Raise Corrupt when the bytes are no tablet state."""
+    try:
+        found = _decoders[DataState].decode(stored)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"tablet state: {error}") from error
+    assert isinstance(found, DataState)
+    return found
+
+
+def _title(kind: type) -> bytes:
+    return f"stele {kind.__name__} {VOLUME_FORMAT}\n".encode()
+
+
+def encode_file(value: Instance | Superblock | Consensus | TableFile) -> bytes:
+    """The whole content of the file."""
+    body = _encoder.encode(value)
+    return _title(type(value)) + crc32c(body).to_bytes(4, "big") + body
+
+
+def decode_file(kind: type[T], content: bytes, name: str) -> T:
+    """Raise Corrupt, with the file's `name`, for another kind or format, a wrong checksum or wrong fields."""
+    title = _title(kind)
+    if not content.startswith(title):
+        raise Corrupt(
+            f"{name}: it begins with {content[:40]!r}, {title!r} was expected", code="UNKNOWN_FORMAT"
+        )
+    body = content[len(title) + 4 :]
+    if crc32c(body).to_bytes(4, "big") != content[len(title) : len(title) + 4]:
+        raise Corrupt(f"{name}: the checksum is wrong; the file is damaged")
+    try:
+        found = _decoders[kind].decode(body)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{name}: {error}") from error
+    assert isinstance(found, kind)
+    return found
