@@ -115,10 +115,16 @@ def _settled(
     alive = frozenset(stays)
     shrinks = any(len(row) > replicas for row in rows)
     load = _count(chain.from_iterable(rows)) if shrinks else Counter()
-    return [
-        row if len(row) == replicas and alive.issuperset(row) else settle(row, alive, leaves, replicas, load)
-        for row in rows
-    ]
+    settled: list[Slots] = []
+    for row in rows:
+        if len(row) == replicas and alive.issuperset(row):
+            settled.append(row)
+            continue
+        slots = settle(row, alive, leaves, replicas, load)
+        if shrinks:
+            load.subtract(member for member in row if member is not None and member not in slots)
+        settled.append(slots)
+    return settled
 
 
 def _granted(

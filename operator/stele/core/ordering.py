@@ -20,7 +20,8 @@ before") said in another way: `without_cycles`, `order` and `prioritise` are its
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import itemgetter
 
 from stele.core.errors import BadInput
 from stele.core.ids import MemberIndex, PartitionId
@@ -46,9 +47,11 @@ def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[
 def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[Migration, ...]:
     """As `order`, for a target that `without_cycles` returned."""
     old, new = _padded(current, target)
-    chains = sorted(_chains(old, new), key=lambda chain: _rank(chain, old, new))
-    steps = [step for chain in chains for step in _steps(partition, old, new, chain)]
-    return tuple(prioritise(steps))
+    ranked: list[tuple[tuple[bool, int], Migration]] = []
+    for chain in _chains(old, new):
+        steps = list(_steps(partition, old, new, chain))
+        ranked.extend(zip(_ranks(steps), steps, strict=True))
+    return tuple(prioritise(migration for _, migration in sorted(ranked, key=itemgetter(0))))
 
 
 def without_cycles(current: Replicas, target: Replicas) -> Replicas:
@@ -141,11 +144,16 @@ def _close_gap(old: Slots, new: list[MemberIndex | None], chain: Chain) -> None:
         new[place] = member
 
 
-def _rank(chain: Chain, old: Slots, new: Slots) -> tuple[bool, int]:
-    """What lowers the number of replicas comes last; before that, hotter indexes come first."""
-    empty = old[chain[0]] is None
-    lowers = not empty and new[chain[-1]] is None
-    return lowers, chain[0] if empty else min(chain)
+def _ranks(steps: Sequence[Migration]) -> list[tuple[bool, int]]:
+    """For each step of a chain the hottest index that it and what follows it serve: hotter indexes come
+    first.
+
+    A chain that lowers the number of replicas comes after all others. The ranks of a chain never go down,
+    so its steps keep their order when they are sorted among those of other chains.
+    """
+    lowers = any(migration.removes for migration in steps)
+    hottest = accumulate((migration.index for migration in reversed(steps)), min)
+    return [(lowers, index) for index in hottest][::-1]
 
 
 def _steps(partition: PartitionId, old: Slots, new: Slots, chain: Chain) -> Iterator[Migration]:

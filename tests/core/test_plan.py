@@ -1,0 +1,91 @@
+"""Plans: what they cost, in which order they run, what they refuse."""
+
+from stele.core.assignment import DataMember, Move, assign_rows
+from stele.core.plan import Migration, Plan, Type, plan, replay
+from stele.core.table import Partition, PartitionTable, Replicas
+
+
+def table(*rows: Replicas) -> PartitionTable:
+    return PartitionTable(tuple(Partition(1 if row else 0, row) for row in rows), {})
+
+
+def members(*indexes: int, leaving: int | None = None) -> list[DataMember]:
+    return [DataMember(index, leaving=index == leaving) for index in indexes]
+
+
+def replayed(rows: tuple[Replicas, ...], planned: Plan) -> tuple[Replicas, ...]:
+    by_partition: dict[int, list[Migration]] = {}
+    for migration in planned.migrations:
+        by_partition.setdefault(migration.partition, []).append(migration)
+    return tuple(replay(row, by_partition.get(number, ())) for number, row in enumerate(rows))
+
+
+def test_replaying_the_migrations_gives_the_targets() -> None:
+    rows = assign_rows([()] * 100, members(*range(4)), 3).rows
+    planned = plan(table(*rows), members(*range(5), leaving=2), 3)
+    assert replayed(rows, planned) == planned.targets
+    assert planned.copies == planned.lower_bound == sum(m.copies for m in planned.migrations)
+    assert plan(table(*planned.targets), members(0, 1, 3, 4), 3) == Plan(targets=planned.targets)
+
+
+def test_what_lacks_replicas_comes_first_then_what_is_hotter() -> None:
+    rows: tuple[Replicas, ...] = ((3, 0), (0, 3), (1,), (2,), (1, 2), (0, 1))
+    planned = plan(table(*rows), members(0, 1, 2, 3, leaving=3), 2)
+    kinds = [(m.type, m.destination_new_index) for m in planned.migrations]
+    fills = [kind for kind in kinds if kind[0] in (Type.COPY, Type.SHIFT_DOWN)]
+    assert kinds[: len(fills)] == fills
+    moved = [index for kind, index in kinds if kind is Type.MOVE]
+    assert moved == sorted(moved)
+    assert len(fills) == 2
+
+
+def test_the_partition_with_the_fewest_replicas_goes_before_the_others() -> None:
+    planned = plan(table((0, 1), (0,), (1, 2)), members(0, 1, 2), 3)
+    assert planned.migrations[0].partition == 1
+    assert planned.migrations[0].adds
+
+
+def test_rows_that_nobody_holds_get_no_migration_and_say_why() -> None:
+    never = PartitionTable((Partition(0, ()), Partition(3, (9,)), Partition(2, (0, 1))), {})
+    planned = plan(never, members(0, 1), 2)
+    assert [(refusal.partition, refusal.reason) for refusal in planned.refusals] == [
+        (0, "UNASSIGNED"),
+        (1, "NO_REPLICA"),
+    ]
+    assert planned.migrations == ()
+    assert planned.targets == ((), (), (0, 1))
+
+
+def test_members_that_are_gone_count_as_empty_indexes() -> None:
+    planned = plan(table((0, 9), (1, 9)), members(0, 1), 2)
+    assert planned.targets == ((0, 1), (1, 0))
+    assert {m.type for m in planned.migrations} == {Type.COPY}
+
+
+def test_too_few_members_are_told_once() -> None:
+    planned = plan(table((0,), (0,)), members(0), 2)
+    assert [(refusal.partition, refusal.reason) for refusal in planned.refusals] == [(-1, "TOO_FEW_MEMBERS")]
+
+
+def test_zones_without_room_are_told() -> None:
+    crowded = [DataMember(0, zone="a"), DataMember(1, zone="a"), DataMember(2, zone="b")]
+    rows = assign_rows([()] * 9, crowded, 2).rows
+    planned = plan(table(*rows), crowded, 2)
+    assert {refusal.reason for refusal in planned.refusals} == {"ZONE_FULL"}
+
+
+def test_refused_moves_name_the_partition_of_the_table() -> None:
+    planned = plan(table((), (0, 1), (1, 0)), members(0, 1), 2, [Move(2, 1, 0), Move(0, 1, 0), Move(1, 0, 7)])
+    refused = sorted(refusal.partition for refusal in planned.refusals if refusal.reason == "NOT_ALLOWED")
+    assert refused == [0, 1, 2]
+
+
+def test_a_granted_move_is_planned_on_its_own_partition() -> None:
+    rows: tuple[Replicas, ...] = ((), (0, 1), (1, 2), (2, 0))
+    planned = plan(table(*rows), members(0, 1, 2), 2, [Move(2, 2, 0)])
+    assert planned.targets[2] == (1, 0)
+
+
+def test_migrations_are_told_in_words() -> None:
+    planned = plan(table((0, 1, 3), (0, 1)), members(0, 1, 2, leaving=3), 2)
+    assert all(str(m).startswith(m.type.value) for m in planned.migrations)

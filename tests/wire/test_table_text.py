@@ -1,0 +1,157 @@
+"""Table text: read back what was written, show it as people see it, refuse everything else with a reason."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.core.errors import BadInput, Corrupt
+from stele.core.ids import MAX_REPLICAS, VERSION_MAX
+from stele.core.table import Member, Partition, row_fault, trimmed
+from stele.wire import table_text
+from stele.wire.table_text import (
+    SHARD_PARTITIONS,
+    Head,
+    decode_head,
+    decode_shard,
+    encode_head,
+    encode_shard,
+    shard_count,
+    shard_of,
+    shard_range,
+)
+
+MEMBERS = (
+    Member(0, "orders-0", "5f3a-0", "10.1.2.3"),
+    Member(2, "orders-2", "5f3a-2", "", lite=True),
+)
+HEAD = Head(7, "Active", 3, 2, 12, 3, -4069959284402364209, 9, MEMBERS)
+ROWS = (Partition(3, (0, 1)), Partition(0, ()), Partition(6, (2, None, 0)))
+
+
+def test_a_person_can_read_it() -> None:
+    assert encode_shard(7, 0, ROWS) == {"format": "1", "epoch": "7", "rows": "0 3:0,1\n1 0:\n2 6:2,-,0\n"}
+    assert encode_head(HEAD) == {
+        "format": "1",
+        "epoch": "7",
+        "state": "Active",
+        "partitions": "3",
+        "replicas": "2",
+        "memberListVersion": "12",
+        "nextMemberIndex": "3",
+        "stamp": "-4069959284402364209",
+        "versionSum": "9",
+        "members": "0 orders-0 5f3a-0 10.1.2.3 data\n2 orders-2 5f3a-2 - lite\n",
+    }
+
+
+def test_what_was_written_is_read_back() -> None:
+    assert decode_head(encode_head(HEAD)) == HEAD
+    shard = decode_shard(encode_shard(7, 0, ROWS), 0, 3)
+    assert (shard.epoch, shard.rows) == (7, ROWS)
+
+
+row_values = st.builds(
+    lambda version, slots: Partition(version, trimmed(slots)),
+    st.integers(0, VERSION_MAX),
+    st.lists(st.none() | st.integers(0, 999), max_size=MAX_REPLICAS),
+).filter(lambda row: row_fault(row.replicas) is None)
+
+
+@given(st.lists(row_values, min_size=1, max_size=30), st.integers(0, 127), st.integers(0, 2**40))
+def test_any_rows_are_read_back(rows: list[Partition], number: int, epoch: int) -> None:
+    partitions = number * SHARD_PARTITIONS + len(rows)
+    shard = decode_shard(encode_shard(epoch, number, rows), number, partitions)
+    assert (shard.epoch, list(shard.rows)) == (epoch, rows)
+
+
+@given(st.text(max_size=60) | st.from_regex(r"(\d+ \d+:[\d,-]*\n){0,4}", fullmatch=True))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for data in ({"format": "1", "epoch": "1", "rows": text}, {**encode_head(HEAD), "members": text}):
+        with suppress(Corrupt):
+            decode_shard(data, 0, 3) if "rows" in data else decode_head(data)
+
+
+def test_shards_hold_512_partitions() -> None:
+    assert [shard_of(partition) for partition in (0, 511, 512, 1024)] == [0, 0, 1, 2]
+    assert [shard_count(partitions) for partitions in (1, 512, 513, 65_536)] == [1, 1, 2, 128]
+    assert shard_range(0, 271) == range(271)
+    assert shard_range(1, 1_000) == range(512, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("0 3:0,1\n1 0:\n", "shard 0 has 2 rows; partitions 0 to 2 were expected"),
+        ("0 3:0,1\n2 0:\n1 0:\n", "row 2 stands where partition 1 was expected"),
+        ("0 3:0,1\n1 0:\n2 6:2,-,0", "last line is cut off"),
+        ("0 3:0,1\n1 0:\n2 x\n", "'2 x' is no row; '2 VERSION:INDEX,...' was expected"),
+        ("0 3:0,1\n1 0:\n2 -1:\n", "is no row"),
+        ("0 3:0,1\n1 0:\n2 1:1,1\n", "the row of partition 2 names a member twice"),
+        ("0 3:0,1\n1 0:\n2 1:1,-\n", "partition 2 ends with an empty replica index"),
+        ("0 3:0,1\n1 0:\n2 2147483648:1\n", "version 2147483648"),
+        ("0 3:0,1\n1 0:\n2 1:0,1,2,3,4,5,6,7\n", "is no row"),
+        ("0 3:0,1\n1 0:\n2 1:٣\n", "is no row"),
+        ("", "has 0 rows"),
+    ],
+)
+def test_broken_rows_are_refused(rows: str, reason: str) -> None:
+    with pytest.raises(Corrupt, match=reason):
+        decode_shard({"format": "1", "epoch": "1", "rows": rows}, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"state": "Sleeping"}, "state is 'Sleeping'; one of Active, NoMigration, Frozen, Passive"),
+        ({"epoch": "-1"}, "epoch is '-1'; a whole number from 0"),
+        ({"partitions": "0"}, "partitions is '0'"),
+        ({"partitions": "65537"}, "partitions is '65537'"),
+        ({"replicas": "8"}, "replicas is '8'; a whole number from 1 to 7"),
+        ({"stamp": "9223372036854775808"}, "stamp is"),
+        ({"nextMemberIndex": "2"}, "member index 2 is not below nextMemberIndex 2"),
+        ({"members": "0 orders-0 u 10.0.0.1\n"}, "line 1 of members is '0 orders-0 u 10.0.0.1'"),
+        ({"members": "0 a u - data\n0 b v - data\n"}, "one index or one UUID"),
+        ({"members": "0 a u - data\n1 b u - data\n"}, "one index or one UUID"),
+        ({"members": "0 a u - data"}, "last line is cut off"),
+        ({"surprise": "1"}, r"missing keys \[\], unknown keys \['surprise'\]"),
+    ],
+)
+def test_broken_heads_are_refused(change: dict[str, str], reason: str) -> None:
+    with pytest.raises(Corrupt, match=reason):
+        decode_head({**encode_head(HEAD), **change})
+
+
+def test_missing_keys_are_named() -> None:
+    data = encode_head(HEAD)
+    del data["stamp"]
+    with pytest.raises(Corrupt, match=r"missing keys \['stamp'\]"):
+        decode_head(data)
+
+
+@pytest.mark.parametrize("written", ["2", "", "one"])
+def test_another_format_is_refused_before_anything_is_read(written: str) -> None:
+    for read in (decode_head, lambda data: decode_shard(data, 0, 3)):
+        with pytest.raises(Corrupt, match="use the version that wrote it") as refused:
+            read({"format": written, "rows": "something new"})
+        assert refused.value.code == "UNKNOWN_FORMAT"
+
+
+def test_what_cannot_be_stored_is_refused_before_the_api_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="shard 0 was given 513 rows"):
+        encode_shard(1, 0, [Partition(0, ())] * 513)
+    with pytest.raises(BadInput, match="state is 'Sleeping'"):
+        encode_head(Head(7, "Sleeping", 3, 2, 12, 3, 0, 9, ()))
+    spaced = Member(0, "two words", "u", "")
+    with pytest.raises(BadInput, match="'two words' must be printable ASCII without spaces"):
+        encode_head(Head(7, "Active", 3, 2, 12, 3, 0, 9, (spaced,)))
+    monkeypatch.setattr(table_text, "OBJECT_BYTES_MAX", 100)
+    with pytest.raises(BadInput, match=r"TOO_LARGE: the head of the table would take \d+ bytes; at most 100"):
+        encode_head(HEAD)
+
+
+def test_the_largest_table_fits() -> None:
+    widest = Partition(VERSION_MAX, tuple(range(100_000_000, 100_000_007)))
+    data = encode_shard(2**62, 127, [widest] * SHARD_PARTITIONS)
+    assert sum(len(value) for value in data.values()) < 60_000
