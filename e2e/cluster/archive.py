@@ -7,7 +7,7 @@ import io
 import json
 import platform
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,14 +78,13 @@ class Archive:
 
     def write(self, path: Path) -> None:
         """Write the archive; `path` holds everything afterwards."""
-        index = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": self._manifests}
         with tarfile.open(path, "w") as tar:
-            _add_bytes(tar, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
-            _add_bytes(tar, "index.json", json.dumps(index).encode())
+            add_bytes(tar, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+            add_bytes(tar, "index.json", json.dumps(index(self._manifests)).encode())
             for blob in self._blobs.values():
                 name = f"blobs/sha256/{blob.digest}"
                 if isinstance(blob.source, bytes):
-                    _add_bytes(tar, name, blob.source)
+                    add_bytes(tar, name, blob.source)
                 else:
                     tar.add(blob.source, arcname=name)
 
@@ -102,6 +101,17 @@ class Archive:
         return self._blobs.setdefault(digest, Blob(digest, len(data), data))
 
 
+def index(manifests: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """The table of contents of an archive."""
+    return {"schemaVersion": 2, "mediaType": _INDEX, "manifests": list(manifests)}
+
+
+def named(manifest: Mapping[str, object], name: str) -> dict[str, object]:
+    """An entry of the table of contents with the full name that containerd gives the image."""
+    notes = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.rsplit(":", 1)[1]}
+    return {**manifest, "annotations": notes}
+
+
 def _described(blob: Blob, media_type: str) -> dict[str, object]:
     return {"mediaType": media_type, "digest": f"sha256:{blob.digest}", "size": blob.size}
 
@@ -111,7 +121,8 @@ def _without_time(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Put bytes into a tar as a file."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o644
     tar.addfile(info, io.BytesIO(data))

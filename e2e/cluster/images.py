@@ -88,12 +88,6 @@ def identity(image: str) -> str:
         ) from error
 
 
-def export(image: str, path: Path) -> None:
-    """Write an image as a Docker archive; `path` must not exist."""
-    command = ["podman", "save", "--quiet", "--format", "docker-archive", "--output", str(path), image]
-    run(command, _log("export"), env=podman.environment())
-
-
 def requirements(extra: str) -> tuple[str, ...]:
     """What pyproject.toml asks for one extra of the distribution, sorted."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import cache, doctor, engine, external, images, node_image, podman, programs
+from e2e.cluster import cache, doctor, engine, external, images, layout, node_image, podman, programs
 from e2e.cluster.engine import Engine
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, say, step, succeeds
@@ -216,7 +216,7 @@ def _load(image: str, identity: str, nodes: list[str]) -> None:
     path = cache.root() / "work" / f"load-{os.getpid()}.tar"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        images.export(image, path)
+        layout.export(image, path, _layers_in_all(nodes))
         command = ["kind", "load", "image-archive", str(path), "--name", NAME, "--nodes", ",".join(nodes)]
         run(command, _log(), env=env(), seconds_max=LOAD_SECONDS_MAX)
     finally:
@@ -227,6 +227,12 @@ def _load(image: str, identity: str, nodes: list[str]) -> None:
             run(_ctr(node, "images", "tag", "--force", image, alias), _log(), env=env())
         # The label belongs to the image in the node: when the kubelet drops the image, the label goes too.
         run(_ctr(node, "images", "label", image, f"{_IMAGE_LABEL}={identity}"), _log(), env=env())
+
+
+def _layers_in_all(nodes: list[str]) -> set[str]:
+    """Digests of all content that each of the nodes holds."""
+    listings = [output(_ctr(node, "content", "ls", "--quiet"), env=env()) for node in nodes]
+    return set.intersection(*(set(listing.split()) for listing in listings))
 
 
 def _ctr(node: str, *words: str) -> list[str]:
