@@ -212,6 +212,8 @@ def check_balanced(cluster: Cluster) -> None:
     move.
     """
     staying = {index: 1 for index, member in cluster.members.items() if not member.leaving}
+    if len(staying) < cluster.replicas:
+        return
     found = [row.replicas for row in cluster.table.partitions]
     assert all(len(row) == cluster.replicas and None not in row for row in found)
     held = Counter(member for row in found for member in row)

@@ -62,6 +62,12 @@ class Board:
         used = [self.zones[m] for m in self.rows[partition] if m in self.zones]
         return len(set(used)) < min(len(used), len(self._zone_names))
 
+    def zones_with(self, partition: PartitionId, index: int, member: MemberIndex | None) -> int:
+        """In how many zones the row would be if `member` had the index."""
+        row = self.rows[partition]
+        holders = (member if i == index else m for i, m in enumerate(row))
+        return len({self.zones[m] for m in holders if m in self.zones})
+
     def put(self, partition: PartitionId, index: int, member: MemberIndex | None) -> None:
         row = list(self.rows[partition])
         row[index] = member
@@ -177,12 +183,14 @@ class Level:
         start = self._turns.get((anchor, index))
         if start is None:
             start = 0 if anchor is None else bisect_right(ring, anchor)
+        # An owner that steps down is not replaced: the new one has to be in another zone than it.
+        replaced = -1 if self.owners and board.zones and board.hole(partition) != -1 else index
         crowding = -1
         for at in range(start, start + len(ring)):
             member = ring[at % len(ring)]
             if not board.fits(partition, index, member):
                 continue
-            if board.apart(partition, index, member):
+            if board.apart(partition, replaced, member):
                 self._turns[anchor, index] = at % len(ring) + 1
                 return member
             crowding = at if crowding == -1 else crowding

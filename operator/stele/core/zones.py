@@ -14,6 +14,7 @@ EXCHANGE_SLOTS_MAX = 400_000
 def separate(board: Board) -> tuple[PartitionId, ...]:
     """Exchange members between crowded rows and others of the same level; returns the rows that stay crowded.
 
+    Each exchange brings one row into more zones and none into fewer, so repeated plans come to an end.
     Both rows keep their number of replicas and both members theirs, so balance is not touched. Slots that
     are new in this plan are exchanged before others, since these cost no copy.
     """
@@ -56,7 +57,11 @@ class _Search:
         if member is None or member not in self._board.zones or (partition, index) in self._board.pinned:
             return
         for other in self._board.zones:
-            if other is None or other == member or not self._better(partition, index, other):
+            if (
+                other is None
+                or other == member
+                or not self._gains((partition, index), member, other, least=1)
+            ):
                 continue
             for place in self._places[(index == 0, other)]:
                 self._budget -= 1
@@ -66,14 +71,17 @@ class _Search:
                     self._swap(partition, index, member, other, place)
                     return
 
-    def _better(self, partition: PartitionId, index: int, other: MemberIndex) -> bool:
-        return self._board.fits(partition, index, other) and self._board.apart(partition, index, other)
+    def _gains(self, place: Place, present: MemberIndex, other: MemberIndex, least: int) -> bool:
+        """Whether `other` fits in place of `present` and brings the row into `least` zones more."""
+        board = self._board
+        more = board.zones_with(*place, other) - board.zones_with(*place, present)
+        return more >= least and board.fits(*place, other)
 
     def _swaps(self, member: MemberIndex, other: MemberIndex, place: Place) -> bool:
         board = self._board
         if board.rows[place[0]][place[1]] != other or place in board.pinned:
             return False
-        return self._better(*place, member)
+        return self._gains(place, other, member, least=0)
 
     def _swap(
         self, partition: PartitionId, index: int, member: MemberIndex, other: MemberIndex, place: Place
