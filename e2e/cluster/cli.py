@@ -68,6 +68,7 @@ def _programs(_: argparse.Namespace) -> None:
 
 
 def _doctor(_: argparse.Namespace) -> None:
+    doctor.check_user()
     doctor.check(cluster_exists=bool(kind.status().nodes))
     print("This machine has all that the test cluster needs.")
 
@@ -130,6 +131,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return EXIT_UNFIT
     except ClusterError as error:
         say(f"Error: {error}")
+        return EXIT_FAILED
+    except PermissionError as error:
+        say(
+            f"Error: this user may not use {error.filename}; run as root, or set STELE_CACHE to another folder."
+        )
         return EXIT_FAILED
     except KeyboardInterrupt:
         say("Interrupted; run the same command again to go on.")

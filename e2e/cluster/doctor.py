@@ -47,13 +47,19 @@ class Facts:
 
 def problems(facts: Facts, disk_free_bytes_min: int = DISK_FREE_BYTES_MIN) -> list[str]:
     """One sentence for each thing that is wrong, with what to do about it; empty when all is well."""
+    found = _user_problems(facts.system, facts.root)
     if facts.system != "Linux":
+        return found
+    return [*found, *_program_problems(facts), *_room_problems(facts, disk_free_bytes_min)]
+
+
+def _user_problems(system: str, root: bool) -> list[str]:
+    if system != "Linux":
         return [
-            f"The test cluster runs on Linux only, not on {facts.system}; "
+            f"The test cluster runs on Linux only, not on {system}; "
             "give a cluster of your own with --kubeconfig (and --context)."
         ]
-    found = [] if facts.root else ["The test cluster needs root; run the same command as root (sudo -E)."]
-    return [*found, *_program_problems(facts), *_room_problems(facts, disk_free_bytes_min)]
+    return [] if root else ["The test cluster needs root; run the same command as root (sudo -E)."]
 
 
 def _program_problems(facts: Facts) -> list[str]:
@@ -109,6 +115,13 @@ def check(cluster_exists: bool = False) -> None:
         raise MachineUnfitError("\n".join(found))
 
 
+def check_user() -> None:
+    """The first part of `check`, which reads no file: an unfit user may not even see the cache."""
+    found = _user_problems(platform.system(), os.geteuid() == 0)
+    if found:
+        raise MachineUnfitError("\n".join(found))
+
+
 def probe(ports: Sequence[int] = HOST_PORTS) -> Facts:
     """Look at this machine; changes nothing."""
     place = _existing(cache.root())
@@ -128,7 +141,8 @@ def probe(ports: Sequence[int] = HOST_PORTS) -> Facts:
 
 
 def _existing(path: Path) -> Path:
-    while not path.exists():
+    """The folder itself or the nearest one above it that is there, as far as this user may see."""
+    while not os.access(path, os.F_OK):
         path = path.parent
     return path
 

@@ -54,6 +54,7 @@ def up() -> None:
     if given is not None:
         _greet_external(given)
         return
+    doctor.check_user()
     with cache.locked("cluster"):
         status = _status()
         doctor.check(cluster_exists=bool(status.nodes))

@@ -21,14 +21,23 @@ _REFERENCE = "org.opencontainers.image.ref.name"
 def export(image: str, path: Path, present: Collection[str]) -> None:
     """Write an archive of `image` without the layers whose digests (`sha256:...`) the reader has already.
 
-    Layers are packed once, when they first come into the store.
+    Layers stay unpacked: packing takes longer than copying, and only then is a known layer not read again.
     """
     store = cache.root() / "oci"
-    name = image.replace("/", "_").replace(":", "_")
-    push = ["buildah", "push", image, f"oci:{store}:{name}"]
-    run(push, cache.root() / "logs" / "image-export.log", env=podman.environment())
+    save = [
+        "podman",
+        "save",
+        "--quiet",
+        "--format",
+        "oci-dir",
+        "--uncompressed",
+        "--output",
+        str(store),
+        image,
+    ]
+    run(save, cache.root() / "logs" / "image-export.log", env=podman.environment())
     entries = _entries(store)
-    wanted = next((entry for entry in entries if entry["annotations"].get(_REFERENCE) == name), None)
+    wanted = next((entry for entry in entries if entry["annotations"].get(_REFERENCE) == image), None)
     if wanted is None:
         raise ClusterError(
             f"The image store {store} lacks {image} just after it was put there; remove the folder."
@@ -68,8 +77,8 @@ def _write(store: Path, entry: Mapping[str, Any], image: str, present: Collectio
 
 def _forget_older(store: Path, entries: list[dict[str, Any]], wanted: Mapping[str, Any]) -> None:
     """Keep one image of each repository: drop the others from the index, then the blobs that nobody needs."""
-    repository = str(wanted["annotations"][_REFERENCE]).rsplit("_", 1)[0]
-    kept = [e for e in entries if e is wanted or e["annotations"][_REFERENCE].rsplit("_", 1)[0] != repository]
+    repository = str(wanted["annotations"][_REFERENCE]).rsplit(":", 1)[0]
+    kept = [e for e in entries if e is wanted or e["annotations"][_REFERENCE].rsplit(":", 1)[0] != repository]
     aside = store / "index.json.new"
     aside.write_text(json.dumps(archive.index(kept)), encoding="utf-8")
     aside.rename(store / "index.json")

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from e2e.cluster import archive, cache, podman, programs, rootfs
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.steps import run, step, succeeds
+from e2e.cluster.steps import output, run, step, succeeds
 
 RECIPE = programs.RECIPE / "node"
 VERSION = f"v{programs.KUBERNETES_VERSION}"
 BASE_PACKAGES = ("iptables", "nftables", "iproute2", "conntrack", "kmod", "ca-certificates", "procps")
 NODE_SECONDS_MAX = 900.0
+REMOVE_SECONDS_MAX = 60.0
 
 # The names are those that kubeadm of this Kubernetes asks for; containerd wants the pause image as well.
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
@@ -68,6 +69,17 @@ def _make(image: str, binaries: Path, env: Mapping[str, str]) -> None:
             _preload(work, root, base, binaries)
         with step("import the node image"):
             _import(root, image, env)
+    _drop_older(image, env)
+
+
+def _drop_older(image: str, env: Mapping[str, str]) -> None:
+    """Remove earlier node images; podman refuses the one that a cluster runs on, which may stay."""
+    listing = output(
+        ["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", image.rsplit(":", 1)[0]], env=env
+    )
+    for other in listing.split():
+        if other != image:
+            succeeds(["podman", "rmi", other], env=env, seconds_max=REMOVE_SECONDS_MAX)
 
 
 @contextmanager

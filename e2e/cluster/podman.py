@@ -49,7 +49,6 @@ def environment() -> dict[str, str]:
     """This process's environment, with podman and buildah led to the cache; writes their settings."""
     home = folder()
     home.mkdir(parents=True, exist_ok=True)
-    run_folder().mkdir(parents=True, exist_ok=True)
     values = {"run": run_folder(), "graph": home / "graph", "networks": home / "networks"}
     containers, storage = home / "containers.conf", home / "storage.conf"
     _write(containers, _CONTAINERS_CONF.format(files=OPEN_FILES_MAX, processes=PROCESSES_MAX, **values))
