@@ -79,8 +79,8 @@ def encode_stream(
 class BlockReader:
     """Reads a stream from `read(n)`, which gives n bytes or fewer at the end of the data.
 
-    Iterate over it for the blocks' entries; afterwards `end` is set. Raises Corrupt for a wrong checksum, order,
-    length or total, and for a stream that stops early or goes on after its end.
+    Iterate over it for the blocks' entries; afterwards `end` is set. Raises Corrupt for a wrong checksum,
+    order, length or total, and for a stream that stops early or goes on after its end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:

@@ -1,0 +1,1 @@
+"""Copying tablets: reading checkpoints, the copy function, and the jobs that run it."""

@@ -1,0 +1,127 @@
+"""HTTP of the source: `GET /v1/sessions/<session>/partitions/<p>?generation=<g>` as a stream of blocks."""
+
+import asyncio
+import hmac
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp import web
+
+from stele.adapters.transfer.checkpoint import Checkpoint, find_tablet
+from stele.adapters.transfer.sessions import Sessions
+from stele.core.errors import Corrupt, Stale, SteleError
+from stele.wire.messages import SessionTablet
+
+log = logging.getLogger(__name__)
+
+STREAMS_MAX = 16
+SWEEP_SECONDS = 5.0
+SESSION_ID = re.compile(r"[a-z0-9-]{1,63}")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+class Source:
+    """Serves streams, at most `STREAMS_MAX` at once, each read in a thread of its own."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._threads = ThreadPoolExecutor(STREAMS_MAX, thread_name_prefix="stream")
+        self._streams = 0
+        self.sent_bytes = 0
+
+    def add_routes(self, app: web.Application) -> None:
+        """Serve from this application, and let go of ended sessions while it runs."""
+        app.router.add_get("/v1/sessions/{session}/partitions/{partition}", self._get)
+        app.cleanup_ctx.append(self._sweeping)
+
+    async def _sweeping(self, app: web.Application) -> AsyncIterator[None]:
+        task = asyncio.get_running_loop().create_task(self._sweep())
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._sessions.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self._sessions.sweep()
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        try:
+            tablet = self._find(request)
+        except _HttpError as wrong:
+            return web.Response(status=wrong.status, text=wrong.text)
+        if self._streams >= STREAMS_MAX:
+            text = f"{STREAMS_MAX} streams are under way at this member: ask again later"
+            return web.Response(status=503, text=text)
+        self._streams += 1
+        try:
+            with self._sessions.reading(request.match_info["session"]) as checkpoint:
+                return await self._stream(request, checkpoint, tablet)
+        except SteleError as error:
+            return web.Response(status=503, text=str(error))
+        finally:
+            self._streams -= 1
+
+    def _find(self, request: web.Request) -> SessionTablet:
+        name, partition = request.match_info["session"], request.match_info["partition"]
+        generation = request.query.get("generation", "")
+        numbers = _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(generation)
+        if not (SESSION_ID.fullmatch(name) and numbers):
+            text = "expected /v1/sessions/[a-z0-9-]{1,63}/partitions/NUMBER?generation=NUMBER"
+            raise _HttpError(400, text)
+        session = self._sessions.describe(name)
+        if session is None:
+            raise _HttpError(404, f"session {name} does not exist at this member (any more)")
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {session.token}".encode()):
+            raise _HttpError(401, f"session {name} needs its own token: Authorization: Bearer TOKEN")
+        try:
+            tablet = find_tablet(session, int(partition), int(generation))
+        except Stale as error:
+            raise _HttpError(409, str(error)) from None
+        if tablet is None:
+            raise _HttpError(404, f"session {name} holds no partition {partition}")
+        return tablet
+
+    async def _stream(
+        self, request: web.Request, checkpoint: Checkpoint, tablet: SessionTablet
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/x-stele-blocks"})
+        await response.prepare(request)
+        blocks = checkpoint.blocks(tablet)
+        try:
+            while (block := await self._next(blocks)) is not None:
+                await response.write(block)
+                self.sent_bytes += len(block)
+        except ConnectionError:
+            return response  # The reader went away, and asks again if it still wants the tablet.
+        except Corrupt as error:
+            # The reader sees a stream without its last block, and takes nothing of it.
+            log.error("stream of partition %d is cut off: %s", tablet.partition, error)
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        await response.write_eof()
+        return response
+
+    async def _next(self, blocks: Iterator[bytes]) -> bytes | None:
+        """The next block; also when cancelled, no thread reads on once this has returned."""
+        step = asyncio.get_running_loop().run_in_executor(self._threads, next, blocks, None)
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            raise
+
+
+class _HttpError(Exception):
+    """A request that is refused before anything is read."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text

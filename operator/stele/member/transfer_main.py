@@ -1,0 +1,85 @@
+"""`stele-transfer`: the second container of a member's pod, on the same volume.
+
+It serves checkpoints to whoever copies from this member, and copies tablets to this member (engine Direct),
+so that serving clients never waits for copying. Environment: STELE_DATA_DIR (the volume), STELE_BIND (0.0.0.0),
+STELE_TRANSFER_PORT (7002).
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from stele.adapters.transfer.direct import DirectRunner
+from stele.adapters.transfer.jobs import JobBoard
+from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
+from stele.adapters.transfer.serve import Source
+from stele.adapters.transfer.sessions import Sessions
+from stele.core.errors import BadInput
+
+DIRECT_JOBS_PARALLEL = 2
+SHUTDOWN_SECONDS = 5.0
+PORT = 7002
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the volume is and where to listen."""
+
+    data: Path
+    bind: str
+    port: int
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Raise BadInput that names the variable."""
+    data = environment.get("STELE_DATA_DIR", "")
+    if not data or not Path(data).is_dir():
+        raise BadInput(f"STELE_DATA_DIR is '{data}', expected the folder of the member's volume")
+    port = environment.get("STELE_TRANSFER_PORT", str(PORT))
+    if not port.isdigit() or int(port) > 65_535:
+        raise BadInput(f"STELE_TRANSFER_PORT is '{port}', expected a port, 0 to 65535")
+    return Settings(Path(data), environment.get("STELE_BIND", "0.0.0.0"), int(port))
+
+
+def make_app(settings: Settings) -> web.Application:
+    """The HTTP application of one member's transfer process."""
+    app = web.Application(client_max_size=JOB_BYTES_MAX)
+    Source(Sessions(settings.data / "checkpoints")).add_routes(app)
+    runner = DirectRunner(settings.data / "staging")
+    add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
+    return app
+
+
+def _is_local(request: web.Request) -> bool:
+    """Copies into this volume are only asked for by the member in the same pod."""
+    return request.remote in ("127.0.0.1", "::1")
+
+
+def main() -> int:
+    """Run until SIGTERM; 2 when a setting is wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = read_settings(os.environ)
+    except BadInput as wrong:
+        print(f"stele-transfer: {wrong.args[0]}", file=sys.stderr)
+        return 2
+    web.run_app(
+        make_app(settings),
+        host=settings.bind,
+        port=settings.port,
+        print=None,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        loop=asyncio.new_event_loop(),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+"""A copy from one volume to another through the transfer process: whole, once, harmless when late."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from stele.adapters.transfer import copy, serve
+from stele.adapters.transfer.copy import copy_tablet
+from stele.core.errors import BadInput, Corrupt, Refused, Stale, Unavailable
+from stele.member.transfer_main import make_app, read_settings
+from stele.wire.copyjobs import CopyJob
+from stele.wire.keys import pack_value, rekey, user_key
+from stele.wire.messages import CopyItem, OpId
+
+_spec = importlib.util.spec_from_file_location(
+    "transfer_volume", Path(__file__).with_name("transfer_volume.py")
+)
+volume_maker = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(volume_maker)
+TOKEN = volume_maker.TOKEN
+
+NOW_MS = int(time.time() * 1000)
+ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
+ENTRIES |= {(b"other", b""): (b"x", NOW_MS + 3_600_000), (b"other", b"large"): (bytes(3_000_000), 0)}
+NEIGHBOUR = {(b"default", b"not this one"): (b"n", 0)}
+
+
+@pytest.fixture
+def volume(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "staging").mkdir()
+    return folder
+
+
+@pytest.fixture
+def staging(tmp_path):
+    folder = tmp_path / "destination" / "staging"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@asynccontextmanager
+async def transfer(volume):
+    """The transfer process's application on a free port; its URL."""
+    settings = read_settings({"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
+    runner = web.AppRunner(make_app(settings), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda more: None):
+    return asyncio.to_thread(copy_tablet, url, token, session, item, staging=staging, progress=progress)
+
+
+ITEM = CopyItem(partition=7, source_generation=3, generation=9)
+
+
+async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, tmp_path):
+    made = volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES), 8: (3, NEIGHBOUR)})
+    expected = {rekey(key, 7, 9): value for key, value in made.items() if key[:2] == b"\x00\x07"}
+    came = []
+    async with transfer(volume) as url:
+        manifest = await copy_now(url, staging, ITEM, progress=came.append)
+    got = volume_maker.ingest(tmp_path / "database", [staging / "s-1" / manifest.file])
+    assert got == expected
+    assert manifest.entries == len(expected)
+    assert manifest.bytes == sum(len(key) + len(value) for key, value in expected.items()) == sum(came)
+    assert (manifest.applied, manifest.generation, manifest.source_generation) == (OpId(2, 17), 9, 3)
+    assert manifest.file_bytes == (staging / "s-1" / manifest.file).stat().st_size
+    assert sorted(path.name for path in (staging / "s-1").iterdir()) == sorted(["7.json", manifest.file])
+
+
+async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(volume, staging, tmp_path):
+    entries = {
+        (b"default", b"old"): (b"1", NOW_MS - copy.EXPIRED_MARGIN_MS - 60_000),
+        (b"default", b"just"): (b"2", NOW_MS - 1000),
+    }
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, entries)})
+    async with transfer(volume) as url:
+        manifest = await copy_now(url, staging, ITEM)
+    got = volume_maker.ingest(tmp_path / "database", [staging / "s-1" / manifest.file])
+    assert user_key(7, 9, b"default", b"old") not in got
+    assert got[user_key(7, 9, b"default", b"just")] == pack_value(b"2", NOW_MS - 1000)
+
+
+async def test_a_finished_copy_is_not_made_again_but_another_generation_is(volume, staging):
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+    async with transfer(volume) as url:
+        first = await copy_now(url, staging, ITEM)
+        assert await copy_now("http://127.0.0.1:1", staging, ITEM) == first
+        second = await copy_now(url, staging, CopyItem(7, 3, 10))
+    assert second.generation == 10
+    assert second.file != first.file
+
+
+async def test_two_runs_at_once_end_with_one_manifest_and_its_file(volume, staging):
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+    async with transfer(volume) as url:
+        made = await asyncio.gather(*(copy_now(url, staging, ITEM) for _ in range(4)))
+    assert len({manifest.file for manifest in made}) == 1
+    assert sorted(path.suffix for path in (staging / "s-1").iterdir()) == [".json", ".sst"]
+
+
+async def test_a_run_after_the_session_was_closed_leaves_nothing(volume, staging):
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+
+    def close_session(more):
+        for path in (staging / "s-1").iterdir():
+            path.unlink()
+        (staging / "s-1").rmdir()
+
+    async with transfer(volume) as url:
+        with pytest.raises(Refused, match=r"staging folder is gone|INTERNAL"):
+            await copy_now(url, staging, ITEM, progress=close_session)
+    assert list(staging.iterdir()) == []
+
+
+async def test_progress_may_stop_a_copy(volume, staging):
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+
+    def stop(more):
+        raise Refused("stopped", "CANCELLED")
+
+    async with transfer(volume) as url:
+        with pytest.raises(Refused, match="stopped"):
+            await copy_now(url, staging, ITEM, progress=stop)
+    assert list((staging / "s-1").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"token": "wrong"}, BadInput, "401: session s-1 needs its own token"),
+        ({"session": "s-2"}, BadInput, "404: session s-2 does not exist"),
+        ({"item": CopyItem(8, 3, 9)}, BadInput, "404: session s-1 holds no partition 8"),
+        ({"item": CopyItem(7, 2, 9)}, Stale, "409: .*generation 3, not 2"),
+    ],
+)
+async def test_the_source_refuses_at_once(volume, staging, change, error, text):
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    asked = {"item": ITEM, "session": "s-1", "token": TOKEN} | change
+    async with transfer(volume) as url:
+        with pytest.raises(error, match=text):
+            await copy_now(url, staging, **asked)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h:1", "http://h", "http://h:99999999", "http://h:1/x", "", "http://:80"]
+)
+def test_a_wrong_url_is_named(staging, url):
+    with pytest.raises(BadInput, match="expected http://HOST:PORT"):
+        copy_tablet(url, TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None)
+
+
+def serve_bytes(answers):
+    """A source that answers each connection with the next of `answers`, then closes; (port, thread)."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run():
+        with listener:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return listener.getsockname()[1], thread
+
+
+def http(body, status="200 OK"):
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def stream(prefix=b"\x00\x07\x00\x00\x00\x03\x01", partition=7, generation=3):
+    from stele.wire.blocks import encode_stream
+
+    return b"".join(encode_stream([(prefix + b"k", bytes(9))], partition, generation, OpId(1, 1)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        http(b"full up", "503 Service Unavailable"),
+        http(stream())[:-5],
+        http(stream()[:-5]),
+        http(stream().replace(b"k", b"j")),
+        http(stream(generation=4)),
+        http(stream(prefix=b"\x00\x08\x00\x00\x00\x03\x01")),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    ],
+)
+def test_a_bad_stream_is_tried_again_and_nothing_of_it_is_taken(staging, monkeypatch, bad):
+    monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
+    port, thread = serve_bytes([bad, bad, http(stream())])
+    came = []
+    manifest = copy_tablet(
+        f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=came.append
+    )
+    thread.join(5)
+    assert manifest.entries == 1
+    assert sum(came) == manifest.bytes
+    assert len(list((staging / "s-1").iterdir())) == 2
+
+
+def test_attempts_are_limited(staging, monkeypatch):
+    monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
+    port, _ = serve_bytes([http(b"")] * copy.ATTEMPTS_MAX)
+    with pytest.raises(Corrupt, match="the stream stops after 0 entries"):
+        copy_tablet(
+            f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None
+        )
+    with pytest.raises(Unavailable, match="Connection refused"):
+        copy_tablet("http://127.0.0.1:1", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None)
+
+
+def test_an_empty_tablet_has_a_manifest_and_no_file(staging):
+    from stele.wire.blocks import encode_stream
+
+    port, _ = serve_bytes([http(b"".join(encode_stream([], 7, 3, OpId(1, 1))))])
+    manifest = copy_tablet(
+        f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None
+    )
+    assert (manifest.file, manifest.file_bytes, manifest.entries) == ("", 0, 0)
+    assert [path.name for path in (staging / "s-1").iterdir()] == ["7.json"]
+
+
+async def test_a_damaged_checkpoint_is_never_a_shorter_tablet(volume, staging, monkeypatch):
+    monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
+    entries = {(b"default", b"k%05d" % number): (os.urandom(200), 0) for number in range(5000)}
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, entries)})
+    largest = max((volume / "checkpoints/s-1/db").glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.unlink()
+    largest.write_bytes(data)
+    async with transfer(volume) as url:
+        with pytest.raises((Corrupt, Unavailable)):
+            await copy_now(url, staging, ITEM)
+    assert list((staging / "s-1").iterdir()) == []
+
+
+async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
+    monkeypatch.setattr(serve, "SWEEP_SECONDS", 0.05)
+    volume_maker.make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    base = volume / "checkpoints" / "s-1"
+
+    def held():
+        links = Path("/proc/self/fd").iterdir()
+        return sum(str(base) in os.readlink(link) for link in links if link.exists() or link.is_symlink())
+
+    async with transfer(volume) as url:
+        await copy_now(url, staging, ITEM)
+        assert held() > 0
+        (base / "session.json").unlink()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if not held():
+                break
+        assert held() == 0
+
+
+async def test_direct_jobs_over_http(volume, staging, tmp_path):
+    tablets = {partition: (3, {(b"default", b"k%d" % partition): (b"v", 0)}) for partition in range(20)}
+    volume_maker.make_checkpoint(volume, "s-1", tablets)
+    items = tuple(CopyItem(partition, 3, 4, 100) for partition in range(20))
+    async with (
+        transfer(volume) as source,
+        transfer(staging.parent) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        job = {
+            "session": "s-1",
+            "destination": "m-1",
+            "claim": "data-m-1",
+            "source_url": source,
+            "token": TOKEN,
+            "items": [vars_of(item) for item in items],
+        }
+        for _ in range(2):
+            async with http.post(f"{url}/v1/copies", json=job) as answer:
+                assert answer.status == 202, await answer.text()
+        status = await until_over(http, f"{url}/v1/copies/s-1")
+        assert status["state"] == "DONE", status
+        assert sorted(status["finished"]) == list(range(20))
+        assert status["entries"] == 40
+        async with http.post(f"{url}/v1/copies", json=job | {"token": "t"}) as answer:
+            assert (answer.status, (await answer.json())["code"]) == (409, "CONFLICT")
+        async with http.delete(f"{url}/v1/copies/s-1") as answer:
+            assert answer.status == 204
+        async with http.get(f"{url}/v1/copies/s-1") as answer:
+            assert (answer.status, (await answer.json())["code"]) == (404, "UNKNOWN_SESSION")
+        bad = job | {"session": "s-9"}
+        async with http.post(f"{url}/v1/copies", json=bad) as answer:
+            assert answer.status == 202
+        status = await until_over(http, f"{url}/v1/copies/s-9")
+        assert status["state"] == "FAILED"
+        assert status["error"].startswith("SOURCE: the source answered 404")
+    assert len(list((staging / "s-1").glob("*.json"))) == 20
+
+
+def vars_of(item):
+    return {name: getattr(item, name) for name in item.__struct_fields__}
+
+
+async def until_over(http, url):
+    for _ in range(200):
+        async with http.get(url) as answer:
+            status = await answer.json()
+        if status["state"] in ("DONE", "FAILED"):
+            return status
+        await asyncio.sleep(0.05)
+    raise AssertionError(status)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"{", "no copy job"),
+        (b"[]", "no copy job"),
+        (b'{"session": "s"}', "missing required field"),
+    ],
+)
+async def test_garbage_is_answered(volume, body, text):
+    async with transfer(volume) as url, aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1/copies", data=body) as answer:
+            assert answer.status == 400
+            assert text in (await answer.json())["detail"]
+        async with http.get(f"{url}/v1/sessions/..%2f..%2fx/partitions/1?generation=1") as answer:
+            assert answer.status == 400
+        async with http.get(f"{url}/healthz") as answer:
+            assert await answer.text() == "ok"
+
+
+async def test_cancelling_ends_the_copying_process(volume, staging):
+    listener = socket.create_server(("127.0.0.1", 0))
+    job = CopyJob("s-1", "m", "c", f"http://127.0.0.1:{listener.getsockname()[1]}", "t", (ITEM,))
+    from stele.adapters.transfer.direct import DirectRunner
+    from stele.adapters.transfer.jobs import JobBoard
+
+    board = JobBoard(DirectRunner(staging), 1)
+    board.submit(job)
+    for _ in range(500):
+        await asyncio.sleep(0.02)
+        if board.status("s-1").state == "RUNNING":
+            break
+    begin = time.monotonic()
+    assert await board.cancel("s-1")
+    assert time.monotonic() - begin < 5
+    assert board.status("s-1") is None
+    listener.close()
+
+
+async def test_the_program_starts_and_ends_on_sigterm(volume):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "STELE_DATA_DIR": str(volume),
+        "STELE_BIND": "127.0.0.1",
+        "STELE_TRANSFER_PORT": str(port),
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "stele.member.transfer_main", env=environment
+    )
+    async with aiohttp.ClientSession() as http:
+        for _ in range(200):
+            try:
+                async with http.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                    assert answer.status == 200
+                    break
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 10) == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({}, "STELE_DATA_DIR is ''"),
+        ({"STELE_DATA_DIR": "/nowhere"}, "STELE_DATA_DIR is '/nowhere'"),
+        ({"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "x"}, "STELE_TRANSFER_PORT is 'x'"),
+    ],
+)
+def test_wrong_settings_are_named(environment, text):
+    with pytest.raises(BadInput, match=text):
+        read_settings(environment)
+
+
+def test_a_manifest_is_readable_json(staging):
+    port, _ = serve_bytes([http(stream())])
+    copy_tablet(f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None)
+    assert json.loads((staging / "s-1" / "7.json").read_text())["partition"] == 7
