@@ -133,9 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"Error: {error}")
         return EXIT_FAILED
     except PermissionError as error:
-        say(
-            f"Error: this user may not use {error.filename}; run as root, or set STELE_CACHE to another folder."
-        )
+        say(f"Error: this user may not use {error.filename}; run as root or set STELE_CACHE.")
         return EXIT_FAILED
     except KeyboardInterrupt:
         say("Interrupted; run the same command again to go on.")

@@ -7,7 +7,7 @@ rm -rf "$STORE" "$RUN/preload" "$SOCKET"; mkdir -p "$STORE" "$RUN/preload"
 printf 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n' > "$RUN/preload/config.toml"
 containerd -c "$RUN/preload/config.toml" --root "$STORE" --state "$RUN/preload/state" --address "$SOCKET" &
 DAEMON=$!
-trap 'kill $DAEMON 2>/dev/null || true; wait $DAEMON || true; rm -rf "$RUN/preload" "$SOCKET" "$STORE/tmpmounts"' EXIT
+trap 'kill $DAEMON 2>/dev/null || true; wait $DAEMON || true; rm -rf "$RUN/preload" "$SOCKET"* "$STORE/tmpmounts"' EXIT
 for _ in $(seq 100); do [ -S "$SOCKET" ] && break; sleep 0.1; done
 ctr -a "$SOCKET" -n k8s.io images import --all-platforms "$TAR"
 # The layers are unpacked into snapshots: drop the big blobs, keep manifests and configurations.
