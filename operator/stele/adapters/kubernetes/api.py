@@ -1,0 +1,203 @@
+"""A thin client of the API server: plain JSON objects in and out, status codes as Stele's errors.
+
+See docs/decisions/0020-kubernetes-client.md for why it is not the generated one.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from stele.adapters.kubernetes.login import Login
+from stele.core.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
+
+REQUEST_SECONDS = 10.0
+"""Limit of one request; a write that runs into it may have been done."""
+
+LIST_PAGE = 500
+"""Objects of one page of a list."""
+
+FIELD_MANAGER = "stele-operator"
+
+Object = dict[str, Any]
+
+
+class NotFound(SteleError):
+    """The object is not there."""
+
+    code_default = "NOT_FOUND"
+
+
+class AlreadyExists(Conflict):
+    """An object of that name is there."""
+
+    code_default = "ALREADY_EXISTS"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where objects of a kind live."""
+
+    api: str
+    plural: str
+    kind: str
+
+    def path(self, namespace: str | None, name: str | None = None, sub: str | None = None) -> str:
+        root = f"/api/{self.api}" if "/" not in self.api else f"/apis/{self.api}"
+        middle = f"/namespaces/{namespace}" if namespace else ""
+        tail = "".join(f"/{part}" for part in (name, sub) if part)
+        return f"{root}{middle}/{self.plural}{tail}"
+
+
+CONFIG_MAPS = Kind("v1", "configmaps", "ConfigMap")
+PODS = Kind("v1", "pods", "Pod")
+SERVICES = Kind("v1", "services", "Service")
+CLAIMS = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+EVENTS = Kind("v1", "events", "Event")
+BUDGETS = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
+LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
+CLUSTERS = Kind("stele.dev/v1alpha1", "tabletclusters", "TabletCluster")
+MEMBERS = Kind("stele.dev/v1alpha1", "tabletmembers", "TabletMember")
+REBALANCES = Kind("stele.dev/v1alpha1", "tabletrebalances", "TabletRebalance")
+
+
+class Api:
+    """One session to one API server.
+
+    Reads raise Unavailable when there was no answer. Writes raise Uncertain instead: they may have been done.
+    A 409 is Conflict (AlreadyExists for a create), a 404 NotFound, 400 and 422 BadInput, 401 and 403 Refused.
+    """
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Api":
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        connector = aiohttp.TCPConnector(ssl=self._login.ssl_context(), limit=64)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        return await self._send("GET", kind.path(namespace, name))
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The object, or None when there is none of that name."""
+        try:
+            return await self.get(kind, namespace, name)
+        except NotFound:
+            return None
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
+        """All objects of a kind, page by page, in one namespace or in all."""
+        found: list[Object] = []
+        query = {"limit": str(LIST_PAGE)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            page = await self._send("GET", kind.path(namespace), query=query)
+            for each in page["items"]:
+                found.append({"apiVersion": kind.api, "kind": kind.kind, **each})
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return found
+            query = {**query, "continue": token}
+
+    async def create(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
+        return await self._send("POST", kind.path(namespace), body)
+
+    async def replace(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
+        """PUT; with a resourceVersion in the body it is a compare-and-set."""
+        return await self._send("PUT", kind.path(namespace, body["metadata"]["name"]), body)
+
+    async def apply(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
+        """Server-side apply as the only manager of what the body names."""
+        path = kind.path(namespace, body["metadata"]["name"])
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._send("PATCH", path, body, query, "application/apply-patch+yaml")
+
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
+        """Merge into the status subresource; lists are replaced as a whole."""
+        path = kind.path(namespace, name, "status")
+        return await self._send("PATCH", path, {"status": status}, None, "application/merge-patch+json")
+
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str | None, grace_seconds: int | None = None
+    ) -> None:
+        """Delete the object with that UID and no other of its name; one that is gone already is no error."""
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._send("DELETE", kind.path(namespace, name), body)
+        except (NotFound, Conflict):
+            return
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> Object:
+        assert self._session is not None, "use the client inside `async with`"
+        headers = {"Accept": "application/json", "Content-Type": content}
+        if token := self._login.token():
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        url = self._login.server.rstrip("/") + path
+        try:
+            async with self._session.request(method, url, data=data, params=query, headers=headers) as answer:
+                text = await answer.text()
+                status = answer.status
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise _unanswered(method, path, error) from error
+        if status < 300:
+            found: Object = json.loads(text)
+            return found
+        raise error_of(method, path, status, text)
+
+
+def _unanswered(method: str, path: str, error: Exception) -> SteleError:
+    kind = Unavailable if method == "GET" else Uncertain
+    return kind(f"{method} {path}: no answer from the API server ({type(error).__name__}: {error})")
+
+
+def error_of(method: str, path: str, status: int, text: str) -> SteleError:
+    """What a status code of the API server means to us."""
+    message = f"{method} {path}: {status} {_message(text)}"
+    if status == 404:
+        return NotFound(message)
+    if status == 409:
+        return AlreadyExists(message) if _reason(text) == "AlreadyExists" else Conflict(message)
+    if status in (400, 413, 415, 422):
+        return BadInput(message)
+    if status in (401, 403):
+        return Refused(message, "FORBIDDEN")
+    if status == 429 or method == "GET":
+        return Unavailable(message)
+    return Uncertain(message)
+
+
+def _parsed(text: str) -> Object:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reason(text: str) -> str:
+    return str(_parsed(text).get("reason", ""))
+
+
+def _message(text: str) -> str:
+    return str(_parsed(text).get("message", text[:200]))

@@ -1,0 +1,76 @@
+"""Who we are to the API server: a kubeconfig, or the service account of the pod we run in."""
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+
+from stele.core.errors import BadInput
+
+
+@dataclass
+class Login:
+    """Address and credentials. `token` reads the file of a rotating token again when it must."""
+
+    server: str
+    ca_file: str | None
+    certificate_file: str | None
+    key_file: str | None
+    verify: bool
+    namespace: str
+    configuration: Any = field(repr=False)
+
+    def token(self) -> str | None:
+        """The bearer token of this moment, without the word Bearer."""
+        if self.configuration.refresh_api_key_hook is not None:
+            self.configuration.refresh_api_key_hook(self.configuration)
+        value = self.configuration.api_key.get("BearerToken")
+        return None if not value else str(value).split(None, 1)[-1].strip()
+
+    def ssl_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        # The CA of many clusters lacks an extension that Python 3.13 began to ask for.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.certificate_file:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+async def log_in(kubeconfig: str | None = None, context: str | None = None) -> Login:
+    """From the given kubeconfig, else from the pod, else from KUBECONFIG or ~/.kube/config; raises BadInput."""
+    configuration = Configuration()
+    try:
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=kubeconfig, context=context, client_configuration=configuration
+            )
+    except (config.ConfigException, OSError) as error:
+        where = kubeconfig or "KUBECONFIG or ~/.kube/config"
+        raise BadInput(
+            f"no way to log in to Kubernetes: {error}; run inside a pod, or name a kubeconfig ({where})"
+        ) from error
+    return Login(
+        server=str(configuration.host),
+        ca_file=configuration.ssl_ca_cert,
+        certificate_file=configuration.cert_file,
+        key_file=configuration.key_file,
+        verify=bool(configuration.verify_ssl),
+        namespace=_namespace(),
+        configuration=configuration,
+    )
+
+
+def _namespace() -> str:
+    """The namespace that we run in; `default` outside a cluster."""
+    path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    given = os.environ.get("POD_NAMESPACE")
+    return given or (path.read_text(encoding="utf-8").strip() if path.is_file() else "default")

@@ -1,0 +1,157 @@
+"""The partition table in ConfigMaps, written only by compare-and-set (20-partition-table.md, "In Kubernetes").
+
+`take_over` writes the new epoch into the head and into *every* shard, so each late write of an older master fails
+on its resourceVersion. Shards are created before the head: a head without one of its shards is damage, shards without
+a head are a creation that did not end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from stele.adapters.kubernetes.api import CONFIG_MAPS, Api, NotFound
+from stele.core.errors import Conflict, Corrupt
+from stele.core.table import EMPTY, Partition, PartitionTable, stamp_of
+from stele.wire.table_text import (
+    Head,
+    decode_head,
+    decode_shard,
+    encode_head,
+    encode_shard,
+    shard_count,
+    shard_range,
+)
+
+ATTEMPTS_MAX = 10
+"""Conflicts in a row that a take-over accepts before it gives up for this time."""
+
+
+@dataclass(frozen=True)
+class Reigned:
+    """The table at the moment of taking over, with the epoch that is ours now."""
+
+    head: Head
+    table: PartitionTable
+
+
+def fresh_head(partitions: int, replicas: int) -> Head:
+    """The head of a table in which nothing was assigned yet."""
+    return Head(0, "Active", partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
+
+
+def reigned(head: Head, rows: Sequence[Partition]) -> Reigned:
+    members = MappingProxyType({member.index: member for member in head.members})
+    return Reigned(head, PartitionTable(tuple(rows), members))
+
+
+class KubernetesTableStore:
+    """One cluster's table. Writes raise Conflict when somebody else wrote since `take_over`, and Uncertain when
+    nobody answered; after either the caller takes over anew or ends."""
+
+    def __init__(
+        self, api: Api, namespace: str, cluster: str, owner: Mapping[str, Any], labels: Mapping[str, str]
+    ) -> None:
+        self._api, self._namespace, self._cluster = api, namespace, cluster
+        self._owner, self._labels = dict(owner), dict(labels)
+        self._versions: dict[str, str] = {}
+        self._epoch = 0
+
+    def _name(self, shard: int | None = None) -> str:
+        return f"{self._cluster}-table" if shard is None else f"{self._cluster}-table-{shard}"
+
+    async def epoch(self) -> int:
+        """The epoch in the stored head; 0 when there is none."""
+        found = await self._api.find(CONFIG_MAPS, self._namespace, self._name())
+        return 0 if found is None else decode_head(found.get("data") or {}).epoch
+
+    async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
+        """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt when what is
+        stored contradicts itself or has another number of partitions."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._take_over(fresh, epoch_above)
+            except Conflict:
+                continue
+        raise Conflict(f"the table of {self._cluster} was changed {ATTEMPTS_MAX} times while taking it over")
+
+    async def _take_over(self, fresh: Head, epoch_above: int) -> Reigned:
+        self._versions = {}
+        stored = await self._api.find(CONFIG_MAPS, self._namespace, self._name())
+        if stored is None:
+            return await self._create(fresh, epoch_above)
+        head = decode_head(stored.get("data") or {})
+        if head.partitions != fresh.partitions:
+            raise Corrupt(
+                f"the stored table has {head.partitions} partitions, spec.partitions is {fresh.partitions}: "
+                "this number cannot change; set it back"
+            )
+        self._versions[self._name()] = stored["metadata"]["resourceVersion"]
+        self._epoch = max(head.epoch, epoch_above) + 1
+        head = replace(head, epoch=self._epoch)
+        await self.write_head(head)
+        rows: list[Partition] = []
+        for number in range(shard_count(head.partitions)):
+            rows += await self._raise_shard(number, head.partitions)
+        return reigned(head, rows)
+
+    async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
+        try:
+            stored = await self._api.get(CONFIG_MAPS, self._namespace, self._name(number))
+        except NotFound as error:
+            raise Corrupt(
+                f"ConfigMap {self._name(number)} is gone while {self._name()} exists: restore it from a backup"
+            ) from error
+        shard = decode_shard(stored.get("data") or {}, number, partitions)
+        if shard.epoch > self._epoch:
+            raise Conflict(f"{self._name(number)} has epoch {shard.epoch}, ours is {self._epoch}")
+        self._versions[self._name(number)] = stored["metadata"]["resourceVersion"]
+        await self.write_shard(number, shard.rows)
+        return shard.rows
+
+    async def _create(self, fresh: Head, epoch_above: int) -> Reigned:
+        self._epoch = epoch_above + 1
+        for number in range(shard_count(fresh.partitions)):
+            await self._create_shard(number, fresh.partitions)
+        head = replace(fresh, epoch=self._epoch)
+        made = await self._api.create(
+            CONFIG_MAPS, self._namespace, self._body(self._name(), encode_head(head))
+        )
+        self._versions[self._name()] = made["metadata"]["resourceVersion"]
+        return reigned(head, [EMPTY] * fresh.partitions)
+
+    async def _create_shard(self, number: int, partitions: int) -> None:
+        name = self._name(number)
+        rows = [EMPTY] * len(shard_range(number, partitions))
+        body = self._body(name, encode_shard(self._epoch, number, rows))
+        stored = await self._api.find(CONFIG_MAPS, self._namespace, name)
+        if stored is None:
+            made = await self._api.create(CONFIG_MAPS, self._namespace, body)
+        else:
+            shard = decode_shard(stored.get("data") or {}, number, partitions)
+            if any(row.version for row in shard.rows):
+                raise Corrupt(
+                    f"ConfigMap {self._name()} is gone while {name} has rows: restore it from a backup"
+                )
+            body["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
+            made = await self._api.replace(CONFIG_MAPS, self._namespace, body)
+        self._versions[name] = made["metadata"]["resourceVersion"]
+
+    async def write_head(self, head: Head) -> None:
+        await self._put(self._name(), encode_head(head))
+
+    async def write_shard(self, number: int, rows: Sequence[Partition]) -> None:
+        await self._put(self._name(number), encode_shard(self._epoch, number, rows))
+
+    async def _put(self, name: str, data: dict[str, str]) -> None:
+        body = self._body(name, data)
+        body["metadata"]["resourceVersion"] = self._versions[name]
+        try:
+            written = await self._api.replace(CONFIG_MAPS, self._namespace, body)
+        except NotFound as error:
+            raise Conflict(f"ConfigMap {name} was deleted while its cluster exists") from error
+        self._versions[name] = written["metadata"]["resourceVersion"]
+
+    def _body(self, name: str, data: Mapping[str, str]) -> dict[str, Any]:
+        metadata = {"name": name, "labels": self._labels, "ownerReferences": [self._owner]}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}

@@ -1,0 +1,52 @@
+"""One exchange with one member over HTTP. The caller sets the deadline."""
+
+import asyncio
+
+import aiohttp
+
+from stele.core.errors import Corrupt, Unavailable
+from stele.wire.messages import EXCHANGE_BYTES_MAX, ExchangeReply, ExchangeRequest, decode_reply, encode
+
+ADMIN_PORT = 7001
+
+CONNECT_SECONDS = 1.0
+"""A member in the same cluster network answers in milliseconds, or not at all."""
+
+
+class MemberClient:
+    """Keeps one connection per member alive. Raises Unavailable when there was no answer (its commands may have
+    run: they are idempotent) and Corrupt when the answer was no reply of this protocol."""
+
+    def __init__(self, port: int = ADMIN_PORT) -> None:
+        self._port = port
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "MemberClient":
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+        self._session = aiohttp.ClientSession(connector=connector)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def exchange(
+        self, address: str, request: ExchangeRequest, deadline_seconds: float
+    ) -> ExchangeReply:
+        assert self._session is not None, "use the client inside `async with`"
+        url = f"http://{_host(address)}:{self._port}/v1/exchange"
+        limits = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=CONNECT_SECONDS)
+        try:
+            async with self._session.post(url, data=encode(request), timeout=limits) as answer:
+                body = await answer.content.read(EXCHANGE_BYTES_MAX)
+                status = answer.status
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise Unavailable(f"{url}: {type(error).__name__} {error}") from error
+        try:
+            return decode_reply(body)
+        except ValueError as error:
+            raise Corrupt(f"{url} answered {status} with something that is no reply: {error}") from error
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

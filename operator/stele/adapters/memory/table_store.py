@@ -1,0 +1,87 @@
+"""The in-memory twin of the table in ConfigMaps: same rules, no API server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from stele.core.errors import Conflict, Corrupt
+from stele.core.table import EMPTY, Partition, PartitionTable
+from stele.wire.table_text import (
+    Head,
+    decode_head,
+    decode_shard,
+    encode_head,
+    encode_shard,
+    shard_count,
+    shard_range,
+)
+
+
+@dataclass
+class StoredObjects:
+    """What several stores of one cluster share: name to (version, data)."""
+
+    objects: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
+    clock: int = 0
+
+    def put(self, name: str, data: dict[str, str], expected: int | None) -> int:
+        present = self.objects.get(name)
+        if (None if present is None else present[0]) != expected:
+            raise Conflict(f"{name} was changed by somebody else")
+        self.clock += 1
+        self.objects[name] = (self.clock, data)
+        return self.clock
+
+
+@dataclass(frozen=True)
+class Reigned:
+    head: Head
+    table: PartitionTable
+
+
+class MemoryTableStore:
+    """One master's view of the shared objects."""
+
+    def __init__(self, shared: StoredObjects) -> None:
+        self._shared = shared
+        self._versions: dict[str, int | None] = {}
+        self._epoch = 0
+
+    async def epoch(self) -> int:
+        stored = self._shared.objects.get("head")
+        return 0 if stored is None else decode_head(stored[1]).epoch
+
+    async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
+        stored = self._shared.objects.get("head")
+        head = fresh if stored is None else decode_head(stored[1])
+        if head.partitions != fresh.partitions:
+            raise Corrupt(
+                f"the stored table has {head.partitions} partitions, spec.partitions is {fresh.partitions}"
+            )
+        self._versions = {name: version for name, (version, _) in self._shared.objects.items()}
+        self._epoch = max(head.epoch, epoch_above) + 1
+        head = replace(head, epoch=self._epoch)
+        rows: list[Partition] = []
+        if stored is not None:
+            await self.write_head(head)
+        for number in range(shard_count(head.partitions)):
+            rows += await self._raise_shard(number, head.partitions)
+        if stored is None:
+            await self.write_head(head)
+        return Reigned(head, PartitionTable(tuple(rows), {member.index: member for member in head.members}))
+
+    async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
+        stored = self._shared.objects.get(f"shard-{number}")
+        rows: Sequence[Partition] = [EMPTY] * len(shard_range(number, partitions))
+        if stored is not None:
+            rows = decode_shard(stored[1], number, partitions).rows
+        await self.write_shard(number, rows)
+        return rows
+
+    async def write_head(self, head: Head) -> None:
+        self._put("head", encode_head(head))
+
+    async def write_shard(self, number: int, rows: Sequence[Partition]) -> None:
+        self._put(f"shard-{number}", encode_shard(self._epoch, number, rows))
+
+    def _put(self, name: str, data: dict[str, str]) -> None:
+        self._versions[name] = self._shared.put(name, data, self._versions.get(name))

@@ -1,0 +1,324 @@
+"""One decision of the master (30-master.md, "The loop"): listen, take over, repair, plan, start, commit, sweep.
+
+`decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the orders with
+`publication`. When storing fails in any way the driver drops the whole State and begins a new reign: nothing in it
+is needed to go on.
+"""
+
+from dataclasses import dataclass
+
+from stele.core.assignment import assign
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.membership import Contact
+from stele.core.orders import (
+    WAIT,
+    Accept,
+    AddLearner,
+    CloseSession,
+    Fence,
+    FetchDirect,
+    HandOver,
+    Ingest,
+    OpenSession,
+    Order,
+    Report,
+    Result,
+    StartTabletCopy,
+)
+from stele.core.rebalance import (
+    cancel,
+    data_members,
+    drive_waves,
+    end_plan,
+    follow,
+    make_plan,
+    note_stored,
+    start,
+)
+from stele.core.reign import Answer, Decision, Intent, Observation, State
+from stele.core.repair import repair
+from stele.core.roster import Dictionary, scale, set_members, update_dictionary
+from stele.core.sweep import sweep
+from stele.core.table import Partition, PartitionTable
+from stele.core.takeover import resolve
+
+FORMING_SECONDS = 60.0
+"""A new cluster waits so long for all its members before it begins with those that are there."""
+
+STARTING_SECONDS = 60.0
+"""A take-over waits so long for a member that says that it is starting."""
+
+ORDERS_MAX = 2_000
+"""Orders in one exchange; the others follow in the next."""
+
+
+def decide(state: State, seen: Observation) -> Decision:
+    """Everything to store, to send and to make now. Raises Corrupt when tables contradict each other."""
+    state.happenings, state.staged = [], {}
+    _look(state, seen)
+    for answer in seen.answers:
+        _listen(state, answer, seen.now)
+    for contact in state.contacts.values():
+        contact.judge(seen.now)
+        _note_life(state, contact, seen)
+    if not state.settled and not _take_over(state, seen):
+        return _decision(state, seen, None, (), {})
+    if seen.cancelled_plan:
+        cancel(state, seen.cancelled_plan)
+    follow(state, seen)
+    repair(state, seen.wishes, seen.now)
+    intents = scale(state, seen)
+    _assign_first(state, seen)
+    make_plan(state, seen)
+    drive_waves(state, seen)
+    start(state, seen)
+    end_plan(state, seen.now)
+    dictionary = update_dictionary(state, seen)
+    return _decision(state, seen, dictionary, intents, _orders(state, seen))
+
+
+def _decision(
+    state: State,
+    seen: Observation,
+    dictionary: Dictionary | None,
+    intents: tuple[Intent, ...],
+    orders: dict[MemberIndex, list[Order]],
+) -> Decision:
+    jobs = tuple(wave for wave in state.waves.values() if wave.wants_job)
+    busy = bool(
+        state.running or state.promotions or state.waves or state.staged or dictionary or not state.settled
+    )
+    return Decision(
+        dict(state.staged),
+        dictionary,
+        state.next_index,
+        {member: tuple(some[:ORDERS_MAX]) for member, some in orders.items()},
+        intents,
+        jobs,
+        tuple(state.happenings),
+        busy or bool(orders) or len(state.queues) > 0,
+    )
+
+
+def stored(
+    state: State, rows: dict[PartitionId, Partition], dictionary: Dictionary | None, now: float
+) -> None:
+    """The driver stored what was decided: now it holds."""
+    state.apply(rows)
+    if dictionary is not None:
+        set_members(state, dictionary)
+    note_stored(state, rows, now)
+    state.staged = {}
+
+
+def _look(state: State, seen: Observation) -> None:
+    """Take in what Kubernetes shows of every member."""
+    shown = {each.index: each for each in seen.seen}
+    for index in shown.keys() | state.table.members.keys():
+        contact = state.contacts.get(index)
+        if contact is None:
+            contact = state.contacts[index] = Contact(index, seen.now)
+        contact.look(shown.get(index), seen.now)
+    for index in state.contacts.keys() - shown.keys() - state.table.members.keys():
+        del state.contacts[index]
+
+
+def _note_life(state: State, contact: Contact, seen: Observation) -> None:
+    """Say it once when a member is lost and when it is back."""
+    member = state.table.members.get(contact.index)
+    if member is None:
+        return
+    before = contact.lost_seconds
+    contact.note_loss(seen.now, seen.wishes.timing)
+    if before is None and contact.lost_seconds is not None:
+        why = "its container ended" if contact.ended else "it does not answer"
+        state.say("MemberUnreachable", f"{member.name} is unreachable: {why}", warning=True)
+    elif before is not None and contact.lost_seconds is None:
+        state.say("MemberReturned", f"{member.name} is back after {seen.now - before:.1f} s")
+
+
+def _listen(state: State, answer: Answer, now: float) -> None:
+    contact = state.contacts.get(answer.member)
+    if contact is None:
+        return
+    if answer.report is None:
+        contact.failed_seconds = answer.sent_seconds
+        return
+    if not _is_it(state, contact, answer.report, now):
+        return
+    contact.hear(answer.report, answer.sent_seconds)
+    contact.problem = ""
+    if answer.published is not None:
+        contact.published = answer.published
+    for order, result in zip(answer.orders, answer.report.results, strict=False):
+        _route(state, answer.member, order, result, now)
+
+
+def _is_it(state: State, contact: Contact, report: Report, now: float) -> bool:
+    """Whether the report is the known member's own and a good one; notes what it is otherwise."""
+    member = state.table.members.get(contact.index)
+    if report.code in ("STALE_EPOCH",):
+        contact.refused_epoch = max(contact.refused_epoch, report.epoch)
+        return False
+    if report.code == "STARTING":
+        contact.starting_seconds = now
+        return False
+    if report.code == "WRONG_CLUSTER":
+        _complain(state, contact, "ForeignVolume", f"its volume belongs to cluster {report.cluster}")
+        return False
+    if member is not None and report.uuid != member.uuid:
+        if not contact.stranger:
+            text = f"{member.name} lost its volume: it is {report.uuid} now, not {member.uuid}"
+            state.say("MemberLost", text, warning=True)
+        contact.stranger = report.uuid
+        return False
+    if report.code != "OK":
+        _complain(state, contact, "MemberRefuses", f"{report.code}: {report.detail}")
+        return False
+    contact.stranger = ""
+    return True
+
+
+def _complain(state: State, contact: Contact, reason: str, text: str) -> None:
+    if contact.problem != text:
+        contact.problem = text
+        state.say(reason, f"member {contact.index}: {text}", warning=True)
+
+
+def _route(state: State, member: MemberIndex, order: Order, result: Result, now: float) -> None:
+    """Give the answer to whoever gave the order."""
+    match order:
+        case StartTabletCopy() | AddLearner() | HandOver():
+            running = state.running.get(order.partition)
+            if running is not None and running.id == order.id:
+                running.answer(order, result, now)
+        case Accept():
+            running = state.running.get(order.partition)
+            promotion = state.promotions.get(order.partition)
+            if running is not None and running.id == order.id:
+                running.answer(order, result, now)
+            elif promotion is not None:
+                promotion.answer(member, order, result, now)
+        case Fence():
+            promotion = state.promotions.get(order.partition)
+            if promotion is not None:
+                promotion.answer(member, order, result, now)
+        case OpenSession() | FetchDirect() | Ingest() | CloseSession():
+            wave = state.waves.get(order.session)
+            if wave is not None:
+                wave.answer(member, order, result)
+        case _:
+            if result.code not in ("OK", WAIT):
+                state.say("OrderRefused", f"member {member}: {order}: {result.code} {result.detail}")
+
+
+def _take_over(state: State, seen: Observation) -> bool:
+    """Wait until every member answered or is gone, then stage what the master before left; True when settled."""
+    gone: set[MemberIndex] = set()
+    for index in state.table.members:
+        contact = state.contacts[index]
+        if contact.report is not None and contact.reachable(seen.now, seen.wishes.timing):
+            continue
+        starting = seen.now - contact.starting_seconds < seen.wishes.timing.silence
+        if starting and seen.now - state.started_seconds < STARTING_SECONDS:
+            return False
+        if not contact.stranger and not contact.gone(seen.now, seen.wishes.timing):
+            return False
+        gone.add(index)
+    reports = [c.report for i, c in state.contacts.items() if c.report is not None and i not in gone]
+    found = resolve(state.table, reports, frozenset(gone))
+    state.claimed.update(found.claimed)
+    state.staged.update(found.rows)
+    rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
+    state.fenced = _interrupted(state, rows)
+    state.settled = True
+    if state.table.members:
+        text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
+        state.say("MasterTookOver", f"{text}, {len(found.rows)} rows were not stored")
+    return True
+
+
+def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:
+    """Partitions of which a live replica promised a term that no row has: their promotion is made again."""
+    found: set[PartitionId] = set()
+    for index, contact in state.contacts.items():
+        for tablet in contact.report.tablets if contact.report is not None else ():
+            row = rows.get(tablet.partition)
+            if row is not None and index in row.members and tablet.promised > row.version:
+                found.add(tablet.partition)
+    return found
+
+
+def _assign_first(state: State, seen: Observation) -> None:
+    """The first row of every partition: nobody has data yet, so nothing is asked of anybody."""
+    if any(row.version for row in state.table.partitions) or seen.wishes.held or not seen.wishes.join_allowed:
+        return
+    members = [each for each in data_members(state, seen.wishes, seen.now) if not each.leaving]
+    patient = seen.now - state.started_seconds < FORMING_SECONDS
+    if not members or (patient and len(members) < seen.wishes.members):
+        return
+    rows = assign(state.table, members, seen.wishes.replicas)
+    state.staged.update({number: Partition(1, row) for number, row in enumerate(rows) if row})
+    state.say("TableAssigned", f"{len(rows)} partitions on {len(members)} members")
+
+
+def _orders(state: State, seen: Observation) -> dict[MemberIndex, list[Order]]:
+    """What to send to whom; nothing to members that cannot be reached."""
+    orders: dict[MemberIndex, list[Order]] = {}
+    for promotion in state.promotions.values():
+        _add(orders, promotion.orders(seen.now))
+    for running in state.running.values():
+        _add(orders, running.orders())
+    for wave in state.waves.values():
+        _add(orders, wave.orders())
+    reachable = {
+        index
+        for index, contact in state.contacts.items()
+        if index in state.table.members and contact.reachable(seen.now, seen.wishes.timing)
+    }
+    for index in reachable:
+        if swept := sweep(state, seen.wishes, index, state.contacts[index]):
+            orders.setdefault(index, []).extend(swept)
+    return {member: some for member, some in orders.items() if member in reachable}
+
+
+def _add(orders: dict[MemberIndex, list[Order]], some: list[tuple[MemberIndex, Order]]) -> None:
+    for member, order in some:
+        orders.setdefault(member, []).append(order)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What one member is told besides orders. Before the reign is settled it is only asked."""
+
+    recipient: str
+    full: bool
+    rows: tuple[tuple[PartitionId, Partition], ...]
+    members: bool
+    want_tablets: bool
+    table: tuple[Partition, ...] | None
+
+
+def publication(state: State, index: MemberIndex) -> Publication:
+    """Rows that the member lacks: by what it was sent, or all of them when its stamp says otherwise."""
+    member, contact = state.table.members.get(index), state.contacts[index]
+    if member is None:
+        return Publication("", False, (), False, False, None)
+    if not state.settled or state.staged:
+        return Publication(member.uuid, False, (), False, not state.settled, None)
+    known, table = contact.published, state.table
+    told = contact.report is not None and contact.report.member_list_version == state.member_list_version
+    if known is table.partitions and not state.up_to_date(contact):
+        known = None
+    if known is None:
+        rows = tuple(enumerate(table.partitions))
+        return Publication(member.uuid, True, rows, True, False, table.partitions)
+    lacking = () if known is table.partitions else _lacking(known, table)
+    return Publication(member.uuid, False, lacking, not told, False, table.partitions)
+
+
+def _lacking(
+    known: tuple[Partition, ...], table: PartitionTable
+) -> tuple[tuple[PartitionId, Partition], ...]:
+    pairs = enumerate(zip(known, table.partitions, strict=True))
+    return tuple((number, now) for number, (before, now) in pairs if before is not now)

@@ -1,0 +1,142 @@
+"""Who is a member, who is alive, and for how long the place of a silent one is kept.
+
+All times are seconds of the driver's monotonic clock and are passed in. Evidence of life counts from the
+moment at which the request was *sent*: a reply proves nothing about the time after that. Kubernetes may tell
+of the end of a process when its successor answers already; so an end counts only after a request that was sent
+later than the news of it failed, or stayed without an answer for a moment.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stele.core.ids import MemberIndex
+from stele.core.orders import Report
+from stele.core.table import Partition
+
+NEVER = float("-inf")
+
+CONFIRM_SECONDS = 0.5
+"""How long a process that is said to have ended may take to prove the contrary."""
+
+
+class Life(Enum):
+    """States of a member (30-master.md, "Membership")."""
+
+    JOINING = "Joining"
+    ACTIVE = "Active"
+    DRAINING = "Draining"
+    UNREACHABLE = "Unreachable"
+    LEFT = "Left"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What Kubernetes says of a member's pod. `process` changes whenever its container starts anew."""
+
+    uid: str
+    address: str
+    process: str
+    ended: bool
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One TabletMember and its pod as they are now."""
+
+    index: MemberIndex
+    name: str
+    drain: bool = False
+    lite: bool = False
+    deleting: bool = False
+    pod: PodFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """From `spec.failureDetection`, in seconds."""
+
+    heartbeat: float
+    lease: float
+    grace: float
+
+    @property
+    def silence(self) -> float:
+        """A member that answered nothing for so long is unreachable: its lease, and one heartbeat on the way."""
+        return self.lease + self.heartbeat
+
+
+@dataclass(slots=True)
+class Contact:
+    """What one reign knows of one member. Lost with the master, and found again by asking."""
+
+    index: MemberIndex
+    since: float
+    seen: Seen | None = None
+    process: str = ""
+    ended_seconds: float = NEVER
+    ended: bool = False
+    answered_seconds: float = NEVER
+    failed_seconds: float = NEVER
+    starting_seconds: float = NEVER
+    lost_seconds: float | None = None
+    report: Report | None = None
+    published: tuple[Partition, ...] | None = None
+    stranger: str = ""
+    problem: str = ""
+    refused_epoch: int = 0
+    tablet_states: dict[int, str] = field(default_factory=dict)
+
+    def look(self, seen: Seen | None, now: float) -> None:
+        """Take in what Kubernetes shows, and note when it first showed that the process ended."""
+        self.seen = seen
+        pod = None if seen is None else seen.pod
+        if pod is None:
+            self._note_end("", now)
+        elif pod.ended or (self.process and pod.process != self.process):
+            self._note_end(f"{pod.process}{'-ended' if pod.ended else ''}", now)
+        else:
+            self.process = pod.process
+
+    def _note_end(self, process: str, now: float) -> None:
+        if process != self.process:
+            self.process, self.ended_seconds = process, now
+
+    def judge(self, now: float) -> None:
+        """Decide whether its process ended, or its pod is gone, and nothing answered since."""
+        told = self.ended_seconds > self.answered_seconds
+        confirmed = self.failed_seconds >= self.ended_seconds or now - self.ended_seconds > CONFIRM_SECONDS
+        self.ended = told and confirmed
+
+    @property
+    def known_dead(self) -> bool:
+        """No process of it runs: its container ended. A pod that is only gone from the API may still run."""
+        return self.ended and self.seen is not None and self.seen.pod is not None
+
+    def hear(self, report: Report, sent_seconds: float) -> None:
+        """Take in an answer that passed the checks of identity."""
+        if self.report is not None and self.report.incarnation != report.incarnation:
+            self.published = None
+        self.report, self.answered_seconds = report, sent_seconds
+        self.tablet_states = {tablet.partition: tablet.state for tablet in report.tablets}
+
+    def reachable(self, now: float, timing: Timing) -> bool:
+        return not self.ended and now - self.answered_seconds <= timing.silence
+
+    def gone(self, now: float, timing: Timing) -> bool:
+        """Unreachable: ended, or silent for too long although it was asked for that long."""
+        if self.reachable(now, timing):
+            return False
+        return self.ended or now - max(self.answered_seconds, self.since) > timing.silence
+
+    def note_loss(self, now: float, timing: Timing) -> None:
+        """Remember since when it is unreachable, and forget that when it is back."""
+        if self.reachable(now, timing):
+            self.lost_seconds = None
+        elif self.lost_seconds is None and self.gone(now, timing):
+            self.lost_seconds = now
+
+    def in_grace(self, now: float, timing: Timing) -> bool:
+        """Whether its place is still kept for it (seed 003; `rejoinGracePeriodSeconds`)."""
+        return self.lost_seconds is not None and now - self.lost_seconds < timing.grace

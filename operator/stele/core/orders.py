@@ -1,0 +1,265 @@
+"""What the master asks of members, and what it reads of their answers, without the wire's types.
+
+The orders have the names and fields of the commands of `docs/protocol.md`; `master/speech.py` turns them into
+messages. Answers are read through Protocols, which the messages fulfil as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stele.core.ids import MemberIndex, PartitionId, Version
+from stele.core.table import Replicas
+
+OpPlace = tuple[int, int]
+"""(term, index) of a logged operation."""
+
+OK = "OK"
+WAIT = "WAIT"
+
+
+@dataclass(frozen=True, slots=True)
+class StartTabletCopy:
+    id: str
+    partition: PartitionId
+    base: Version
+    owner: MemberIndex
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    id: str
+    partition: PartitionId
+    base: Version
+    destination: MemberIndex
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    session: str
+    partitions: tuple[PartitionId, ...]
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyItem:
+    partition: PartitionId
+    source_generation: int
+    generation: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchDirect:
+    session: str
+    source: MemberIndex
+    token: str
+    items: tuple[CopyItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    session: str
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    id: str
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    id: str
+    partition: PartitionId
+    version: Version
+    replicas: Replicas
+    last: OpPlace | None
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    id: str
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    partition: PartitionId
+    term: int
+    owner_dead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTablet:
+    partition: PartitionId
+    version: Version
+
+
+Order = (
+    StartTabletCopy
+    | AddLearner
+    | OpenSession
+    | CloseSession
+    | FetchDirect
+    | Ingest
+    | HandOver
+    | Accept
+    | Abort
+    | Fence
+    | DeleteTablet
+)
+
+
+class Op(Protocol):
+    @property
+    def term(self) -> int: ...
+    @property
+    def index(self) -> int: ...
+
+
+def place(op: Op) -> OpPlace:
+    """An operation's place as a tuple, which compares as the log orders."""
+    return (op.term, op.index)
+
+
+class SessionTablet(Protocol):
+    @property
+    def partition(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class Session(Protocol):
+    @property
+    def token(self) -> str: ...
+    @property
+    def tablets(self) -> Sequence[SessionTablet]: ...
+
+
+class Result(Protocol):
+    @property
+    def code(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def wait_ms(self) -> int: ...
+    @property
+    def last(self) -> Op | None: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def session(self) -> Session | None: ...
+
+
+class RowReport(Protocol):
+    @property
+    def partition(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def replicas(self) -> Replicas: ...
+
+
+class TabletReport(Protocol):
+    @property
+    def partition(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def promised(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class LearnerReport(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def destination(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def lag(self) -> int: ...
+
+
+class CopyReport(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def base(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def error(self) -> str: ...
+
+
+class FetchReport(Protocol):
+    @property
+    def session(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def copied_bytes(self) -> int: ...
+    @property
+    def error(self) -> str: ...
+
+
+class SilentPeer(Protocol):
+    @property
+    def member(self) -> int: ...
+    @property
+    def silent_ms(self) -> int: ...
+
+
+class Report(Protocol):
+    """What a member says of itself in each answer."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def stamp(self) -> int: ...
+    @property
+    def member_list_version(self) -> int: ...
+    @property
+    def results(self) -> Sequence[Result]: ...
+    @property
+    def rows(self) -> Sequence[RowReport]: ...
+    @property
+    def tablets(self) -> Sequence[TabletReport]: ...
+    @property
+    def accepted(self) -> Sequence[RowReport]: ...
+    @property
+    def learners(self) -> Sequence[LearnerReport]: ...
+    @property
+    def copies(self) -> Sequence[CopyReport]: ...
+    @property
+    def fetches(self) -> Sequence[FetchReport]: ...
+    @property
+    def silent(self) -> Sequence[SilentPeer]: ...
+    @property
+    def unserved(self) -> Sequence[int]: ...

@@ -1,0 +1,362 @@
+"""From plan to migrations under way: when to plan, what to start, which copies share a wave, what is done."""
+
+from collections import Counter
+
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.moving import Running, Step, begin
+from stele.core.plan import DataMember, Plan, Refusal, plan
+from stele.core.queues import Queues, planned_bytes
+from stele.core.reign import Observation, Record, State, Wishes
+from stele.core.repair import unusable
+from stele.core.table import Partition, PartitionTable
+from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Stage, Wave, choose_engine
+
+RETRY_SECONDS = 0.5
+RETRY_SECONDS_MAX = 30.0
+"""After a migration failed the next plan waits, twice as long each time."""
+
+STALL_SECONDS = 120.0
+"""A migration without any progress for so long is rolled back and planned afresh."""
+
+GATHER_SECONDS = 0.3
+"""How long a wave waits for further tablets of the same pair."""
+
+SETTLE_SECONDS = 2.0
+"""After an ingest the owner needs a probe before it notices; its older word is not believed for so long."""
+
+COPIES_MAX = 3
+"""Sessions that one migration may use before it is rolled back."""
+
+FINISHED_KEPT = 10
+
+
+def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+    """Live members that hold data; those that are to go are marked."""
+    gone = unusable(state, wishes, now)
+    found = []
+    for index, member in sorted(state.table.members.items()):
+        contact = state.contacts.get(index)
+        if index in gone or member.lite or contact is None:
+            continue
+        drained = contact.seen is not None and contact.seen.drain
+        found.append(DataMember(index, leaving=drained or index in state.leaving))
+    return tuple(found)
+
+
+def make_plan(state: State, seen: Observation) -> None:
+    """Plan when the members or the wish changed, or when everything planned is over and the table is another."""
+    now, wishes = seen.now, seen.wishes
+    if not _may_plan(state, wishes, now):
+        return
+    members = data_members(state, wishes, now)
+    key = (members, wishes.replicas)
+    changed = key != state.plan_key
+    idle = not state.running and not len(state.queues)
+    again = (
+        idle
+        and not state.cancelled
+        and state.table is not state.planned_table
+        and now >= state.plan_not_before_seconds
+    )
+    if not (changed or again) or not members:
+        return
+    reason = _reason(state, members, wishes) if changed else "what is left after the plan before"
+    state.plan_key, state.planned_table, state.cancelled = key, state.table, False
+    _adopt(state, plan(_expected(state), members, wishes.replicas), reason, now)
+
+
+def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
+    if not wishes.migration_allowed or wishes.held or state.promotions or state.staged:
+        return False
+    if not any(row.version for row in state.table.partitions):
+        return False
+    return not any(contact.in_grace(now, wishes.timing) for contact in state.contacts.values())
+
+
+def _expected(state: State) -> PartitionTable:
+    """The table as it is once everything under way has ended well."""
+    rows = list(state.table.partitions)
+    for number, running in state.running.items():
+        rows[number] = Partition(running.version, running.result)
+    return PartitionTable(tuple(rows), state.table.members)
+
+
+def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes) -> str:
+    leaving = [str(member.index) for member in members if member.leaving]
+    text = f"{len(members)} members, {wishes.replicas} replicas"
+    return f"{text}; leaving: {', '.join(leaving)}" if leaving else text
+
+
+def _adopt(state: State, made: Plan, reason: str, now: float) -> None:
+    state.refusals = made.refusals
+    if state.record is not None and state.record.finished_seconds is None:
+        finish_record(state, "Superseded", now)
+    state.queues = Queues.of(made)
+    if not made.migrations:
+        return
+    state.plan_number += 1
+    to = planned_bytes(made, sizes(state))
+    state.record = Record(
+        state.plan_number,
+        made,
+        reason,
+        now,
+        sum(to.values()),
+        to,
+        Counter(migration.type for migration in made.migrations),
+    )
+    state.say(
+        "RebalanceStarted",
+        f"{len(made.migrations)} migrations, {made.copies} copies, {sum(to.values())} bytes: {reason}",
+    )
+
+
+def sizes(state: State) -> dict[PartitionId, int]:
+    """Bytes of each tablet, as its owner reports them."""
+    found: dict[PartitionId, int] = {}
+    rows = state.table.partitions
+    for index, contact in state.contacts.items():
+        for tablet in contact.report.tablets if contact.report is not None else ():
+            if tablet.partition < len(rows) and rows[tablet.partition].owner == index:
+                found[tablet.partition] = tablet.bytes
+    return found
+
+
+def finish_record(state: State, phase: str, now: float) -> None:
+    if state.record is None:
+        return
+    state.record.finish(phase, now)
+    state.finished = [*state.finished, state.record][-FINISHED_KEPT:]
+    state.record = None
+
+
+def start(state: State, seen: Observation) -> None:
+    """Begin what may begin."""
+    wishes = seen.wishes
+    if wishes.held or wishes.migration_paused or not wishes.migration_allowed or state.promotions:
+        return
+    able = frozenset(member.index for member in data_members(state, wishes, seen.now))
+    held = (
+        frozenset(state.running)
+        | frozenset(state.staged)
+        | frozenset(state.claimed)
+        | frozenset(state.fenced)
+    )
+    busy = [running.participants for running in state.running.values()]
+    rows = state.table.partitions
+    for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member):
+        running = begin(state.new_id("m"), migration, rows[migration.partition], seen.now)
+        state.running[migration.partition] = running
+        if state.record is not None:
+            state.records[running.id] = state.record
+
+
+def follow(state: State, seen: Observation) -> None:
+    """Move everything under way on by what the reports of both sides say, and clear away what ended."""
+    gone = unusable(state, seen.wishes, seen.now)
+    for running in list(state.running.values()):
+        _note_reports(state, running, seen.now)
+        _note_gone(state, running, gone, seen.now)
+        if running.step not in (Step.STORE, Step.ACCEPT, Step.VOID, Step.ABORTED):
+            if seen.now - running.progressed_seconds > STALL_SECONDS and not running.session:
+                running.abort(f"STALLED: no progress in step {running.step.value}", seen.now)
+        if running.step is Step.ACCEPT:
+            number = running.partition
+            state.claimed[number] = max(state.claimed.get(number, 0), running.version)
+        elif running.step is Step.STORE:
+            state.staged[running.partition] = Partition(running.version, running.result)
+        elif running.step is Step.VOID:
+            version = state.next_version(running.partition)
+            state.staged[running.partition] = Partition(version, running.base.replicas)
+        elif running.step is Step.ABORTED:
+            note_failed(state, running, seen.now)
+
+
+def _note_reports(state: State, running: Running, now: float) -> None:
+    for member in (running.owner, running.destination):
+        contact = state.contacts.get(member) if member is not None else None
+        if contact is None or contact.report is None or member is None:
+            continue
+        if running.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
+            running.note_incarnation(member, contact.report.incarnation, now)
+        if member == running.owner:
+            learner = next((each for each in contact.report.learners if each.id == running.id), None)
+            running.heard_from_owner(learner, now)
+        if member == running.destination:
+            copy = next((each for each in contact.report.copies if each.id == running.id), None)
+            running.heard_from_destination(copy, now)
+
+
+def _note_gone(state: State, running: Running, gone: frozenset[MemberIndex], now: float) -> None:
+    if running.step is Step.ACCEPT and running.destination in gone:
+        running.go(Step.VOID, now, f"MEMBER_GONE: member {running.destination} did not answer")
+    elif running.participants & gone:
+        running.abort(f"MEMBER_GONE: {sorted(running.participants & gone)}", now)
+
+
+def note_failed(state: State, running: Running, now: float) -> None:
+    """A migration that was rolled back: what was planned after it is void, and the next plan waits."""
+    state.running.pop(running.partition, None)
+    state.queues.drop(running.partition)
+    state.failures += 1
+    wait = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(state.failures, 10))
+    state.plan_not_before_seconds = now + wait
+    state.planned_table = None
+    record = state.records.pop(running.id, None)
+    if running.session in state.waves:
+        state.waves[running.session].drop(running.partition)
+    if record is not None:
+        record.failed += 1
+        code = running.reason.partition(":")[0]
+        record.refusals[running.partition] = Refusal(running.partition, code, running.reason)
+
+
+def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:
+    """Rows were stored: the migrations that made them are done, those that were voided have failed."""
+    for number, row in rows.items():
+        state.promotions.pop(number, None)
+        running = state.running.get(number)
+        if running is None:
+            continue
+        if running.step is Step.STORE and row.version == running.version:
+            state.running.pop(number)
+            state.failures = 0
+            record = state.records.pop(running.id, None)
+            if record is not None:
+                record.done[running.migration.type] += 1
+        elif running.step is Step.VOID:
+            note_failed(state, running, now)
+
+
+def end_plan(state: State, now: float) -> None:
+    """The present plan is over when nothing of it waits or runs."""
+    if state.record is None or state.running or len(state.queues):
+        return
+    phase = "Failed" if state.record.failed else "Superseded" if state.cancelled else "Done"
+    done = sum(state.record.done.values())
+    seconds = now - state.record.started_seconds
+    state.say(
+        "RebalanceFinished" if phase == "Done" else "RebalanceIncomplete",
+        f"{done} migrations in {seconds:.1f} s, {state.record.bytes_copied} bytes copied, "
+        f"{state.record.failed} rolled back",
+        warning=phase == "Failed",
+    )
+    finish_record(state, phase, now)
+
+
+def cancel(state: State, plan_number: int) -> None:
+    """Start nothing more of that plan; another is made only when members or wishes change."""
+    if state.record is not None and state.record.number == plan_number and not state.cancelled:
+        state.queues, state.cancelled = Queues(), True
+        state.record.phase = "Cancelling"
+
+
+def drive_waves(state: State, seen: Observation) -> None:
+    """Open waves for what needs a copy, take in progress, and let go of what ended."""
+    gone = unusable(state, seen.wishes, seen.now)
+    for wave in list(state.waves.values()):
+        wave.forget_gone(gone)
+        contact = state.contacts.get(wave.destination)
+        if contact is not None and contact.report is not None:
+            wave.heard_fetch(next((f for f in contact.report.fetches if f.session == wave.session), None))
+        wave.heard_job(seen.jobs.get(wave.session))
+        if wave.stage in (Stage.CLOSE, Stage.CLOSED):
+            _end_wave(state, wave, seen.now)
+        if wave.stage is Stage.CLOSED:
+            del state.waves[wave.session]
+    for pair, waiting in _gathered(state, seen.now).items():
+        _open(state, seen, pair, waiting)
+
+
+def _end_wave(state: State, wave: Wave, now: float) -> None:
+    """Once: its migrations go on (ingested), copy again without Spark, or are rolled back."""
+    mine = [state.running[p] for p, id in wave.partitions.items() if _is(state, p, id)]
+    _count_bytes(state, wave, mine)
+    gone = wave.failure.startswith("MEMBER_GONE")
+    if wave.engine is Engine.SPARK and mine:
+        if wave.failure and not gone:
+            state.spark_failures[wave.destination] = (now, wave.failure)
+            state.say(
+                "SparkFailed", f"wave {wave.session} goes on without Spark: {wave.failure}", warning=True
+            )
+        else:
+            state.spark_used_seconds[wave.destination] = now
+    for running in mine:
+        running.session = ""
+        if running.step is not Step.COPY:
+            continue
+        if wave.failure and (wave.engine is Engine.DIRECT or gone):
+            running.abort(wave.failure, now)
+            continue
+        running.go(Step.CATCH_UP, now)
+        running.copies += 1
+        running.copied_seconds = float("-inf") if wave.failure else now
+    wave.partitions = {}
+
+
+def _is(state: State, number: PartitionId, id: str) -> bool:
+    return number in state.running and state.running[number].id == id
+
+
+def _count_bytes(state: State, wave: Wave, mine: list[Running]) -> None:
+    records = {id(record): record for r in mine if (record := state.records.get(r.id)) is not None}
+    for record in list(records.values())[:1]:
+        copied = max(wave.copied_bytes, 0 if wave.failure else wave.bytes)
+        record.bytes_copied += copied
+        record.bytes_by_spark += copied if wave.engine is Engine.SPARK else 0
+
+
+def _gathered(state: State, now: float) -> dict[tuple[int, int], list[Running]]:
+    """Migrations that need a copy, by source and destination, where no further ones are about to join them."""
+    waiting: dict[tuple[int, int], list[Running]] = {}
+    coming: set[tuple[int, int]] = set()
+    for running in state.running.values():
+        if running.destination is None or not running.migration.copies:
+            continue
+        pair = (running.owner, running.destination)
+        if running.step in (Step.START, Step.ATTACH) or (
+            running.step is Step.CATCH_UP and not running.attached
+        ):
+            coming.add(pair)
+        elif running.step is Step.CATCH_UP and running.needs_copy:
+            if now - running.copied_seconds > SETTLE_SECONDS:
+                waiting.setdefault(pair, []).append(running)
+    busy = {(w.source, w.destination) for w in state.waves.values() if w.stage in (Stage.OPEN, Stage.COPY)}
+    return {
+        pair: found
+        for pair, found in waiting.items()
+        if pair not in busy
+        and (pair not in coming or now - min(r.progressed_seconds for r in found) > GATHER_SECONDS)
+    }
+
+
+def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[Running]) -> None:
+    source, destination = pair
+    for running in [each for each in waiting if each.copies >= COPIES_MAX]:
+        waiting.remove(running)
+        running.abort(f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", seen.now)
+    if not waiting:
+        return
+    planned = sum(state.records[r.id].bytes_to[destination] for r in waiting[:1] if r.id in state.records)
+    since, failure = state.spark_failures.get(destination, (float("-inf"), ""))
+    used = state.spark_used_seconds.get(destination, float("-inf"))
+    engine, reason = choose_engine(
+        seen.wishes.engine,
+        planned,
+        seen.wishes.spark_threshold_bytes,
+        warm=seen.now - used < seen.wishes.spark_idle_seconds,
+        copier_problem=seen.copier_problem,
+        spark_failure=failure if seen.now - since < SPARK_PATIENCE_SECONDS else "",
+    )
+    session = state.new_id("s")
+    partitions = {running.partition: running.id for running in waiting}
+    generations = {running.partition: running.generation for running in waiting}
+    state.waves[session] = Wave(
+        session, source, destination, partitions, generations, engine, reason, seen.now
+    )
+    for running in waiting:
+        running.session, running.needs_copy = session, False
+        running.go(Step.COPY, seen.now)
+    record = state.records.get(waiting[0].id)
+    if record is not None and record.engine is not Engine.SPARK:
+        record.engine, record.engine_reason = engine, reason

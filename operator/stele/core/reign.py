@@ -1,0 +1,206 @@
+"""Values of one reign over one cluster: what is wished, what is observed, what is decided, what is remembered.
+
+Everything remembered is derived from the table and from reports: a new master starts with an empty `State`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stele.core.ids import MemberIndex, PartitionId, Version
+from stele.core.membership import Contact, Seen, Timing
+from stele.core.migration import Type
+from stele.core.moving import Running
+from stele.core.orders import Order, Report
+from stele.core.plan import Plan, Refusal
+from stele.core.promotion import Promotion
+from stele.core.queues import Queues
+from stele.core.table import Member, Partition, PartitionTable, Stamp
+from stele.core.waves import Engine, Job, Wave
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the TabletCluster asks for. `held` is the annotation that stops everything but reading and rescue."""
+
+    members: int
+    replicas: int
+    timing: Timing
+    state: str = "Active"
+    held: bool = False
+    migration_paused: bool = False
+    parallel_per_member: int = 10
+    engine: str = "Auto"
+    spark_threshold_bytes: int = 64 << 20
+    spark_idle_seconds: float = 300.0
+
+    @property
+    def join_allowed(self) -> bool:
+        return self.state in ("Active", "NoMigration")
+
+    @property
+    def migration_allowed(self) -> bool:
+        return self.state == "Active"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One exchange that ended: with a report, or with None when nobody answered in time."""
+
+    member: MemberIndex
+    sent_seconds: float
+    orders: tuple[Order, ...]
+    published: tuple[Partition, ...] | None
+    report: Report | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that one decision sees. `cancelled_plan` is the number of a plan that its user cancelled."""
+
+    now: float
+    wishes: Wishes
+    seen: tuple[Seen, ...]
+    answers: tuple[Answer, ...] = ()
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    copier_problem: str = ""
+    cancelled_plan: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureMember:
+    """Let the member with this index exist: its object, volume and pod."""
+
+    index: MemberIndex
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember:
+    """No row names it: its pod may go, and its volume as the user wishes."""
+
+    index: MemberIndex
+
+
+Intent = EnsureMember | RemoveMember
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What a person should know: becomes a Kubernetes Event and a line in the log."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Store `rows` and `dictionary` first (None: unchanged); then carry out the rest."""
+
+    rows: Mapping[PartitionId, Partition]
+    dictionary: Mapping[MemberIndex, Member] | None
+    next_index: MemberIndex
+    orders: Mapping[MemberIndex, tuple[Order, ...]]
+    intents: tuple[Intent, ...]
+    jobs: tuple[Wave, ...]
+    happenings: tuple[Happening, ...]
+    busy: bool
+
+
+@dataclass(slots=True)
+class Record:
+    """One plan and how far it is: what a TabletRebalance shows."""
+
+    number: int
+    plan: Plan
+    reason: str
+    started_seconds: float
+    bytes_planned: int
+    bytes_to: Counter[MemberIndex]
+    planned: Counter[Type]
+    done: Counter[Type] = field(default_factory=Counter)
+    failed: int = 0
+    bytes_copied: int = 0
+    bytes_by_spark: int = 0
+    engine: Engine | None = None
+    engine_reason: str = ""
+    refusals: dict[PartitionId, Refusal] = field(default_factory=dict)
+    phase: str = "Running"
+    finished_seconds: float | None = None
+
+    def finish(self, phase: str, now: float) -> None:
+        if self.finished_seconds is None:
+            self.phase, self.finished_seconds = phase, now
+
+
+@dataclass(slots=True)
+class State:
+    """The memory of one reign.
+
+    Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version that
+    somebody was asked to accept for p and that is not stored, so whatever is stored next is above it.
+    """
+
+    epoch: int
+    table: PartitionTable
+    member_list_version: int
+    next_index: MemberIndex
+    started_seconds: float
+    settled: bool = False
+    stamp: Stamp = field(default_factory=lambda: Stamp(()))
+    contacts: dict[MemberIndex, Contact] = field(default_factory=dict)
+    running: dict[PartitionId, Running] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    promotions: dict[PartitionId, Promotion] = field(default_factory=dict)
+    waves: dict[str, Wave] = field(default_factory=dict)
+    queues: Queues = field(default_factory=Queues)
+    record: Record | None = None
+    finished: list[Record] = field(default_factory=list)
+    claimed: dict[PartitionId, Version] = field(default_factory=dict)
+    fenced: set[PartitionId] = field(default_factory=set)
+    lost: set[PartitionId] = field(default_factory=set)
+    leaving: frozenset[MemberIndex] = frozenset()
+    plan_key: object = None
+    planned_table: PartitionTable | None = None
+    plan_number: int = 0
+    sequence: int = 0
+    failures: int = 0
+    plan_not_before_seconds: float = 0.0
+    spark_failures: dict[MemberIndex, tuple[float, str]] = field(default_factory=dict)
+    spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+    cancelled: bool = False
+    happenings: list[Happening] = field(default_factory=list)
+    staged: dict[PartitionId, Partition] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stamp = Stamp(partition.version for partition in self.table.partitions)
+
+    def new_id(self, kind: str) -> str:
+        """An id that no other reign of this cluster gives: the epoch is in it."""
+        self.sequence += 1
+        return f"{kind}{self.epoch}-{self.sequence}"
+
+    def next_version(self, number: PartitionId) -> Version:
+        """For a change while somebody who cannot be asked may have accepted something."""
+        return max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1)
+
+    def say(self, reason: str, message: str, warning: bool = False) -> None:
+        self.happenings.append(Happening(reason, message, warning))
+
+    def up_to_date(self, contact: Contact) -> bool:
+        """Whether its last report was made with the table as it is stored now."""
+        report = contact.report
+        return report is not None and report.code == "OK" and report.stamp == self.stamp.value
+
+    def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
+        """Rows that were stored. What was under way for them is finished."""
+        partitions = list(self.table.partitions)
+        for number, row in rows.items():
+            partitions[number] = row
+            self.stamp.set(number, row.version)
+            if self.claimed.get(number, 0) <= row.version:
+                self.claimed.pop(number, None)
+            self.fenced.discard(number)
+        self.table = PartitionTable(tuple(partitions), self.table.members)

@@ -1,0 +1,144 @@
+"""Rows without members that are gone: lost backups are taken out, lost owners are replaced (30-master.md, "The loop" 3).
+
+Rows that nobody is left of are reported and wait: the volumes may come back.
+"""
+
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.promotion import Promotion
+from stele.core.reign import State, Wishes
+from stele.core.table import Partition, trimmed
+
+SILENCE_FACTOR = 2.0
+"""An owner must miss a backup for so many times the usual silence before the master believes it alone."""
+
+
+def repair(state: State, wishes: Wishes, now: float) -> None:
+    """Stage the rows that can be stored at once, begin or continue promotions for the others."""
+    gone = unusable(state, wishes, now)
+    silent = _silent(state, wishes, now)
+    lost: set[PartitionId] = set()
+    for number, row in enumerate(state.table.partitions):
+        if not row.replicas or number in state.staged:
+            continue
+        dead = (row.members & gone) | (
+            silent.get(row.owner, frozenset()) & row.members if silent else frozenset()
+        )
+        dead |= _tombstoned(state, number, row)
+        if number in state.promotions:
+            _watch(state, wishes, number, dead, now)
+        elif dead or number in state.fenced:
+            _mend(state, number, row, dead, lost, now)
+        elif state.claimed.get(number, 0) > row.version and number not in state.running:
+            state.staged[number] = Partition(state.next_version(number), row.replicas)
+    _tell_lost(state, lost)
+
+
+def unusable(state: State, wishes: Wishes, now: float) -> frozenset[MemberIndex]:
+    """Members in the dictionary that are declared gone, or whose volume holds another identity now."""
+    return frozenset(
+        index
+        for index in state.table.members
+        if (contact := state.contacts.get(index)) is None
+        or contact.stranger
+        or contact.gone(now, wishes.timing)
+    )
+
+
+def _silent(state: State, wishes: Wishes, now: float) -> dict[int | None, frozenset[MemberIndex]]:
+    """Backups that an owner cannot reach although the master can."""
+    limit_ms = wishes.timing.silence * SILENCE_FACTOR * 1000
+    found: dict[int | None, frozenset[MemberIndex]] = {}
+    for index, contact in state.contacts.items():
+        if contact.report is None or not contact.report.silent or not contact.reachable(now, wishes.timing):
+            continue
+        far = frozenset(peer.member for peer in contact.report.silent if peer.silent_ms > limit_ms)
+        if far:
+            found[index] = far
+    return found
+
+
+def _tombstoned(state: State, number: PartitionId, row: Partition) -> frozenset[MemberIndex]:
+    """Members of the row that say that they have nothing of it: a damaged tablet was put aside."""
+    return frozenset(
+        member
+        for member in row.members
+        if (contact := state.contacts.get(member)) is not None
+        and contact.tablet_states.get(number) == "DELETED"
+        and state.up_to_date(contact)
+    )
+
+
+def _mend(
+    state: State,
+    number: PartitionId,
+    row: Partition,
+    dead: frozenset[MemberIndex],
+    lost: set[PartitionId],
+    now: float,
+) -> None:
+    running = state.running.get(number)
+    if running is not None:
+        # When the destination is asked already, its answer comes first; else the abort is seen in the next tick.
+        running.abort(f"MEMBER_GONE: {sorted(dead)} of the row", now)
+        return
+    live = tuple(member for member in row.replicas if member is not None and member not in dead)
+    if not live:
+        lost.add(number)
+    elif row.owner in dead or number in state.fenced:
+        _promote(state, number, row, live, now)
+    else:
+        slots = trimmed(None if member in dead else member for member in row.replicas)
+        state.staged[number] = Partition(state.next_version(number), slots)
+
+
+def _promote(
+    state: State, number: PartitionId, row: Partition, live: tuple[MemberIndex, ...], now: float
+) -> None:
+    """Begin a promotion; its term is the version that the row will have."""
+    promised = [_promised(state, member, number) for member in live]
+    term = max([state.next_version(number), *promised])
+    owner = state.contacts.get(row.owner) if row.owner is not None else None
+    dead = owner is not None and (owner.known_dead or bool(owner.stranger))
+    # An owner that is asked itself, like the others, cannot go on behind our back.
+    dead = dead or row.owner in live
+    state.promotions[number] = Promotion(number, row, term, live, dead, now, state.new_id("p"))
+
+
+def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
+    contact = state.contacts.get(member)
+    if contact is None or contact.report is None:
+        return 0
+    return max((t.promised for t in contact.report.tablets if t.partition == number), default=0)
+
+
+def _watch(
+    state: State, wishes: Wishes, number: PartitionId, dead: frozenset[MemberIndex], now: float
+) -> None:
+    """Store what was agreed to; begin anew when a live replica was lost or refused."""
+    promotion = state.promotions[number]
+    if promotion.agreed:
+        state.staged[number] = Partition(promotion.term, promotion.row)
+        return
+    if promotion.outdated or dead.intersection(promotion.live):
+        if promotion.chosen is not None:
+            state.claimed[number] = max(state.claimed.get(number, 0), promotion.term)
+        state.fenced.add(number)
+        del state.promotions[number]
+        return
+    owner = state.contacts.get(promotion.base.owner) if promotion.base.owner is not None else None
+    if owner is not None and not promotion.owner_dead and owner.known_dead:
+        promotion.owner_dead = True
+        promotion.not_before_seconds.clear()
+
+
+def _tell_lost(state: State, lost: set[PartitionId]) -> None:
+    new = sorted(lost - state.lost)
+    if new:
+        state.say(
+            "DataLoss",
+            f"{len(new)} partitions have no live replica (first: {new[0]}); they wait until a member returns",
+            warning=True,
+        )
+    if state.lost and not lost:
+        state.say("DataBack", "every partition has a live replica again")
+    state.lost = lost

@@ -1,0 +1,121 @@
+"""The member dictionary: who comes in, whose address changed, who is taken out, which objects are to be made or removed."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from stele.core.ids import MemberIndex
+from stele.core.membership import Contact, Life
+from stele.core.reign import EnsureMember, Intent, Observation, RemoveMember, State, Wishes
+from stele.core.repair import unusable
+from stele.core.scaling import Candidate, leaving, missing, next_index
+from stele.core.table import Member, PartitionTable
+
+Dictionary = Mapping[MemberIndex, Member]
+
+
+def named(state: State) -> frozenset[MemberIndex]:
+    """Members that some row names, or will name when what is under way ends."""
+    found: set[MemberIndex] = set()
+    for row in state.table.partitions:
+        found.update(member for member in row.replicas if member is not None)
+    for row in state.staged.values():
+        found.update(member for member in row.replicas if member is not None)
+    for running in state.running.values():
+        found.update(member for member in running.result if member is not None)
+    return frozenset(found)
+
+
+def update_dictionary(state: State, seen: Observation) -> Dictionary | None:
+    """The dictionary as it should be stored, or None when it is right."""
+    members = dict(state.table.members)
+    in_rows = named(state)
+    present = {each.index for each in seen.seen}
+    for index in [i for i in members if i not in present and i not in in_rows]:
+        state.say("MemberLeft", f"{members.pop(index).name} holds nothing any more and is gone")
+    for index, contact in state.contacts.items():
+        if contact.seen is None or contact.report is None or contact.stranger:
+            continue
+        pod = contact.seen.pod
+        if index not in members:
+            if seen.wishes.join_allowed and not contact.seen.deleting and pod is not None:
+                _join(state, members, contact)
+        elif pod is not None and pod.address and pod.address != members[index].address and not contact.ended:
+            before = members[index]
+            members[index] = Member(index, before.name, before.uuid, pod.address, before.lite)
+    return members if members != dict(state.table.members) else None
+
+
+def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) -> None:
+    seen, report = contact.seen, contact.report
+    assert seen is not None and seen.pod is not None and report is not None
+    twin = next((m for m in members.values() if m.uuid == report.uuid), None)
+    if twin is not None:
+        text = f"{seen.name} has the identity of {twin.name}: its volume is a copy; give it an empty one"
+        _complain(state, contact, "DuplicateMember", text)
+        return
+    members[contact.index] = Member(contact.index, seen.name, report.uuid, seen.pod.address, seen.lite)
+    state.say("MemberJoined", f"{seen.name} joined as member {contact.index} ({report.uuid})")
+
+
+def _complain(state: State, contact: Contact, reason: str, text: str) -> None:
+    if contact.problem != text:
+        contact.problem = text
+        state.say(reason, text, warning=True)
+
+
+def set_members(state: State, members: Dictionary) -> None:
+    """The dictionary was stored."""
+    state.table = PartitionTable(state.table.partitions, MappingProxyType(dict(members)))
+    state.member_list_version += 1
+
+
+def scale(state: State, seen: Observation) -> tuple[Intent, ...]:
+    """Decide who is to go, and say which members should exist and which may be removed."""
+    wishes = seen.wishes
+    in_rows = named(state)
+    candidates = _candidates(state, seen, in_rows)
+    state.leaving = leaving(candidates, wishes.members)
+    if wishes.held:
+        return ()
+    used = [each.index for each in candidates] + list(state.table.members)
+    first = next_index(used, state.next_index)
+    made = missing(candidates, wishes.members, first) if wishes.join_allowed else ()
+    state.next_index = max([state.next_index, *(index + 1 for index in (*used, *made))])
+    kept = [
+        EnsureMember(each.index)
+        for each in candidates
+        if not each.deleting and (each.index not in state.leaving or each.index in in_rows)
+    ]
+    gone = [RemoveMember(each.index) for each in candidates if each.index in state.leaving - in_rows]
+    return (*kept, *(EnsureMember(index) for index in made), *gone)
+
+
+def _candidates(state: State, seen: Observation, in_rows: frozenset[MemberIndex]) -> list[Candidate]:
+    """Everybody with an object, and those that rows name although somebody deleted their object."""
+    gone = unusable(state, seen.wishes, seen.now)
+    found = []
+    for each in seen.seen:
+        contact = state.contacts.get(each.index)
+        lost = contact is not None and bool(contact.stranger)
+        unreachable = each.index in gone or (each.pod is None and each.index in state.table.members)
+        found.append(Candidate(each.index, each.drain, not unreachable, lost, each.deleting))
+    present = {each.index for each in seen.seen}
+    found.extend(
+        Candidate(index, False, False)
+        for index in state.table.members
+        if index not in present and index in in_rows
+    )
+    return found
+
+
+def life_of(state: State, index: MemberIndex, wishes: Wishes, now: float) -> Life:
+    """Where a member is in its life, for its status."""
+    contact = state.contacts.get(index)
+    if index not in state.table.members or contact is None:
+        return Life.JOINING
+    if contact.stranger:
+        return Life.LOST
+    if contact.gone(now, wishes.timing):
+        return Life.UNREACHABLE
+    drained = contact.seen is not None and contact.seen.drain
+    return Life.DRAINING if drained or index in state.leaving else Life.ACTIVE

@@ -1,0 +1,70 @@
+"""What members still hold that nobody needs: ended migrations, sessions, tablets of rows that left them.
+
+Only a report that was made with the table as it is now is acted on: an older one may speak of what was just committed.
+"""
+
+from stele.core.ids import MemberIndex
+from stele.core.membership import Contact
+from stele.core.orders import Abort, CloseSession, DeleteTablet, Order
+from stele.core.reign import State, Wishes
+
+HOLDS_DATA = frozenset({"READY", "COPYING"})
+
+
+def sweep(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
+    """Orders for one member; empty while its report is older than the table."""
+    if contact.report is None or not state.up_to_date(contact):
+        return []
+    return [
+        *_aborts(state, member, contact),
+        *_sessions(state, contact),
+        *_tablets(state, wishes, member, contact),
+    ]
+
+
+def _active(state: State) -> set[str]:
+    return {running.id for running in state.running.values()}
+
+
+def _aborts(state: State, member: MemberIndex, contact: Contact) -> list[Order]:
+    report = contact.report
+    assert report is not None
+    if not report.learners and not report.copies:
+        return []
+    active = _active(state)
+    rows = state.table.partitions
+    ended: dict[tuple[str, int], None] = {}
+    for learner in report.learners:
+        if learner.id not in active:
+            ended[learner.id, learner.partition] = None
+    for copy in report.copies:
+        committed = member in rows[copy.partition].members and rows[copy.partition].version > copy.base
+        if copy.id not in active and not committed:
+            ended[copy.id, copy.partition] = None
+    return [Abort(id, partition) for id, partition in ended]
+
+
+def _sessions(state: State, contact: Contact) -> list[Order]:
+    report = contact.report
+    assert report is not None
+    return [CloseSession(fetch.session) for fetch in report.fetches if fetch.session not in state.waves]
+
+
+def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
+    """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log."""
+    report = contact.report
+    assert report is not None
+    copied = {copy.partition for copy in report.copies}
+    able = sum(1 for index in state.table.members if index not in state.leaving)
+    full = min(wishes.replicas, max(1, able))
+    orders: list[Order] = []
+    for tablet in report.tablets:
+        row = state.table.partitions[tablet.partition]
+        if tablet.state not in HOLDS_DATA or member in row.members or len(row.members) < full:
+            continue
+        number = tablet.partition
+        planned = number in state.running or number in state.queues.waiting
+        if number in copied or planned or not row.replicas:
+            continue
+        orders.append(DeleteTablet(tablet.partition, row.version))
+    return orders

@@ -1,0 +1,71 @@
+"""One member, one exchange at a time: a slow member delays nobody but itself."""
+
+import asyncio
+from collections.abc import Callable
+
+from stele.core.errors import SteleError
+from stele.core.ids import MemberIndex
+from stele.core.orders import Order
+from stele.core.reign import Answer
+from stele.core.table import Partition
+from stele.master.ports import Members
+from stele.wire.messages import ExchangeRequest
+
+
+class Channel:
+    """Sends one request and keeps its answer until the loop takes it."""
+
+    def __init__(
+        self, index: MemberIndex, members: Members, now: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
+        self._index, self._members, self._now, self._wake = index, members, now, wake
+        self._task: asyncio.Task[None] | None = None
+        self._answer: Answer | None = None
+        self.sent_seconds = float("-inf")
+        self.tried_seconds = float("-inf")
+
+    @property
+    def free(self) -> bool:
+        return self._task is None and self._answer is None
+
+    def send(
+        self,
+        address: str,
+        request: ExchangeRequest,
+        some: tuple[Order, ...],
+        published: tuple[Partition, ...] | None,
+        deadline_seconds: float,
+    ) -> None:
+        """Begin an exchange; the channel must be free."""
+        assert self.free, "one exchange at a time"
+        self.sent_seconds = self._now()
+        work = self._exchange(address, request, some, published, deadline_seconds)
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    async def _exchange(
+        self,
+        address: str,
+        request: ExchangeRequest,
+        some: tuple[Order, ...],
+        published: tuple[Partition, ...] | None,
+        deadline_seconds: float,
+    ) -> None:
+        sent = self.sent_seconds
+        try:
+            reply = await self._members.exchange(address, request, deadline_seconds)
+            self._answer = Answer(self._index, sent, some, published, reply)
+        except SteleError as error:
+            self._answer = Answer(self._index, sent, some, None, None, str(error))
+        finally:
+            self._task = None
+            self._wake()
+
+    def take(self) -> Answer | None:
+        """The answer that arrived since the last call."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

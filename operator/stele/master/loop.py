@@ -1,0 +1,281 @@
+"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken (30-master.md, "The loop").
+
+Commit first, command second: what is decided is stored by compare-and-set before anything is sent that rests on it.
+Any surprise while storing ends the reign: the memory is dropped and the table is taken over anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from stele.core.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.master import decide, publication, stored
+from stele.core.orders import Order
+from stele.core.reign import Decision, EnsureMember, Observation, State
+from stele.core.table import Member, Partition, stamp_of
+from stele.master.channel import Channel
+from stele.master.ports import Copier, Members, TableStore, World
+from stele.master.speech import request_of
+from stele.wire.table_text import Head, shard_of, shard_range
+
+log = logging.getLogger(__name__)
+
+
+class Deposed(SteleError):
+    """Another master wrote a higher epoch into the table: this process has to end."""
+
+    code_default = "DEPOSED"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: between ticks while something is under way, between heartbeats, of one exchange, of status writes."""
+
+    busy: float = 0.03
+    idle: float = 1.0
+    exchange: float = 5.0
+    gather: float = 0.02
+    report: float = 1.0
+    objects: float = 1.0
+    restart: float = 1.0
+
+
+class ClusterLoop:
+    """`tick` is one round; `run` repeats it. `wake` may be called from anywhere in the event loop."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        members: Members,
+        world: World,
+        copier: Copier,
+        now: Callable[[], float],
+        pace: Pace = Pace(),
+    ) -> None:
+        self._store, self._members, self._world, self._copier = store, members, world, copier
+        self._now, self._pace = now, pace
+        self._woken = asyncio.Event()
+        self._channels: dict[MemberIndex, Channel] = {}
+        self._head: Head | None = None
+        self._shown_seconds = float("-inf")
+        self._shared_seconds = float("-inf")
+        self._made_seconds: dict[object, float] = {}
+        self._epoch_above = 0
+        self.state: State | None = None
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled; raises Deposed when another master reigns."""
+        while True:
+            try:
+                busy = await self.tick()
+            except (Conflict, Uncertain, Unavailable, Stale) as error:
+                log.warning("the reign ends and begins anew: %s", error)
+                await self.end_reign()
+                await asyncio.sleep(self._pace.restart)
+                continue
+            await self._sleep(self._pace.busy if busy else self._heartbeat())
+
+    def _heartbeat(self) -> float:
+        return min(self._pace.idle, self._world.wishes().timing.heartbeat)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until something happened or the time is over; answers that follow each other closely are taken together."""
+        try:
+            await asyncio.wait_for(self._woken.wait(), seconds)
+            if any(not channel.free for channel in self._channels.values()):
+                await asyncio.sleep(min(self._pace.gather, seconds))
+        except TimeoutError:
+            pass
+        self._woken.clear()
+
+    async def end_reign(self) -> None:
+        """Drop everything that was remembered; raises Deposed when the table has a higher epoch than ours."""
+        ours = 0 if self.state is None else self.state.epoch
+        self.state, self._head = None, None
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+        try:
+            stored_epoch = await self._store.epoch()
+        except Unavailable:
+            return
+        if ours and stored_epoch > ours:
+            raise Deposed(f"the table has epoch {stored_epoch}, ours was {ours}")
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+        await self._copier.close()
+
+    async def tick(self) -> bool:
+        """One round; whether something is under way."""
+        state = self.state or await self._begin()
+        now = self._now()
+        observed = Observation(
+            now,
+            self._world.wishes(),
+            self._world.seen(),
+            tuple(answer for channel in self._channels.values() if (answer := channel.take()) is not None),
+            self._copier.jobs(),
+            self._copier.problem(),
+            self._world.cancelled_plan(state),
+        )
+        decision = decide(state, observed)
+        self._check_epoch(state)
+        changed = await self._commit(state, decision, now)
+        self._exchange(state, observed, decision.orders, busy=decision.busy)
+        self._copier.want(decision.jobs, state)
+        await self._act(decision, now)
+        await self._report(state, decision, now)
+        return decision.busy or changed
+
+    async def _begin(self) -> State:
+        wishes = self._world.wishes()
+        partitions = self._world.partitions()
+        fresh = Head(0, "Active", partitions, wishes.replicas, 0, 0, stamp_of([0] * partitions), 0, ())
+        reigned = await self._store.take_over(fresh, self._epoch_above)
+        self._head = head = reigned.head
+        log.info("reigns with epoch %d over %d members", head.epoch, len(head.members))
+        self.state = State(
+            head.epoch, reigned.table, head.member_list_version, head.next_member_index, self._now()
+        )
+        return self.state
+
+    def _check_epoch(self, state: State) -> None:
+        """A member that saw a higher epoch than ours obeys nobody below it: take over with a higher one."""
+        refused = max((contact.refused_epoch for contact in state.contacts.values()), default=0)
+        if refused > state.epoch:
+            self._epoch_above = refused
+            raise Stale(f"a member has seen epoch {refused}, ours is {state.epoch}", "STALE_EPOCH")
+
+    async def _commit(self, state: State, decision: Decision, now: float) -> bool:
+        """Store the dictionary, then the rows: one PUT for each shard that changes."""
+        assert self._head is not None
+        rows = dict(decision.rows)
+        members = decision.dictionary
+        if members is not None or decision.next_index != self._head.next_member_index:
+            version = self._head.member_list_version + (members is not None)
+            known = state.table.members if members is None else members
+            await self._write_head(
+                state, members=tuple(known.values()), next_index=decision.next_index, version=version
+            )
+        for number, partitions in self._shards(state, rows).items():
+            await self._store.write_shard(number, partitions)
+        stored(state, rows, members, now)
+        return bool(rows) or members is not None
+
+    async def _write_head(
+        self, state: State, members: tuple[Member, ...], next_index: int, version: int
+    ) -> None:
+        assert self._head is not None
+        wishes = self._world.wishes()
+        head = replace(
+            self._head,
+            state=wishes.state,
+            replicas=wishes.replicas,
+            members=members,
+            next_member_index=next_index,
+            member_list_version=version,
+            stamp=state.stamp.value,
+            version_sum=sum(row.version for row in state.table.partitions),
+        )
+        if head != self._head:
+            await self._store.write_head(head)
+            self._head = head
+
+    def _shards(self, state: State, rows: dict[PartitionId, Partition]) -> dict[int, tuple[Partition, ...]]:
+        total = len(state.table.partitions)
+        numbers = sorted({shard_of(partition) for partition in rows})
+        return {
+            number: tuple(rows.get(each, state.table.partitions[each]) for each in shard_range(number, total))
+            for number in numbers
+        }
+
+    def _exchange(
+        self,
+        state: State,
+        observed: Observation,
+        some: Mapping[MemberIndex, tuple[Order, ...]],
+        *,
+        busy: bool,
+    ) -> None:
+        """Send to every member whose channel is free and that has something to hear or to tell."""
+        for index in self._channels.keys() - state.contacts.keys():
+            self._channels.pop(index)
+        for index, contact in state.contacts.items():
+            pod = contact.seen.pod if contact.seen is not None else None
+            member = state.table.members.get(index)
+            address = pod.address if pod is not None else member.address if member is not None else ""
+            channel = self._channels.get(index)
+            if channel is None:
+                channel = self._channels[index] = Channel(index, self._members, self._now, self.wake)
+            if not address or not channel.free:
+                continue
+            what = publication(state, index)
+            orders: tuple[Order, ...] = some.get(index, ())
+            due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
+            if not (due or what.rows or what.members or orders):
+                continue
+            request = request_of(
+                state,
+                index,
+                what,
+                orders,
+                cluster=self._world.cluster_uid,
+                replicas=observed.wishes.replicas,
+                cluster_state=observed.wishes.state,
+            )
+            channel.send(address, request, orders, what.table, self._pace.exchange)
+
+    def _interval(self, observed: Observation, busy: bool) -> float:
+        """Between two exchanges with one member that has nothing to be told."""
+        return self._pace.busy if busy else observed.wishes.timing.heartbeat / 2
+
+    async def _act(self, decision: Decision, now: float) -> None:
+        """Make and remove objects; one that fails is tried again, and holds nobody else up."""
+        if now - self._shared_seconds > self._pace.objects:
+            self._shared_seconds = now
+            await self._try(self._world.ensure_shared(), "shared objects")
+        for intent in decision.intents:
+            if now - self._made_seconds.get(intent, float("-inf")) < self._pace.objects:
+                continue
+            self._made_seconds[intent] = now
+            if isinstance(intent, EnsureMember):
+                await self._try(self._world.ensure_member(intent.index), f"member {intent.index}")
+            else:
+                await self._try(self._world.remove_member(intent.index), f"removal of {intent.index}")
+
+    async def _try(self, work: Awaitable[None], what: str) -> None:
+        try:
+            await work
+        except SteleError as error:
+            log.warning("%s: %s", what, error)
+
+    async def _report(self, state: State, decision: Decision, now: float) -> None:
+        """Events at once, status at most once per `report` seconds: it never slows migrations down."""
+        if decision.happenings:
+            for each in decision.happenings:
+                log.log(
+                    logging.WARNING if each.warning else logging.INFO, "%s: %s", each.reason, each.message
+                )
+            await self._try(self._world.tell(decision.happenings), "events")
+        if now - self._shown_seconds >= self._pace.report:
+            self._shown_seconds = now
+            assert self._head is not None
+            await self._refresh_head(state)
+            await self._try(self._world.show(state, now), "status")
+
+    async def _refresh_head(self, state: State) -> None:
+        """The head's stamp follows the shards when nothing else wrote it."""
+        assert self._head is not None
+        await self._write_head(
+            state,
+            members=self._head.members,
+            next_index=self._head.next_member_index,
+            version=self._head.member_list_version,
+        )

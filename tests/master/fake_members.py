@@ -1,0 +1,376 @@
+"""Members in memory that answer exchanges as docs/protocol.md says, with a log of acknowledged writes.
+
+Data is a list of write ids per tablet, so that a lost write is a missing id. Nothing here knows the master.
+"""
+
+from dataclasses import dataclass, field
+
+from stele.core.errors import Unavailable
+from stele.core.table import stamp_of
+from stele.wire import messages as wire
+from stele.wire.messages import ExchangeReply, ExchangeRequest, OpId, Result, Row
+
+
+@dataclass
+class Tablet:
+    state: str = "READY"
+    generation: int = 1
+    data: list[int] = field(default_factory=list)
+    promised: int = 0
+    term: int = 0
+
+    @property
+    def last(self) -> OpId:
+        return OpId(self.term, len(self.data))
+
+
+@dataclass
+class Learner:
+    id: str
+    destination: int
+    state: str = "PROBING"
+    handed_over: bool = False
+
+
+@dataclass
+class Copy:
+    id: str
+    base: int
+    state: str = "STARTED"
+    was_ready: bool = False
+
+
+class FakeMember:
+    """One member; `alive` is its process, `uuid` and what is below `disk` survive a restart."""
+
+    def __init__(self, net: "FakeNet", address: str, uuid: str, cluster: str) -> None:
+        self.net, self.address, self.uuid, self.cluster = net, address, uuid, cluster
+        self.alive = True
+        self.incarnation = 1
+        self.epoch = 0
+        self.index = -1
+        self.members: tuple[wire.MemberInfo, ...] = ()
+        self.member_list_version = -1
+        self.rows: dict[int, Row] = {}
+        self.partitions = 0
+        self.accepted: dict[int, Row] = {}
+        self.tablets: dict[int, Tablet] = {}
+        self.learners: dict[int, Learner] = {}
+        self.copies: dict[int, Copy] = {}
+        self.sessions: dict[str, dict[int, list[int]]] = {}
+        self.fetches: dict[str, wire.FetchReport] = {}
+        self.staged: dict[str, dict[int, list[int]]] = {}
+        self.frozen: dict[int, str] = {}
+
+    def restart(self) -> None:
+        """The process comes back on the same volume; half received copies are gone."""
+        self.alive = True
+        self.incarnation += 1
+        self.learners = {p: each for p, each in self.learners.items() if each.state == "IN_SYNC"}
+        for number, copy in self.copies.items():
+            if copy.state not in ("INGESTED", "ACCEPTED") and not copy.was_ready:
+                self.tablets[number].state = "DELETED"
+        self.copies = {p: each for p, each in self.copies.items() if each.state == "ACCEPTED"}
+        self.sessions, self.fetches, self.staged = {}, {}, {}
+
+    def row(self, number: int) -> Row:
+        return self.rows.get(number, Row(number, 0, ()))
+
+    # -- data plane
+
+    def owns(self, number: int) -> bool:
+        row = self.row(number)
+        return bool(row.replicas) and row.replicas[0] == self.index
+
+    def write(self, number: int, value: int) -> bool:
+        """Whether the write was acknowledged: every in-sync replica appended it."""
+        if not self.alive or not self.owns(number) or number in self.frozen:
+            return False
+        row, mine = self.row(number), self.tablets.get(number)
+        if mine is None or mine.promised > row.version:
+            return False
+        waited = {each for each in row.replicas if each is not None} - {self.index}
+        learner = self.learners.get(number)
+        if learner is not None and learner.state == "IN_SYNC":
+            waited.add(learner.destination)
+        others = [self.net.by_index(self, each) for each in waited]
+        if any(each is None or not each.takes(number, row.version) for each in others):
+            return False
+        for each in (self, *others):
+            assert each is not None
+            each.tablets[number].data = sorted({*each.tablets[number].data, *mine.data, value})
+            each.tablets[number].term = row.version
+        return True
+
+    def takes(self, number: int, version: int) -> bool:
+        tablet = self.tablets.get(number)
+        return (
+            self.alive
+            and tablet is not None
+            and tablet.state != "DELETED"
+            and tablet.promised <= version
+            and self.row(number).version <= version
+        )
+
+    # -- exchanges
+
+    def exchange(self, request: ExchangeRequest) -> ExchangeReply:
+        code = self._check(request)
+        if code:
+            return self._reply(code)
+        if not request.recipient:
+            return self._reply("OK")
+        self.epoch, self.index = request.epoch, request.self_index
+        self.partitions = request.partitions
+        if request.members:
+            self.members, self.member_list_version = request.members, request.member_list_version
+        for row in request.rows:
+            self._adopt(row)
+        results = tuple(self._run(command) for command in request.commands)
+        self._probe()
+        return self._reply("OK", results, want=request.want_tablets)
+
+    def _check(self, request: ExchangeRequest) -> str:
+        if request.cluster != self.cluster:
+            return "WRONG_CLUSTER"
+        if request.recipient and request.recipient != self.uuid:
+            return "WRONG_MEMBER"
+        return "STALE_EPOCH" if request.epoch < self.epoch else ""
+
+    def _adopt(self, row: Row) -> None:
+        before = self.row(row.partition)
+        if row.version < before.version:
+            return
+        assert row.version > before.version or row.replicas == before.replicas, "two rows with one version"
+        self.rows[row.partition] = row
+        accepted = self.accepted.get(row.partition)
+        if accepted is not None and accepted.version <= row.version:
+            del self.accepted[row.partition]
+        if row.version > before.version:
+            self.learners.pop(row.partition, None)
+            self.frozen.pop(row.partition, None)
+            copy = self.copies.get(row.partition)
+            if copy is not None and self.index in row.replicas:
+                del self.copies[row.partition]
+        if self.index in row.replicas and row.version == 1:
+            self.tablets.setdefault(row.partition, Tablet())
+        if self.owns(row.partition):
+            self._establish(row)
+
+    def _establish(self, row: Row) -> None:
+        """Take over what the others of the row have; here all writes are held by all of them."""
+        mine = self.tablets[row.partition]
+        assert mine.state == "READY", f"{self.address} owns {row} without its data"
+
+    def _run(self, command: wire.Command) -> Result:
+        method = getattr(self, "_" + type(command).__name__)
+        result: Result = method(command)
+        return result
+
+    def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
+        copy = self.copies.get(c.partition)
+        if copy is not None:
+            if copy.id == c.id:
+                return Result(generation=self.tablets[c.partition].generation)
+            return Result("MIGRATION_ACTIVE", copy.id)
+        if self.row(c.partition).version != c.base:
+            return Result("STALE_VERSION", f"{self.row(c.partition)}")
+        tablet = self.tablets.setdefault(c.partition, Tablet("DELETED", 0))
+        ready = tablet.state == "READY"
+        if not ready:
+            tablet.state, tablet.data, tablet.generation = "COPYING", [], tablet.generation + 1
+        self.copies[c.partition] = Copy(c.id, c.base, was_ready=ready)
+        return Result(generation=tablet.generation)
+
+    def _AddLearner(self, c: wire.AddLearner) -> Result:  # noqa: N802
+        learner = self.learners.get(c.partition)
+        if learner is not None:
+            return Result() if learner.id == c.id else Result("MIGRATION_ACTIVE")
+        if not self.owns(c.partition):
+            return Result("NOT_OWNER")
+        if self.row(c.partition).version != c.base:
+            return Result("STALE_VERSION")
+        inside = c.destination in self.row(c.partition).replicas
+        self.learners[c.partition] = Learner(c.id, c.destination, "IN_SYNC" if inside else "PROBING")
+        return Result()
+
+    def _OpenSession(self, c: wire.OpenSession) -> Result:  # noqa: N802
+        snapshot = self.sessions.setdefault(c.session, {p: list(self.tablets[p].data) for p in c.partitions})
+        tablets = tuple(
+            wire.SessionTablet(p, self.tablets[p].generation, OpId(1, len(data)), 100 * len(data))
+            for p, data in snapshot.items()
+        )
+        return Result(session=wire.SessionInfo(c.session, "token", tablets))
+
+    def _CloseSession(self, c: wire.CloseSession) -> Result:  # noqa: N802
+        for each in (self.sessions, self.fetches, self.staged):
+            each.pop(c.session, None)
+        return Result()
+
+    def _FetchDirect(self, c: wire.FetchDirect) -> Result:  # noqa: N802
+        self.stage(c.session, c.source, [item.partition for item in c.items])
+        bytes_ = sum(item.bytes for item in c.items)
+        self.fetches[c.session] = wire.FetchReport(c.session, "DONE", bytes_)
+        return Result()
+
+    def stage(self, session: str, source: int, partitions: list[int]) -> bool:
+        """What a copy engine does: the snapshot's data comes into staging."""
+        other = self.net.by_index(self, source)
+        if other is None or session not in other.sessions:
+            return False
+        self.staged[session] = {p: list(other.sessions[session][p]) for p in partitions}
+        return True
+
+    def _Ingest(self, c: wire.Ingest) -> Result:  # noqa: N802
+        staged = self.staged.get(c.session)
+        if staged is None:
+            return Result("ILLEGAL_STATE", "nothing is staged")
+        for number in c.partitions:
+            tablet, copy = self.tablets[number], self.copies.get(number)
+            if copy is None or copy.state == "INGESTED":
+                continue
+            tablet.data, tablet.state = sorted({*tablet.data, *staged[number]}), "READY"
+            copy.state = "INGESTED"
+        return Result()
+
+    def _HandOver(self, c: wire.HandOver) -> Result:  # noqa: N802
+        learner = self.learners.get(c.partition)
+        if learner is None or learner.id != c.id or learner.state != "IN_SYNC":
+            return Result("ILLEGAL_STATE", "no such learner in sync")
+        self.frozen[c.partition] = c.id
+        return Result(last=self.tablets[c.partition].last)
+
+    def _Accept(self, c: wire.Accept) -> Result:  # noqa: N802
+        number = c.row.partition
+        tablet = self.tablets.get(number)
+        if tablet is None or tablet.state != "READY":
+            return Result("ILLEGAL_STATE", "no data")
+        if c.row.version <= self.row(number).version:
+            same = c.row == self.row(number)
+            return Result() if same else Result("STALE_VERSION")
+        before = self.accepted.get(number)
+        assert before is None or before.version != c.row.version or before == c.row, "two accepted rows"
+        self.accepted[number] = c.row
+        if number in self.copies:
+            self.copies[number].state = "ACCEPTED"
+        self.net.note_row(c.row)
+        return Result()
+
+    def _Abort(self, c: wire.Abort) -> Result:  # noqa: N802
+        learner, copy = self.learners.get(c.partition), self.copies.get(c.partition)
+        if learner is not None and learner.id == c.id:
+            del self.learners[c.partition]
+        if self.frozen.get(c.partition) == c.id:
+            del self.frozen[c.partition]
+        if copy is not None and copy.id == c.id:
+            del self.copies[c.partition]
+            if not copy.was_ready and self.index not in self.row(c.partition).replicas:
+                self.tablets[c.partition].state, self.tablets[c.partition].data = "DELETED", []
+        return Result()
+
+    def _Fence(self, c: wire.Fence) -> Result:  # noqa: N802
+        tablet = self.tablets.get(c.partition)
+        if tablet is None or tablet.state != "READY":
+            return Result("ILLEGAL_STATE", "no data")
+        if c.term < tablet.promised:
+            return Result("STALE_TERM")
+        tablet.promised = c.term
+        if not c.owner_dead and self.net.lease_runs(self, self.row(c.partition)):
+            return Result("WAIT", wait_ms=200)
+        return Result(last=tablet.last)
+
+    def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802
+        row = self.row(c.partition)
+        if row.version < c.version or self.index in row.replicas:
+            return Result("STALE_VERSION")
+        tablet = self.tablets.get(c.partition)
+        if tablet is not None:
+            tablet.state, tablet.data = "DELETED", []
+        return Result()
+
+    def _probe(self) -> None:
+        """The owner's streams move on: a learner that has everything is waited for from then on."""
+        for number, learner in list(self.learners.items()):
+            if not self.owns(number):
+                del self.learners[number]
+                continue
+            other = self.net.by_index(self, learner.destination)
+            if other is None or not other.alive:
+                continue
+            theirs, mine = other.tablets.get(number), self.tablets[number]
+            if theirs is None or theirs.state == "DELETED":
+                continue
+            if theirs.state == "COPYING":
+                learner.state = "NEEDS_COPY"
+            elif learner.state in ("PROBING", "NEEDS_COPY"):
+                learner.state = "STREAMING"
+            elif learner.state == "STREAMING":
+                theirs.data = sorted({*theirs.data, *mine.data})
+                learner.state = "IN_SYNC"
+
+    def _reply(self, code: str, results: tuple[Result, ...] = (), want: bool = False) -> ExchangeReply:
+        versions = [self.row(p).version for p in range(self.partitions)]
+        return ExchangeReply(
+            code,
+            "",
+            self.uuid,
+            self.cluster,
+            self.incarnation,
+            self.epoch,
+            stamp_of(versions),
+            self.member_list_version,
+            results,
+            rows=tuple(self.rows.values()) if want else (),
+            tablets=tuple(
+                wire.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
+                for p, t in self.tablets.items()
+            ),
+            accepted=tuple(self.accepted.values()),
+            learners=tuple(
+                wire.LearnerReport(each.id, p, each.destination, each.state, 0)  # type: ignore[arg-type]
+                for p, each in self.learners.items()
+            ),
+            copies=tuple(
+                wire.CopyReport(each.id, p, each.base, each.state, self.tablets[p].generation)  # type: ignore[arg-type]
+                for p, each in self.copies.items()
+            ),
+            fetches=tuple(self.fetches.values()),
+        )
+
+
+class FakeNet:
+    """All members of one cluster by address; implements the port `Members`."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, FakeMember] = {}
+        self.versions: dict[tuple[int, int], tuple[int | None, ...]] = {}
+        self.exchanges = 0
+
+    def by_index(self, asking: FakeMember, index: int) -> FakeMember | None:
+        info = next((each for each in asking.members if each.index == index), None)
+        found = None if info is None else self.members.get(info.address)
+        return found if found is not None and info is not None and found.uuid == info.uuid else None
+
+    def lease_runs(self, asking: FakeMember, row: Row) -> bool:
+        owner = (
+            self.by_index(asking, row.replicas[0]) if row.replicas and row.replicas[0] is not None else None
+        )
+        return owner is not None and owner.alive and owner is not asking
+
+    def note_row(self, row: Row) -> None:
+        """Never two different rows with one version."""
+        known = self.versions.setdefault((row.partition, row.version), row.replicas)
+        assert known == row.replicas, (
+            f"partition {row.partition} version {row.version}: {known}, {row.replicas}"
+        )
+
+    async def exchange(
+        self, address: str, request: ExchangeRequest, deadline_seconds: float
+    ) -> ExchangeReply:
+        self.exchanges += 1
+        member = self.members.get(address)
+        if member is None or not member.alive:
+            raise Unavailable(f"{address} is not there")
+        for row in request.rows:
+            self.note_row(row)
+        return member.exchange(wire.decode_request(wire.encode(request)))

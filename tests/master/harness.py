@@ -1,0 +1,296 @@
+"""A cluster in memory: table store, members, pods, and masters that may die at any write or exchange."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
+from stele.core.ids import MemberIndex
+from stele.core.membership import PodFacts, Seen, Timing
+from stele.core.reign import Happening, State, Wishes
+from stele.core.table import Partition, PartitionTable
+from stele.core.waves import Job, Wave
+from stele.master.loop import ClusterLoop, Pace
+from stele.wire.messages import ExchangeReply, ExchangeRequest
+from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
+from tests.master.fake_members import FakeMember, FakeNet, Tablet
+
+CLUSTER = "cluster-uid"
+TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
+
+
+class Crash(Exception):
+    """The master's process dies here."""
+
+
+class Fuse:
+    """Counts down over all writes and exchanges of one master; at zero the master dies, before or after it."""
+
+    def __init__(self, at: int | None = None, after: bool = False) -> None:
+        self.left, self.after, self.count = at, after, 0
+
+    def burn(self, *, done: bool) -> None:
+        if done == self.after and self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Crash
+        self.count += done
+
+
+@dataclass
+class Pod:
+    uid: str
+    address: str
+    process: int = 1
+    ended: bool = False
+
+
+@dataclass
+class FakeWorld:
+    """Kubernetes with a kubelet that starts every pod at once."""
+
+    net: FakeNet
+    wanted: Wishes
+    number: int
+    members: dict[MemberIndex, bool] = field(default_factory=dict)
+    pods: dict[MemberIndex, Pod] = field(default_factory=dict)
+    volumes: dict[MemberIndex, FakeMember] = field(default_factory=dict)
+    events: list[Happening] = field(default_factory=list)
+    drained: set[MemberIndex] = field(default_factory=set)
+    addresses: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    cancelled: int = 0
+
+    @property
+    def cluster_uid(self) -> str:
+        return CLUSTER
+
+    def wishes(self) -> Wishes:
+        return self.wanted
+
+    def partitions(self) -> int:
+        return self.number
+
+    def seen(self) -> tuple[Seen, ...]:
+        return tuple(
+            Seen(index, f"demo-{index}", drain=index in self.drained, pod=self._pod(index))
+            for index in sorted(self.members)
+        )
+
+    def _pod(self, index: MemberIndex) -> PodFacts | None:
+        pod = self.pods.get(index)
+        return None if pod is None else PodFacts(pod.uid, pod.address, str(pod.process), pod.ended)
+
+    def cancelled_plan(self, state: State) -> int:
+        return self.cancelled
+
+    async def ensure_member(self, index: MemberIndex) -> None:
+        self.members[index] = True
+        if index not in self.pods:
+            self.start_pod(index)
+
+    def start_pod(self, index: MemberIndex) -> None:
+        address = f"10.0.0.{next(self.addresses)}"
+        self.pods[index] = Pod(f"pod-{address}", address)
+        member = self.volumes.get(index)
+        if member is None:
+            member = self.volumes[index] = FakeMember(self.net, address, f"uuid-{address}", CLUSTER)
+        else:
+            member.restart()
+        member.address = address
+        self.net.members[address] = member
+
+    async def remove_member(self, index: MemberIndex) -> None:
+        self.members.pop(index, None)
+        pod = self.pods.pop(index, None)
+        if pod is not None:
+            self.net.members.pop(pod.address).alive = False
+
+    async def ensure_shared(self) -> None:
+        return
+
+    async def tell(self, happenings: Sequence[Happening]) -> None:
+        self.events.extend(happenings)
+
+    async def show(self, state: State, now: float) -> None:
+        return
+
+
+class NoCopier:
+    def problem(self) -> str:
+        return "there is none"
+
+    def want(self, waves: Sequence[Wave], state: State) -> None:
+        assert not waves
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {}
+
+    async def close(self) -> None:
+        return
+
+
+class FusedStore(MemoryTableStore):
+    """Dies before or after a write; notes every row that was ever stored."""
+
+    def __init__(self, shared: StoredObjects, fuse: Fuse, harness: "Harness") -> None:
+        super().__init__(shared)
+        self._fuse, self._harness = fuse, harness
+
+    def _put(self, name: str, data: dict[str, str]) -> None:
+        self._fuse.burn(done=False)
+        super()._put(name, data)
+        self._harness.check_stored()
+        self._fuse.burn(done=True)
+
+
+class FusedMembers:
+    def __init__(self, net: FakeNet, fuse: Fuse) -> None:
+        self._net, self._fuse = net, fuse
+        self.crashed = False
+
+    async def exchange(
+        self, address: str, request: ExchangeRequest, deadline_seconds: float
+    ) -> ExchangeReply:
+        try:
+            self._fuse.burn(done=False)
+            reply = await self._net.exchange(address, request, deadline_seconds)
+            self._fuse.burn(done=True)
+        except Crash:
+            self.crashed = True
+            await asyncio.sleep(3600)
+        return reply
+
+
+class Harness:
+    """Runs ticks by hand on a clock of its own; writes go on all the time and are checked."""
+
+    def __init__(self, members: int = 3, partitions: int = 8, replicas: int = 2, **wishes: object) -> None:
+        self.net = FakeNet()
+        self.world = FakeWorld(self.net, Wishes(members, replicas, TIMING, **wishes), partitions)  # type: ignore[arg-type]
+        self.shared = StoredObjects()
+        self.clock = 1000.0
+        self.written: dict[int, set[int]] = {}
+        self.values = itertools.count(1)
+        self.fuse = Fuse()
+        self.last: tuple[Partition, ...] = ()
+        self.masters = 0
+        self.start_master()
+
+    def start_master(self, fuse: Fuse | None = None, copier: object = None) -> None:
+        """A fresh process: nothing is known but what is stored and what members answer."""
+        self.fuse = fuse or Fuse()
+        self.masters += 1
+        store = FusedStore(self.shared, self.fuse, self)
+        self.members = FusedMembers(self.net, self.fuse)
+        self.loop = ClusterLoop(
+            store,
+            self.members,
+            self.world,
+            copier or NoCopier(),  # type: ignore[arg-type]
+            lambda: self.clock,
+            Pace(busy=0.0, exchange=5.0),
+        )
+
+    def rewish(self, **changes: object) -> None:
+        fields = {name: getattr(self.world.wanted, name) for name in self.world.wanted.__dataclass_fields__}
+        self.world.wanted = Wishes(**(fields | changes))  # type: ignore[arg-type]
+
+    # -- reading what is stored
+
+    def table(self) -> PartitionTable:
+        head = self.head()
+        rows = [
+            row
+            for number in range(shard_count(head.partitions))
+            for row in decode_shard(self.shared.objects[f"shard-{number}"][1], number, head.partitions).rows
+        ]
+        return PartitionTable(tuple(rows), {member.index: member for member in head.members})
+
+    def head(self) -> Head:
+        return decode_head(self.shared.objects["head"][1])
+
+    def check_stored(self) -> None:
+        """After each write of the table: versions grow, one row per version, and no acknowledged write is lost."""
+        if "head" not in self.shared.objects or "shard-0" not in self.shared.objects:
+            return
+        rows = self.table().partitions
+        for number, row in enumerate(rows):
+            if row.version:
+                from stele.master.speech import row_of
+
+                self.net.note_row(row_of(number, row))
+            if number < len(self.last):
+                assert row.version >= self.last[number].version
+        self.last = rows
+
+    def check_data(self) -> None:
+        """Every acknowledged write is on every member of the stored row."""
+        for number, row in enumerate(self.table().partitions):
+            for index in row.members:
+                tablet = self.world.volumes[index].tablets.get(number, Tablet())
+                missing = self.written.get(number, set()) - set(tablet.data)
+                assert not missing, f"partition {number}: member {index} of {row} lacks {missing}"
+
+    # -- running
+
+    def write(self) -> None:
+        for number in range(self.world.number):
+            for member in list(self.net.members.values()):
+                value = next(self.values)
+                if member.owns(number) and member.write(number, value):
+                    self.written.setdefault(number, set()).add(value)
+
+    async def tick(self, seconds: float = 0.05) -> bool:
+        """One round of the master and of its exchanges; raises Crash when the fuse ended."""
+        busy = await self.loop.tick()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        if self.members.crashed:
+            raise Crash
+        self.clock += seconds
+        self.write()
+        return busy
+
+    async def settle(self, ticks: int = 400, quiet: int = 8) -> int:
+        """Tick until nothing happened for some time; fails when that does not come."""
+        still = 0
+        for count in range(ticks):
+            busy = await self.tick(0.05 if still == 0 else 0.6)
+            still = 0 if busy else still + 1
+            if still >= quiet:
+                self.check_data()
+                return count
+        state = self.loop.state
+        raise AssertionError(f"still busy after {ticks} ticks: {state}")
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Owned partitions and replicas of each member in the table."""
+        rows = self.table().partitions
+        return {
+            index: (
+                sum(row.owner == index for row in rows),
+                sum(index in row.members for row in rows),
+            )
+            for index in self.table().members
+        }
+
+    def kill(self, index: int) -> None:
+        """SIGKILL: the process is gone, Kubernetes tells of it at once."""
+        pod = self.world.pods[index]
+        pod.ended = True
+        self.world.volumes[index].alive = False
+
+    def revive(self, index: int) -> None:
+        pod = self.world.pods[index]
+        pod.ended, pod.process = False, pod.process + 1
+        self.world.volumes[index].restart()
+
+    def wipe(self, index: int) -> None:
+        """The volume comes back empty: another identity in the same pod."""
+        pod = self.world.pods[index]
+        pod.process += 1
+        member = FakeMember(self.net, pod.address, f"uuid-new-{pod.address}", CLUSTER)
+        self.world.volumes[index].alive = False
+        self.world.volumes[index] = member
+        self.net.members[pod.address] = member

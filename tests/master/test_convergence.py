@@ -1,0 +1,121 @@
+"""The master's loop with members in memory: it converges, and loses nothing on the way."""
+
+from tests.master.harness import Harness
+
+
+def balanced(harness: Harness, members: int, replicas: int) -> None:
+    counts = harness.counts()
+    assert len(counts) == members
+    total = harness.world.number
+    for index, (owned, held) in counts.items():
+        assert abs(owned - total / members) < 1.01, (index, counts)
+        assert abs(held - total * replicas / members) < 2.01, (index, counts)
+    for row in harness.table().partitions:
+        assert len(row.members) == min(replicas, members)
+
+
+async def test_a_cluster_forms_and_every_partition_has_its_copies() -> None:
+    harness = Harness(members=3, partitions=8)
+    await harness.settle()
+    balanced(harness, 3, 2)
+    assert all(row.version == 1 for row in harness.table().partitions)
+    assert harness.written.keys() == set(range(8))
+
+
+async def test_a_new_member_gets_its_share() -> None:
+    harness = Harness(members=3, partitions=12)
+    await harness.settle()
+    harness.rewish(members=4)
+    await harness.settle()
+    balanced(harness, 4, 2)
+
+
+async def test_a_member_that_is_too_many_is_emptied_before_it_goes() -> None:
+    harness = Harness(members=4, partitions=12)
+    await harness.settle()
+    harness.rewish(members=3)
+    await harness.settle()
+    balanced(harness, 3, 2)
+    assert sorted(harness.world.pods) == [0, 1, 2]
+    assert harness.head().next_member_index == 4
+
+
+async def test_a_changed_mind_in_the_middle_of_a_scale_down_keeps_the_member() -> None:
+    harness = Harness(members=4, partitions=24, parallel_per_member=2)
+    await harness.settle()
+    harness.rewish(members=3)
+    for _ in range(12):
+        await harness.tick()
+    assert any(3 in row.members for row in harness.table().partitions)
+    harness.rewish(members=4)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert sorted(harness.world.pods) == [0, 1, 2, 3]
+
+
+async def test_a_killed_owner_is_replaced_at_once_and_rejoins() -> None:
+    harness = Harness(members=3, partitions=9)
+    await harness.settle()
+    harness.kill(0)
+    for _ in range(12):
+        await harness.tick()
+    assert all(0 not in row.members for row in harness.table().partitions)
+    before = {number: len(values) for number, values in harness.written.items()}
+    await harness.tick()
+    assert all(len(harness.written[number]) > before[number] for number in before)
+    harness.revive(0)
+    await harness.settle()
+    balanced(harness, 3, 2)
+
+
+async def test_a_lost_member_s_place_is_kept_for_the_grace_period_only() -> None:
+    harness = Harness(members=3, partitions=9)
+    await harness.settle()
+    harness.kill(2)
+    for _ in range(40):
+        await harness.tick()
+    assert any(len(row.members) == 1 for row in harness.table().partitions)
+    harness.clock += 30
+    await harness.settle()
+    assert all(len(row.members) == 2 for row in harness.table().partitions)
+
+
+async def test_a_wiped_member_is_another_member() -> None:
+    harness = Harness(members=3, partitions=9)
+    await harness.settle()
+    harness.wipe(1)
+    await harness.settle()
+    assert sorted(harness.table().members) == [0, 2, 3]
+    balanced(harness, 3, 2)
+
+
+async def test_all_replicas_lost_waits_for_the_volumes() -> None:
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    harness.kill(0)
+    harness.kill(1)
+    for _ in range(30):
+        await harness.tick()
+    assert any(each.reason == "DataLoss" for each in harness.world.events)
+    harness.revive(0)
+    harness.revive(1)
+    await harness.settle()
+    balanced(harness, 3, 2)
+    assert any(each.reason == "DataBack" for each in harness.world.events)
+
+
+async def test_more_replicas_than_members_fills_what_can_be_filled() -> None:
+    harness = Harness(members=2, partitions=4, replicas=3)
+    await harness.settle()
+    assert all(len(row.members) == 2 for row in harness.table().partitions)
+    harness.rewish(members=3)
+    await harness.settle()
+    assert all(len(row.members) == 3 for row in harness.table().partitions)
+
+
+async def test_fewer_replicas_are_taken_away() -> None:
+    harness = Harness(members=3, partitions=6, replicas=3)
+    await harness.settle()
+    harness.rewish(replicas=2)
+    await harness.settle()
+    balanced(harness, 3, 2)
