@@ -227,7 +227,8 @@ def _load(image: str, identity: str, nodes: list[str]) -> None:
         if alias != image:
             run(_ctr(node, "images", "tag", "--force", image, alias), _log(), env=env())
         # The label belongs to the image in the node: when the kubelet drops the image, the label goes too.
-        run(_ctr(node, "images", "label", image, f"{_IMAGE_LABEL}={identity}"), _log(), env=env())
+        for name in {image, alias}:
+            run(_ctr(node, "images", "label", name, f"{_IMAGE_LABEL}={identity}"), _log(), env=env())
 
 
 def _layers_in_all(nodes: list[str]) -> set[str]:

@@ -89,6 +89,11 @@ def key() -> str:
     )
 
 
+def built() -> bool:
+    """Whether the programs of the present inputs are in the cache."""
+    return (cache.root() / "programs" / key()).is_dir()
+
+
 def ensure() -> Path:
     """The folder that holds all of `NAMES`; builds them first when their inputs changed."""
     return cache.entry("programs", key(), _make) / "bin"
