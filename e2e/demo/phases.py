@@ -1,0 +1,226 @@
+"""The phases in which the cluster is changed and hurt while clients read and write."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from e2e.demo.clients import Clients
+from e2e.demo.errors import DemoError
+from e2e.demo.kube import GROUP, Api, kubectl
+from e2e.demo.progress import Board, Snapshot
+from e2e.demo.settings import (
+    OPERATOR_NAMESPACE,
+    POLL_SECONDS,
+    RESTART_SECONDS_MAX,
+    SAFE_HELD_SECONDS,
+    SAFE_SECONDS_MAX,
+    PhaseName,
+    Settings,
+)
+from e2e.demo.stage import CLUSTER_LABEL
+from e2e.demo.state import Moves, MoveTracker, conditions_text, unsafe_reason
+from e2e.demo.victims import Container, container_of, kill
+
+KILL_FROM, KILL_UPTO = 0.2, 0.8
+MEMBER_CONTAINER, OPERATOR_CONTAINER = "member", "operator"
+
+
+@dataclass
+class PhaseResult:
+    """What happened in one phase. `error` is why it did not come to its end."""
+
+    name: PhaseName
+    seconds: float = 0.0
+    moves: Moves = field(default_factory=Moves)
+    events: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+class Phases:
+    """Runs phases one after another; all waits have an end, and a phase that fails says why."""
+
+    def __init__(
+        self, settings: Settings, env: Mapping[str, str], api: Api, clients: Clients, board: Board
+    ) -> None:
+        self._settings, self._env, self._api = settings, env, api
+        self._clients, self._board = clients, board
+        self._result = PhaseResult(PhaseName.QUIET)
+        self._tracker = MoveTracker(())
+        self._start = 0.0
+
+    async def run(self) -> list[PhaseResult]:
+        """All phases of the settings, up to the first one that fails."""
+        actions: dict[PhaseName, Callable[[], Awaitable[None]]] = {
+            PhaseName.QUIET: self._quiet,
+            PhaseName.SCALE_UP: self._scale_up,
+            PhaseName.KILL_MEMBER: self._kill_member,
+            PhaseName.SCALE_DOWN: self._scale_down,
+        }
+        results: list[PhaseResult] = []
+        for name in self._settings.phases:
+            results.append(await self._phase(name, actions[name]))
+            if results[-1].error:
+                break
+        return results
+
+    async def _phase(self, name: PhaseName, action: Callable[[], Awaitable[None]]) -> PhaseResult:
+        self._result, self._start = PhaseResult(name), time.monotonic()
+        self._tracker = MoveTracker(await self._rebalances())
+        await self._clients.phase(name)
+        try:
+            await action()
+        except DemoError as error:
+            self._result.error = str(error)
+        self._result.seconds = round(time.monotonic() - self._start, 2)
+        self._result.moves = self._tracker.moves()
+        ended = f"failed: {self._result.error}" if self._result.error else "done"
+        self._board.say(f"[{self._result.seconds:7.1f} s] {name}: {ended}")
+        return self._result
+
+    async def _quiet(self) -> None:
+        end = self._start + self._settings.quiet_seconds
+        while time.monotonic() < end:
+            self._clients.check()
+            self._show("")
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _scale_up(self) -> None:
+        await self._scale(self._settings.scaled_members)
+        await self._wait_until_safe(self._settings.scaled_members)
+
+    async def _kill_member(self) -> None:
+        members = await self._api.list(self._path("tabletmembers"))
+        ready = [each for each in members if (each.get("status") or {}).get("owned", 0)]
+        if not ready:
+            raise DemoError("No member owns a partition, so there is none whose loss would be noticed.")
+        most = max(ready, key=lambda each: (each["status"]["owned"], each["metadata"]["name"]))
+        victim = container_of(await self._pod(most["metadata"]["name"]), MEMBER_CONTAINER)
+        self._event(await kill(self._env, victim))
+        await self._wait_until_restarted(victim)
+        self._event(f"{victim.pod} runs again and is ready")
+        await self._wait_until_safe(self._members_now())
+
+    def _members_now(self) -> int:
+        scaled = PhaseName.SCALE_UP in self._settings.phases
+        return self._settings.scaled_members if scaled else self._settings.members
+
+    async def _scale_down(self) -> None:
+        await self._scale(self._settings.members)
+        await self._wait_until_safe(self._settings.members, _OperatorKill(self).look)
+
+    async def _scale(self, members: int) -> None:
+        words = ("scale", self._settings.resource, f"--replicas={members}")
+        await kubectl(self._env, "--namespace", self._settings.namespace, *words)
+        self._event(f"kubectl scale {self._settings.resource} --replicas={members}")
+
+    async def kill_operator(self) -> None:
+        """SIGKILL the operator's process, and note when in the plan that was."""
+        pods = await self._api.list(f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods")
+        running = [each for each in pods if _has_running(each, OPERATOR_CONTAINER)]
+        if not running:
+            raise DemoError(f"No operator runs in namespace {OPERATOR_NAMESPACE}.")
+        done = await kill(self._env, container_of(running[0], OPERATOR_CONTAINER))
+        moves = self._tracker.moves()
+        self._event(f"{done}, with {moves.done.total()} of {moves.planned.total()} moves done")
+
+    async def _wait_until_restarted(self, victim: Container) -> None:
+        deadline = time.monotonic() + RESTART_SECONDS_MAX
+        while time.monotonic() < deadline:
+            await self._observe()
+            self._show(f"{victim.pod} to run again")
+            pod = await self._pod(victim.pod, missing_is_none=True)
+            if pod is not None and _has_running(pod, victim.name):
+                now = container_of(pod, victim.name)
+                if now.ready and (now.identity, now.pod_uid) != (victim.identity, victim.pod_uid):
+                    return
+            await asyncio.sleep(POLL_SECONDS)
+        raise DemoError(
+            f"{victim.pod} does not run again within {RESTART_SECONDS_MAX:.0f} s after it was killed."
+        )
+
+    async def _wait_until_safe(self, members: int, look: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Until the cluster is safe with so many members and has been so for `SAFE_HELD_SECONDS`."""
+        deadline = time.monotonic() + SAFE_SECONDS_MAX
+        safe_since: float | None = None
+        while True:
+            cluster = await self._observe()
+            if look is not None:
+                await look()
+            now, reason = time.monotonic(), unsafe_reason(cluster, members)
+            safe_since = None if reason else safe_since or now
+            self._show(reason)
+            if safe_since is not None and now - safe_since >= SAFE_HELD_SECONDS:
+                return
+            if now > deadline:
+                raise DemoError(
+                    f"not safe after {SAFE_SECONDS_MAX:.0f} s: {reason}. {conditions_text(cluster)}"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _observe(self) -> dict[str, Any]:
+        self._clients.check()
+        self._tracker.observe(await self._rebalances())
+        return await self._api.get(f"{self._path('tabletclusters')}/{self._settings.cluster}")
+
+    def moves(self) -> Moves:
+        """Of the present phase, so far."""
+        return self._tracker.moves()
+
+    async def _rebalances(self) -> list[dict[str, Any]]:
+        return await self._api.list(self._path("tabletrebalances"))
+
+    async def _pod(self, name: str, missing_is_none: bool = False) -> Any:
+        pods = await self._api.list(
+            f"/api/v1/namespaces/{self._settings.namespace}/pods?labelSelector={CLUSTER_LABEL}%3D{self._settings.cluster}"
+        )
+        found = next((each for each in pods if each["metadata"]["name"] == name), None)
+        if found is None and not missing_is_none:
+            raise DemoError(f"There is no pod {name} of cluster {self._settings.cluster}.")
+        return found
+
+    def _path(self, plural: str) -> str:
+        return f"{GROUP}/namespaces/{self._settings.namespace}/{plural}"
+
+    def note(self, text: str) -> None:
+        """An event without a time of its own."""
+        self._event(text)
+
+    def _event(self, text: str) -> None:
+        told = f"{time.monotonic() - self._start:.1f} s: {text}"
+        self._result.events.append(told)
+        self._board.say(f"{self._result.name} {told}")
+
+    def _show(self, waits_for: str) -> None:
+        seconds = time.monotonic() - self._start
+        moves = self._tracker.moves()
+        self._board.show(Snapshot(self._result.name, seconds, waits_for, moves, self._clients.tick))
+
+
+class _OperatorKill:
+    """Kills the operator once, when the moves of the phase are between `KILL_FROM` and `KILL_UPTO` done."""
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+        self._over = False
+
+    async def look(self) -> None:
+        """Kill when the time has come; say so when it was missed."""
+        fraction = self._phases.moves().fraction_done
+        if self._over or fraction < KILL_FROM:
+            return
+        self._over = True
+        if fraction > KILL_UPTO:
+            self._phases.note(
+                f"{fraction:.0%} of the moves were done before the operator could be killed mid-way"
+            )
+        if fraction < 1:
+            await self._phases.kill_operator()
+
+
+def _has_running(pod: Mapping[str, Any], name: str) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)

@@ -1,0 +1,76 @@
+"""What one run of the demo does: sizes, phases, names, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from e2e.cluster import kind
+
+OPERATOR_NAMESPACE = "stele-system"
+RELEASE = "stele"
+DEMO_NAMESPACE = "stele-demo"
+SMOKE_NAMESPACE = "stele-smoke"
+# One operator serves both, so that the smoke test does not disturb what is left of a demo.
+NAMESPACES = (DEMO_NAMESPACE, SMOKE_NAMESPACE)
+SMOKE_NODE_PORT = 30380
+PROJECT = Path(__file__).resolve().parents[2]
+CHART = PROJECT / "charts" / "stele"
+EXAMPLE = PROJECT / "examples" / "cluster.yaml"
+MEMBERS_MIN, MEMBERS_MAX = 1, 9
+
+RECORDS_KEYSPACE = "packages"
+PADDED_KEYSPACE = "padded"
+LEDGER_KEYSPACE = "default"
+KEYSPACES = (RECORDS_KEYSPACE, PADDED_KEYSPACE, LEDGER_KEYSPACE)
+
+READY_SECONDS_MAX = 300.0
+SAFE_SECONDS_MAX = 900.0
+SAFE_HELD_SECONDS = 1.0
+RESTART_SECONDS_MAX = 180.0
+POLL_SECONDS = 0.25
+
+
+class PhaseName(StrEnum):
+    """The phases in which clients run, in their order."""
+
+    QUIET = "quiet"
+    SCALE_UP = "scale-up"
+    KILL_MEMBER = "kill-member"
+    SCALE_DOWN = "scale-down"
+
+
+ALL_PHASES = tuple(PhaseName)
+SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run. `records_max` None means all; `rate` is operations per second of all clients together."""
+
+    data: Path | None = None
+    json: bool = False
+    keep: bool = False
+    members: int = 3
+    phases: tuple[PhaseName, ...] = ALL_PHASES
+    namespace: str = DEMO_NAMESPACE
+    cluster: str = "demo"
+    node_port: int = kind.RESP_NODE_PORT
+    records_max: int | None = None
+    padded_entries: int = 20_000
+    quiet_seconds: float = 10.0
+    clients: int = 8
+    rate: float = 400.0
+    images: str = ""
+    live: bool = True
+
+    @property
+    def resource(self) -> str:
+        """The cluster as kubectl names it."""
+        return f"tabletcluster/{self.cluster}"
+
+    @property
+    def scaled_members(self) -> int:
+        """Members after the scale-up."""
+        return self.members + 1

@@ -1,0 +1,215 @@
+"""Sets the stage: checks, cluster, images, chart, namespaces and an empty TabletCluster. Each step tells its
+time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.cluster import cache, doctor, external, images, kind
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.steps import output, run, say, step, succeeds
+from e2e.demo.errors import DemoError, PreflightError
+from e2e.demo.resp import Endpoint
+from e2e.demo.settings import (
+    CHART,
+    EXAMPLE,
+    MEMBERS_MAX,
+    MEMBERS_MIN,
+    NAMESPACES,
+    OPERATOR_NAMESPACE,
+    READY_SECONDS_MAX,
+    RELEASE,
+    Settings,
+)
+
+HELM_SECONDS_MAX = 240
+DELETE_SECONDS_MAX = 180
+KUBECTL_SECONDS_MAX = 60.0
+CLUSTER_LABEL = "stele.dev/cluster"
+
+
+class Stage:
+    """The steps, in order; `times` has (step, seconds) of each."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+        self.times: list[tuple[str, float]] = []
+
+    @contextmanager
+    def _step(self, title: str) -> Iterator[None]:
+        start = time.monotonic()
+        with step(title):
+            yield
+        self.times.append((title, round(time.monotonic() - start, 1)))
+
+    def timed(self, title: str, action: Callable[[], Any]) -> Any:
+        """Do something that tells its own steps, and note the time of the whole."""
+        start = time.monotonic()
+        result = action()
+        self.times.append((title, round(time.monotonic() - start, 1)))
+        return result
+
+    def prepare(self) -> Endpoint:
+        """All steps; where clients connect. Raises DemoError or ClusterError."""
+        self.timed("cluster", kind.up)
+        names = self.timed("images", self._images)
+        self._namespaces()
+        with self._step("install the chart and wait for the operator"):
+            self._install(names)
+        with self._step(
+            "start from an empty TabletCluster" if not self.settings.keep else "keep what is there"
+        ):
+            self._clear()
+        with self._step(
+            f"apply the TabletCluster of {self.settings.members} members and wait until it is ready"
+        ):
+            self._apply()
+        return self._endpoint()
+
+    def _images(self) -> dict[str, str]:
+        """Full names by part. On a cluster that the user gave they must be where its nodes can pull them."""
+        if external.given() is not None:
+            prefix, _, tag = self.settings.images.partition(":")
+            return {name: f"{prefix}/stele-{name}:{tag or images.ALIAS_TAG}" for name in images.NAMES}
+        built = images.build()
+        for image in built.values():
+            kind.load(image)
+        return built
+
+    def _namespaces(self) -> None:
+        for namespace in (OPERATOR_NAMESPACE, *NAMESPACES):
+            if not succeeds(["kubectl", "get", "namespace", namespace], env=kind.env()):
+                self._kubectl("create", "namespace", namespace)
+
+    def _install(self, names: dict[str, str]) -> None:
+        command = ["helm", "upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
+        command += ["--set", f"watchNamespaces={{{','.join(NAMESPACES)}}}"]
+        for part, image in names.items():
+            command += ["--set-string", f"images.{part}={image}"]
+        command += ["--wait", f"--timeout={HELM_SECONDS_MAX}s"]
+        run(command, self._log(), env=kind.env(), seconds_max=HELM_SECONDS_MAX + KUBECTL_SECONDS_MAX)
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left, so that each run starts from nothing and all that is there is its
+        own.
+        """
+        if not self.settings.keep:
+            clear(self.settings.namespace, self.settings.cluster, self._log())
+
+    def _apply(self) -> None:
+        path = self.folder / "cluster.yaml"
+        path.write_text(yaml.safe_dump(manifest(EXAMPLE.read_text(), self.settings)), encoding="utf-8")
+        self._kubectl("apply", "--filename", str(path))
+        words = (
+            "wait",
+            "--for=condition=Ready",
+            self.settings.resource,
+            f"--timeout={READY_SECONDS_MAX:.0f}s",
+        )
+        try:
+            self._kubectl(*words, seconds_max=READY_SECONDS_MAX + KUBECTL_SECONDS_MAX)
+        except ClusterError as error:
+            raise DemoError(f"{error}\n{self._why()}") from error
+
+    def _why(self) -> str:
+        words = ["kubectl", "--namespace", self.settings.namespace, "describe", self.settings.resource]
+        try:
+            return output(words, env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX)
+        except ClusterError as error:
+            return str(error)
+
+    def _endpoint(self) -> Endpoint:
+        """The host's own port where kind maps it, else the port of a node."""
+        if external.given() is None and self.settings.node_port == kind.RESP_NODE_PORT:
+            return Endpoint(kind.RESP_HOST_ADDRESS, kind.RESP_NODE_PORT)
+        path = '{.items[0].status.addresses[?(@.type=="InternalIP")].address}'
+        words = ["kubectl", "get", "nodes", "-o", f"jsonpath={path}"]
+        return Endpoint(
+            output(words, env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX), self.settings.node_port
+        )
+
+    def _kubectl(self, *words: str, seconds_max: float = KUBECTL_SECONDS_MAX) -> None:
+        command = ["kubectl", "--namespace", self.settings.namespace, *words]
+        run(command, self._log(), env=kind.env(), seconds_max=seconds_max)
+
+    def _log(self) -> Path:
+        return self.folder / "setup.log"
+
+
+def check(settings: Settings) -> None:
+    """Everything that can be known to fail before work begins; raises PreflightError."""
+    if not MEMBERS_MIN <= settings.members <= MEMBERS_MAX:
+        raise PreflightError(
+            f"--members is {settings.members}: {MEMBERS_MIN} to {MEMBERS_MAX} are possible on one machine."
+        )
+    for path in (CHART / "Chart.yaml", EXAMPLE):
+        if not path.is_file():
+            raise PreflightError(f"{path} is not there: this is no complete checkout.")
+    try:
+        given = external.given()
+        if given is None:
+            doctor.check(cluster_exists=bool(kind.status().nodes))
+        elif not settings.images:
+            raise PreflightError(
+                "With a cluster of your own, --images PREFIX[:TAG] must say from where its nodes pull the "
+                "images stele-operator, stele-member and stele-spark."
+            )
+    except ClusterError as error:
+        raise PreflightError(str(error)) from error
+
+
+def manifest(text: str, settings: Settings) -> dict[str, Any]:
+    """The example TabletCluster with the run's own name, namespace, number of members and port."""
+    made: dict[str, Any] = yaml.safe_load(text)
+    made["metadata"] |= {"name": settings.cluster, "namespace": settings.namespace}
+    made["spec"]["members"] = settings.members
+    made["spec"].setdefault("resp", {})["nodePort"] = settings.node_port
+    return made
+
+
+def clear(namespace: str, cluster: str, log: Path) -> None:
+    """Delete the TabletCluster with its volumes; returns when its pods are gone too. Nothing there is no
+    error.
+    """
+    limit = f"--timeout={DELETE_SECONDS_MAX}s"
+    selector = f"{CLUSTER_LABEL}={cluster}"
+    for words in (
+        ("delete", "tabletcluster", cluster, "--ignore-not-found", "--wait", limit),
+        ("wait", "--for=delete", "pod", "--selector", selector, limit),
+        ("delete", "persistentvolumeclaim", "--selector", selector, "--ignore-not-found", "--wait", limit),
+        ("delete", "configmap", "--selector", selector, "--ignore-not-found", "--wait", limit),
+    ):
+        command = ["kubectl", "--namespace", namespace, *words]
+        run(command, log, env=kind.env(), seconds_max=DELETE_SECONDS_MAX + KUBECTL_SECONDS_MAX)
+
+
+def remove_all() -> None:
+    """Take the TabletClusters, the chart and the namespaces away; the Kubernetes cluster stays."""
+    log = cache.root() / "logs" / "demo-down.log"
+    env = kind.env()
+    if not succeeds(["kubectl", "get", "--raw", "/readyz"], env=env):
+        say("There is no cluster that answers, so there is nothing to remove from it.")
+        return
+    if succeeds(["kubectl", "get", "crd", "tabletclusters.stele.dev"], env=env):
+        for namespace, cluster in zip(NAMESPACES, ("demo", "smoke"), strict=True):
+            with step(f"remove {cluster} from namespace {namespace}"):
+                clear(namespace, cluster, log)
+    with step("remove the chart, its namespaces and the custom resources"):
+        uninstall = ["helm", "uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found"]
+        run([*uninstall, "--wait"], log, env=env)
+        for kind_, names in (
+            (
+                "crd",
+                [f"{name}.stele.dev" for name in ("tabletclusters", "tabletmembers", "tabletrebalances")],
+            ),
+            ("namespace", [OPERATOR_NAMESPACE, *NAMESPACES]),
+        ):
+            limit = f"--timeout={DELETE_SECONDS_MAX}s"
+            run(["kubectl", "delete", kind_, *names, "--ignore-not-found", limit], log, env=env)

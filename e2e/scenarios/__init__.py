@@ -1,0 +1,1 @@
+"""Runs of the whole system that tests call."""

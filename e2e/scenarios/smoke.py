@@ -1,0 +1,37 @@
+"""The small run: create, write, scale up, kill, verify, in a namespace of its own, on a cluster that stays usable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.cluster import cache
+from e2e.demo import main, stage
+from e2e.demo.__main__ import shrink
+from e2e.demo.report import Result
+from e2e.demo.settings import SMALL_PHASES, SMOKE_NAMESPACE, SMOKE_NODE_PORT, Settings
+
+CLUSTER = "smoke"
+
+
+def settings(data: Path | None = None) -> Settings:
+    """The small run beside whatever a demo left: another namespace, name and port."""
+    return shrink(
+        Settings(
+            data=data,
+            phases=SMALL_PHASES,
+            namespace=SMOKE_NAMESPACE,
+            cluster=CLUSTER,
+            node_port=SMOKE_NODE_PORT,
+            live=False,
+        )
+    )
+
+
+def run(data: Path | None = None) -> Result:
+    """The result. Its TabletCluster and volumes are removed afterwards, the operator and its namespace stay."""
+    wanted = settings(data)
+    try:
+        result, _ = main.run(wanted)
+        return result
+    finally:
+        stage.clear(wanted.namespace, wanted.cluster, cache.root() / "logs" / "smoke.log")

@@ -1,0 +1,94 @@
+"""Exit code 0 only when every promise was kept; every broken one is told."""
+
+import json
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from e2e.demo.history import Breach, Violation
+from e2e.demo.judge import Difference, Fault, Tally
+from e2e.demo.loader import Load
+from e2e.demo.measure import READ, WRITE, PhaseMeasure
+from e2e.demo.phases import PhaseResult
+from e2e.demo.report import Result, draw
+from e2e.demo.settings import PhaseName
+from e2e.demo.state import Moves
+from e2e.demo.verify import Verification
+
+
+def good() -> Result:
+    phase = PhaseMeasure.begin("scale-up", 0.0)
+    for kind in (READ, WRITE):
+        phase.meters[kind].latencies.add(0.002)
+        phase.meters[kind].pauses.success(1, 0.5)
+    summary = phase.summary(1.0)
+    tally = Tally(Counter(packages=20), 4, 2)
+    moves = Moves(
+        planned=Counter(move=3), done=Counter(move=3), bytes_copied=2_000_000, bytes_by_spark=1_000_000
+    )
+    return Result(
+        "run",
+        "test",
+        10,
+        1,
+        loads=[Load("packages", 10, 1000, 1.0)],
+        phases=[PhaseResult(PhaseName.SCALE_UP, 10.0, moves)],
+        measures=[summary],
+        clients={"total": summary, "violations_total": 0, "violations": [], "acknowledged": 1, "doubtful": 0},
+        verification=Verification(tally, [], 5, 2.0),
+    )
+
+
+def drawn(result: Result) -> str:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        draw(result, console)
+    return console.export_text()
+
+
+def test_a_good_run() -> None:
+    result = good()
+    assert (result.exit_code, result.problems()) == (0, [])
+    made = json.loads(json.dumps(result.as_json()))
+    assert made["ok"] is True
+    assert made["phases"][0]["moves"]["megabytes_per_second"] == 0.2
+    assert made["phases"][0]["reads"]["p99_ms"] == 2.0
+    text = drawn(result)
+    assert all(word in text for word in ("scale-up", "3 move", "2.0 MB", "1.0 MB", "Every promise was kept"))
+
+
+def lost_write(result: Result) -> None:
+    assert result.verification
+    result.verification.violations.append(Violation(Breach.LOST, "ledger:k", "nothing is stored"))
+
+
+def stale_read(result: Result) -> None:
+    broken = {"key": "ledger:k", "breach": Breach.STALE, "detail": "read 1"}
+    result.clients |= {"violations_total": 1, "violations": [broken]}
+
+
+def differing_replica(result: Result) -> None:
+    assert result.verification
+    result.verification.tally.add([Difference(Fault.MISSING, 7, "demo-1", "padded", b"ledger:k")])
+
+
+def failed_phase(result: Result) -> None:
+    result.phases[0].error = "ledger:k is not safe"
+
+
+def no_verification(result: Result) -> None:
+    result.verification = None
+    result.failure = "ledger:k cannot be read"
+
+
+@pytest.mark.parametrize(
+    "break_it", [lost_write, stale_read, differing_replica, failed_phase, no_verification]
+)
+def test_each_broken_promise_is_told_and_gives_exit_code_1(break_it) -> None:  # type: ignore[no-untyped-def]
+    result = good()
+    break_it(result)
+    assert result.exit_code == 1
+    assert any("ledger:k" in problem for problem in result.problems())
+    assert result.as_json()["ok"] is False
+    assert "ledger:k" in drawn(result)

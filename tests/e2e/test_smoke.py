@@ -1,0 +1,33 @@
+"""The whole way on the real cluster, small: create, write, scale up, kill a member, verify every replica."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from e2e.demo.settings import SMALL_PHASES
+from e2e.scenarios import smoke
+
+RECORDS = 3_000
+
+
+def records_without_apt(folder: Path) -> Path | None:
+    """None where Debian's package index is there; else a file, for machines without apt."""
+    if shutil.which("apt-cache"):
+        return None
+    path = folder / "records.jsonl"
+    lines = (json.dumps({"key": f"record-{n}", "value": f"{n} " * 200}) for n in range(RECORDS))
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.cluster
+def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
+    result = smoke.run(records_without_apt(tmp_path))
+    assert result.problems() == []
+    assert [phase.name for phase in result.phases] == list(SMALL_PHASES)
+    assert result.clients["acknowledged"] > 0
+    assert result.phases[1].moves.done.total() > 0
+    assert result.verification is not None
+    assert result.verification.tally.replicas == 2 * result.verification.tally.partitions
