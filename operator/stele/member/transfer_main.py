@@ -1,8 +1,8 @@
 """`stele-transfer`: the second container of a member's pod, on the same volume.
 
 It serves checkpoints to whoever copies from this member, and copies tablets to this member (engine Direct),
-so that serving clients never waits for copying. Environment: STELE_DATA_DIR (the volume), STELE_BIND (0.0.0.0),
-STELE_TRANSFER_PORT (7002).
+so that serving clients never waits for copying. Environment: STELE_DATA_DIR (the volume), STELE_BIND
+(0.0.0.0), STELE_TRANSFER_PORT (7002).
 """
 
 import asyncio

@@ -56,9 +56,12 @@ def copy_tablet(
     try:
         folder.mkdir(exist_ok=True)
         done = finished(folder, item)
-        return done or _attempts(_Source(source_url, token, session), item, folder, progress)
+        if done is None:
+            return _attempts(_Source(source_url, token, session), item, folder, progress)
     except OSError as error:
         raise _disk_error(error) from error
+    progress(done.bytes)
+    return done
 
 
 def _attempts(source: "_Source", item: CopyItem, folder: Path, progress: Progress) -> Manifest:

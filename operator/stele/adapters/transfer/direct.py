@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -13,7 +14,7 @@ from stele.adapters.transfer.jobs import Report
 from stele.core.errors import Refused, SteleError
 from stele.wire.copyjobs import CopyJob
 
-LINE_BYTES_MAX = 4 * 1024 * 1024
+LINE_BYTES_MAX = 16 * 1024 * 1024
 _decode = msgspec.json.Decoder(Progress | Ended).decode
 
 
@@ -41,7 +42,7 @@ class DirectRunner:
             raise
         finally:
             os.close(writing)
-        lines, transport = await _lines(reports)
+        lines, transport = await lines_of(reports)
         try:
             assert child.stdin is not None
             child.stdin.write(msgspec.json.encode(job))
@@ -60,7 +61,8 @@ class DirectRunner:
         )
 
 
-async def _lines(reports: "os.PathLike[str] | object") -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+async def lines_of(reports: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    """A pipe's reading end as a stream of lines; close the transport when done with it."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX, loop=loop)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reports)

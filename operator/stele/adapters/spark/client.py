@@ -1,0 +1,74 @@
+"""The master's client of the copier pod: submit, ask about and cancel copy jobs."""
+
+import aiohttp
+import msgspec
+
+from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
+from stele.wire.copyjobs import CopyJob, CopyJobStatus
+
+COPIER_PORT = 7010
+REQUEST_SECONDS_MAX = 5.0
+STATUS_BYTES_MAX = 4 * 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(CopyJobStatus).decode
+
+
+class CopierClient:
+    """One copier at `http://HOST:PORT`; use inside `async with`. Every call may be repeated.
+
+    Raise Unavailable (the copier does not answer, or is busy: ask again), Conflict (another job has this
+    session), BadInput (the copier refuses the job as it is), Corrupt (the answer is not of this protocol).
+    """
+
+    def __init__(self, url: str, deadline_seconds: float = REQUEST_SECONDS_MAX) -> None:
+        self._url = url.rstrip("/")
+        self._deadline_seconds = deadline_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "CopierClient":
+        timeout = aiohttp.ClientTimeout(total=self._deadline_seconds)
+        self._session = aiohttp.ClientSession(timeout=timeout)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def submit(self, job: CopyJob) -> CopyJobStatus:
+        """Begin the job, or learn how the same job stands."""
+        status, body = await self._ask("POST", "/v1/jobs", _encode(job))
+        return self._status(status, body)
+
+    async def status(self, session: str) -> CopyJobStatus | None:
+        """How the job stands; None when the copier does not know it (it restarted): submit again."""
+        status, body = await self._ask("GET", f"/v1/jobs/{session}")
+        return None if status == 404 else self._status(status, body)
+
+    async def cancel(self, session: str) -> None:
+        """Stop and forget the job; fine when it is not known."""
+        status, body = await self._ask("DELETE", f"/v1/jobs/{session}")
+        if status not in (204, 404):
+            self._status(status, body)
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        assert self._session is not None, "use the client inside `async with`"
+        url = f"{self._url}{path}"
+        try:
+            async with self._session.request(method, url, data=body) as answer:
+                return answer.status, await answer.content.read(STATUS_BYTES_MAX)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"copier {url}: {type(error).__name__} {error}") from error
+
+    def _status(self, status: int, body: bytes) -> CopyJobStatus:
+        text = f"copier {self._url} answered {status}: {body[:300].decode('utf-8', 'replace')}"
+        if status in (400, 413):
+            raise BadInput(text)
+        if status == 409:
+            raise Conflict(text)
+        if status not in (200, 202):
+            raise Unavailable(text)
+        try:
+            return _decode(body)
+        except ValueError as error:
+            raise Corrupt(f"{text}: {error}") from error

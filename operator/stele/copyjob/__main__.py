@@ -1,0 +1,75 @@
+"""`stele-copier`: takes copy jobs over HTTP and has Spark run them. See `settings.py` for its environment."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+from aiohttp import web
+
+from stele.adapters.transfer.jobs import JobBoard
+from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
+from stele.copyjob.messages import decode_slice
+from stele.copyjob.pods import delete_leftovers
+from stele.copyjob.runner import SparkRunner
+from stele.copyjob.settings import Settings, read_settings
+from stele.core.errors import BadInput
+
+JOBS_PARALLEL = 16
+SHUTDOWN_SECONDS = 5.0
+
+
+def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
+    """The copier's HTTP application; it owns the runner."""
+
+    async def running(app: web.Application) -> AsyncIterator[None]:
+        await delete_leftovers(settings)
+        runner.open()
+        yield
+        await runner.close()
+
+    async def progress(request: web.Request) -> web.Response:
+        """Progress of a task; 404 tells it that its job is not wanted any more."""
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        try:
+            told = decode_slice(await request.read())
+        except msgspec.DecodeError as wrong:
+            return web.Response(status=400, text=f"no progress of a slice: {wrong}")
+        known = runner.progress(request.match_info["session"], token, told)
+        return web.Response(status=204 if known else 404)
+
+    app = web.Application(client_max_size=JOB_BYTES_MAX)
+    # Cleaned up in reverse: first the jobs are cancelled, then their drivers end.
+    app.cleanup_ctx.append(running)
+    add_job_routes(app, "/v1/jobs", lambda: JobBoard(runner, JOBS_PARALLEL))
+    app.router.add_post("/v1/jobs/{session}/progress", progress)
+    return app
+
+
+def main() -> int:
+    """Run until SIGTERM; 2 when a setting is wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = read_settings(os.environ)
+    except BadInput as wrong:
+        print(f"stele-copier: {wrong.args[0]}", file=sys.stderr)
+        return 2
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    app = make_app(settings, SparkRunner(settings))
+    web.run_app(
+        app,
+        host=settings.bind,
+        port=settings.port,
+        print=None,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        loop=loop,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

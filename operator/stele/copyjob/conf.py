@@ -1,0 +1,125 @@
+"""Settings of a Spark application that copies into one destination, as pure values.
+
+Volumes are the same for all executors of an application, hence one application per destination. What is set
+here and why was found by trial (design 50-copy, "Spark facts that cost time").
+"""
+
+import json
+import re
+from typing import Any
+
+from stele.copyjob.settings import Settings
+from stele.wire.copyjobs import CopyJob
+
+HEAP_MIB = 512
+OVERHEAD_MIB_MIN = 256
+EXECUTOR_IDLE_SECONDS = 60
+TASK_FAILURES_MAX = 3
+USER = 10001
+MEMBER_LABEL = "stele.dev/member"
+COPIER_LABEL = "stele.dev/copier"
+MOUNT = "/staging"
+CONTAINER = "spark-kubernetes-executor"
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_UNITS_KIB = {"k": 1, "m": 1024, "g": 1024 * 1024}
+
+
+def spark_conf(settings: Settings, job: CopyJob, template: str) -> dict[str, str]:
+    """All properties of the application; `template` is the path of the executors' pod template."""
+    common = {
+        "spark.master": settings.master,
+        "spark.app.name": f"stele-copy-{job.destination}"[:63],
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # The smallest heap that Spark takes is 472 MiB.
+        "spark.driver.memory": f"{HEAP_MIB}m",
+        "spark.driver.host": settings.pod_ip,
+        # Bound to the pod's IP, because executors are told this address.
+        "spark.driver.bindAddress": settings.pod_ip,
+        "spark.local.dir": str(settings.scratch),
+        "spark.task.maxFailures": str(TASK_FAILURES_MAX),
+        "spark.python.worker.reuse": "true",
+        "spark.speculation": "false",
+    }
+    return common if settings.is_local else common | _kubernetes(settings, job, template)
+
+
+def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, str]:
+    k8s, volume = "spark.kubernetes", "spark.kubernetes.executor.volumes.persistentVolumeClaim.staging"
+    overhead_mib = max(OVERHEAD_MIB_MIN, _mebibytes(job.memory) - HEAP_MIB)
+    return {
+        "spark.submit.deployMode": "client",
+        "spark.executor.cores": str(job.cores),
+        "spark.executor.memory": f"{HEAP_MIB}m",
+        "spark.executor.memoryOverhead": f"{overhead_mib}m",
+        "spark.executor.heartbeatInterval": "5s",
+        "spark.network.timeout": "60s",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.initialExecutors": str(job.executors),
+        "spark.dynamicAllocation.maxExecutors": str(job.executors),
+        "spark.dynamicAllocation.executorIdleTimeout": f"{EXECUTOR_IDLE_SECONDS}s",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+        f"{k8s}.namespace": settings.namespace,
+        f"{k8s}.container.image": settings.image,
+        f"{k8s}.container.image.pullPolicy": "IfNotPresent",
+        # Executors belong to this pod, so they go when it goes.
+        f"{k8s}.driver.pod.name": settings.pod_name,
+        f"{k8s}.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
+        f"{k8s}.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
+        f"{k8s}.authenticate.executor.serviceAccountName": settings.service_account,
+        f"{k8s}.executor.useDriverPodIP": "false",
+        f"{k8s}.executor.disableConfigMap": "true",
+        f"{k8s}.executor.request.cores": "100m",
+        f"{k8s}.executor.podNamePrefix": _pod_prefix(job.destination),
+        f"{k8s}.executor.label.{COPIER_LABEL}": settings.pod_name,
+        f"{k8s}.executor.podTemplateFile": template,
+        f"{k8s}.executor.podTemplateContainerName": CONTAINER,
+        # More than 100ms, or Spark refuses to start; the default is a second.
+        f"{k8s}.allocation.batch.delay": "200ms",
+        f"{volume}.options.claimName": job.claim,
+        f"{volume}.mount.path": MOUNT,
+        f"{volume}.mount.subPath": "staging",
+        f"{volume}.mount.readOnly": "false",
+    }
+
+
+def pod_template(job: CopyJob) -> str:
+    """The executors' pod, as JSON: beside the destination's member, allowed nothing that it does not need."""
+    terms = [
+        {
+            "labelSelector": {"matchLabels": {MEMBER_LABEL: job.destination}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+    ]
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        # Required: a ReadWriteOnce volume can only be mounted where the member has it.
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}, indent=1)
+
+
+def _mebibytes(memory: str) -> int:
+    return int(memory[:-1]) * _UNITS_KIB[memory[-1].lower()] // 1024
+
+
+def _pod_prefix(destination: str) -> str:
+    """At most 47 characters, because Spark appends `-exec-<number>` and allows 63 in all."""
+    return "copy-" + re.sub(r"[^a-z0-9-]", "-", destination)[:40].strip("-")

@@ -1,0 +1,156 @@
+"""The Spark engine: jobs go to the driver of their destination, which stays warm for a while."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from stele.adapters.transfer.jobs import Report
+from stele.copyjob.drivers import Command, Driver, driver_command
+from stele.copyjob.messages import Ended, SliceProgress
+from stele.copyjob.settings import Settings
+from stele.core.errors import Refused, SteleError
+from stele.wire.copyjobs import CopyJob
+
+log = logging.getLogger(__name__)
+
+IDLE_CHECK_SECONDS = 1.0
+
+
+class _Running:
+    """One job under way, and the last word of each of its slices."""
+
+    def __init__(self, job: CopyJob, report: Callable[[Report], None]) -> None:
+        self.job = job
+        self._report = report
+        self._parts: dict[int, SliceProgress] = {}
+
+    def began(self) -> None:
+        """The job has an executor."""
+        self._report(self._sum())
+
+    def take(self, progress: SliceProgress) -> None:
+        """A slice tells how far it is; a new attempt at it counts instead of the one before."""
+        self._parts[progress.part] = progress
+        self._report(self._sum())
+
+    def end(self, ended: Ended) -> None:
+        """Totals as Spark gave them, which no lost message can make wrong."""
+        if not ended.code:
+            self._report(Report(ended.copied_bytes, ended.entries, tuple(sorted(ended.finished))))
+
+    def _sum(self) -> Report:
+        parts = self._parts.values()
+        finished = sorted({partition for part in parts for partition in part.finished})
+        copied_bytes = sum(part.copied_bytes for part in parts)
+        return Report(copied_bytes, sum(part.entries for part in parts), tuple(finished))
+
+
+class SparkRunner:
+    """A `jobs.Runner`. At most `settings.drivers_max` drivers live; idle ones make room for others."""
+
+    def __init__(self, settings: Settings, command: Command = driver_command) -> None:
+        self._settings, self._command = settings, command
+        self._drivers: dict[str, Driver] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+        self._running: dict[str, _Running] = {}
+        self._changed = asyncio.Condition()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def run(self, job: CopyJob, report: Callable[[Report], None]) -> None:
+        """Part of `jobs.Runner`."""
+        running = self._running[job.session] = _Running(job, report)
+        try:
+            driver = await self._take_driver(job)
+            try:
+                ended = await driver.copy(job, running.began)
+            finally:
+                await self._give_back(driver)
+            running.end(ended)
+        finally:
+            del self._running[job.session]
+        if ended.code == "NO_EXECUTORS":
+            await self._drop(driver)  # Its pods would go on waiting for a place.
+        if ended.code:
+            raise SteleError(ended.text, ended.code)
+
+    def progress(self, session: str, token: str, progress: SliceProgress) -> bool:
+        """News of a task; False when its job is not under way, so that the task stops."""
+        running = self._running.get(session)
+        if running is None or running.job.token != token:
+            return False
+        running.take(progress)
+        return True
+
+    def open(self) -> None:
+        """Begin to end drivers that were idle for too long."""
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def close(self) -> None:
+        """End all drivers."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await asyncio.gather(*(self._drop(driver) for driver in list(self._drivers.values())))
+
+    async def _take_driver(self, job: CopyJob) -> Driver:
+        """The destination's driver, started when there is none; counted as used from here on."""
+        lock = self._starting.setdefault(job.destination, asyncio.Lock())
+        async with lock:
+            driver = self._drivers.get(job.destination)
+            if driver is not None and (driver.broken or driver.claim != job.claim):
+                if driver.jobs and not driver.broken:
+                    raise Refused(f"claim: {driver.claim} is in use for {job.destination}", "BUSY")
+                await self._drop(driver)
+                driver = None
+            if driver is None:
+                driver = await self._new_driver(job)
+            driver.jobs += 1
+            driver.idle_seconds = float(job.idle_seconds)
+            return driver
+
+    async def _new_driver(self, job: CopyJob) -> Driver:
+        await self._make_room()
+        driver = self._drivers[job.destination] = Driver(self._settings, job, self._command)
+        driver.jobs += 1
+        try:
+            await driver.start()
+        except BaseException:
+            await self._drop(driver)
+            raise
+        finally:
+            driver.jobs -= 1
+        return driver
+
+    async def _make_room(self) -> None:
+        """Wait until another driver may live; the one that was idle longest goes first."""
+        while len(self._drivers) >= self._settings.drivers_max:
+            idle = [driver for driver in self._drivers.values() if not driver.jobs]
+            if idle:
+                await self._drop(min(idle, key=lambda driver: driver.idle_since))
+                continue
+            async with self._changed:
+                await self._changed.wait()
+
+    async def _give_back(self, driver: Driver) -> None:
+        driver.jobs -= 1
+        driver.idle_since = time.monotonic()
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _drop(self, driver: Driver) -> None:
+        if self._drivers.get(driver.destination) is driver:
+            del self._drivers[driver.destination]
+        await driver.stop()
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_CHECK_SECONDS)
+            now = time.monotonic()
+            for driver in list(self._drivers.values()):
+                idle = not driver.jobs and now - driver.idle_since > driver.idle_seconds
+                if idle or (driver.broken and not driver.jobs):
+                    log.info("driver of %s ends: it is idle or broken", driver.destination)
+                    await self._drop(driver)

@@ -1,0 +1,81 @@
+"""The copier pod's environment, checked once at its start."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stele.core.errors import BadInput
+
+PORT = 7010
+DRIVERS_MAX = 4
+KUBERNETES = "k8s://https://kubernetes.default.svc"
+_LOCAL = re.compile(r"local\[[0-9]{1,3}(,[0-9]{1,2})?\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where this pod is, and what its drivers start.
+
+    `master` is Spark's master URL: the cluster that the pod runs in, or `local[n]`, where the driver runs the
+    tasks and `staging` is a folder of this machine.
+    """
+
+    bind: str
+    port: int
+    master: str
+    image: str
+    namespace: str
+    pod_name: str
+    pod_ip: str
+    staging: Path
+    scratch: Path
+    service_account: str
+    drivers_max: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs inside the driver, without Kubernetes."""
+        return not self.master.startswith("k8s://")
+
+    @property
+    def callback(self) -> str:
+        """Where tasks report their progress."""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"http://{host}:{self.port}"
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Raise BadInput that names the variable, its value and what is expected."""
+    master = environment.get("STELE_SPARK_MASTER", KUBERNETES)
+    local = _LOCAL.fullmatch(master) is not None
+    if not (local or master.startswith("k8s://http")):
+        raise BadInput(f"STELE_SPARK_MASTER is '{master}', expected k8s://https://HOST or local[N]")
+    here = "127.0.0.1" if local else None
+    return Settings(
+        bind=environment.get("STELE_BIND", "0.0.0.0"),
+        port=_number(environment, "STELE_COPIER_PORT", PORT, 65_535),
+        master=master,
+        image=_text(environment, "STELE_SPARK_IMAGE", "none" if local else None),
+        namespace=_text(environment, "POD_NAMESPACE", "none" if local else None),
+        pod_name=_text(environment, "POD_NAME", "none" if local else None),
+        pod_ip=_text(environment, "POD_IP", here),
+        staging=Path(environment.get("STELE_STAGING", "/staging")),
+        scratch=Path(environment.get("STELE_SCRATCH", "/tmp")),
+        service_account=environment.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-spark"),
+        drivers_max=_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 64),
+    )
+
+
+def _text(environment: Mapping[str, str], name: str, default: str | None) -> str:
+    value = environment.get(name) or default
+    if value is None:
+        raise BadInput(f"{name} is not set: the manifest of the copier pod sets it from the pod's own fields")
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, most: int) -> int:
+    value = environment.get(name, str(default))
+    if not value.isdigit() or not 1 <= int(value) <= most:
+        raise BadInput(f"{name} is '{value}', expected a number from 1 to {most}")
+    return int(value)
