@@ -1,4 +1,6 @@
-"""The small run: create, write, scale up, kill, verify, in a namespace of its own, on a cluster that stays usable."""
+"""The small run: create, write, scale up, kill, verify, in a namespace of its own, on a cluster that stays
+usable.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def settings(data: Path | None = None) -> Settings:
 
 
 def run(data: Path | None = None) -> Result:
-    """The result. Its TabletCluster and volumes are removed afterwards, the operator and its namespace stay."""
+    """The result. Its TabletCluster and volumes are removed afterwards, the operator and its namespace
+    stay.
+    """
     wanted = settings(data)
     try:
         result, _ = main.run(wanted)

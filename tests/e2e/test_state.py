@@ -60,7 +60,7 @@ def test_moves_of_earlier_plans_do_not_count() -> None:
     tracker = MoveTracker([plan("a", "Done", 9, 9, copied=900)])
     tracker.observe([plan("a", "Done", 9, 9, copied=900), plan("b", "Running", 10, 4, copied=40)])
     moves = tracker.moves()
-    assert (moves.planned.total(), moves.done.total(), moves.bytes_copied) == (10, 4, copied=40)
+    assert (moves.planned.total(), moves.done.total(), moves.bytes_copied) == (10, 4, 40)
     assert moves.fraction_done == 0.4
 
 
