@@ -92,7 +92,10 @@ class ReplicaReader:
 def parse_digest(answer: Mapping[str, Any]) -> dict[bytes, bytes]:
     """Hash by key of the answer of `GET /v1/digest` (entries: key in base64, hash in hex, expiry)."""
     try:
-        return {base64.b64decode(key): bytes.fromhex(digest) for key, digest, *_ in answer["entries"]}
+        return {
+            base64.b64decode(key, validate=True): bytes.fromhex(digest)
+            for key, digest, *_ in answer["entries"]
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise DemoError(f"The answer of /v1/digest is not understood: {error!r}") from error
 

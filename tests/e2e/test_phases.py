@@ -1,0 +1,136 @@
+"""The phases against a cluster that is a script: what is waited for, who is killed when, what a failure
+says.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from e2e.demo import phases
+from e2e.demo.phases import PhaseResult, Phases
+from e2e.demo.progress import PlainBoard
+from e2e.demo.settings import PhaseName, Settings
+from e2e.demo.victims import Container
+
+BALANCED = {"type": "Balanced", "status": "True", "reason": "AsDesired"}
+
+
+class ScriptedCluster:
+    """Answers as the API server does. After a scale it moves one tablet at each look."""
+
+    def __init__(self, moves: int = 10) -> None:
+        self.members, self.moves, self.done, self.generation = 3, moves, moves, 1
+        self.identity = {"member": 0, "operator": 0}
+        self.restarts = True
+        self.said: list[str] = []
+
+    async def get(self, path: str) -> dict[str, Any]:
+        self.done = min(self.moves, self.done + 1)
+        status = {
+            "observedGeneration": self.generation,
+            "members": {"ready": self.members, "current": self.members},
+            "partitions": {"total": 271, "safe": 271},
+            "migrations": {"active": self.moves - self.done, "waiting": 0},
+            "conditions": [BALANCED],
+        }
+        return {"metadata": {"generation": self.generation}, "status": status}
+
+    async def list(self, path: str) -> list[dict[str, Any]]:
+        if path.endswith("tabletrebalances"):
+            counts = {"planned": {"move": self.moves}, "done": {"move": self.done}}
+            name = {"name": f"plan-{self.generation}"}
+            return [{"metadata": name, "spec": {"mode": "Execute"}, "status": {"phase": "Running"} | counts}]
+        if path.endswith("tabletmembers"):
+            return [{"metadata": {"name": f"demo-{n}"}, "status": {"owned": n}} for n in range(self.members)]
+        operator = "stele-system" in path
+        names = ["operator-x"] if operator else [f"demo-{n}" for n in range(self.members)]
+        return [self.pod(name, "operator" if operator else "member") for name in names]
+
+    def pod(self, name: str, container: str) -> dict[str, Any]:
+        identity = f"containerd://{name}-{self.identity[container]}"
+        status = {"name": container, "containerID": identity, "ready": True, "state": {"running": {}}}
+        metadata = {"name": name, "namespace": "n", "uid": "u"}
+        return {"metadata": metadata, "spec": {}, "status": {"containerStatuses": [status]}}
+
+    async def kubectl(self, env: Mapping[str, str], *words: str) -> str:
+        self.members = int(words[-1].split("=")[1])
+        self.generation += 1
+        self.done = 0
+        self.said.append(" ".join(words[2:]))
+        return ""
+
+    async def kill(self, env: Mapping[str, str], victim: Container) -> str:
+        self.said.append(f"kill {victim.pod} at {self.done}")
+        self.identity[victim.name] += self.restarts
+        return "killed"
+
+
+class SilentClients:
+    """Clients of which nothing is asked here."""
+
+    def __init__(self) -> None:
+        self.tick: dict[str, Any] = {}
+        self.phases: list[str] = []
+
+    def check(self) -> None:
+        pass
+
+    async def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("POLL_SECONDS", 0.001), ("SAFE_HELD_SECONDS", 0.01)):
+        monkeypatch.setattr(phases, name, seconds)
+    for name in ("SAFE_SECONDS_MAX", "RESTART_SECONDS_MAX"):
+        monkeypatch.setattr(phases, name, 0.3)
+
+
+async def run(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> tuple[list[PhaseResult], SilentClients]:
+    monkeypatch.setattr(phases, "kubectl", cluster.kubectl)
+    monkeypatch.setattr(phases, "kill", cluster.kill)
+    clients, board = SilentClients(), PlainBoard(Console(quiet=True))
+    wanted = Settings(quiet_seconds=0.01, **settings)
+    made = Phases(wanted, {}, cluster, clients, board)  # type: ignore[arg-type]
+    return await made.run(), clients
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_whole_course(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster()
+    results, clients = await run(cluster, monkeypatch)
+    assert [each.name for each in results] == list(PhaseName) == clients.phases
+    assert [each.error for each in results] == ["", "", "", ""]
+    assert cluster.said[:3] == [
+        "scale tabletcluster/demo --replicas=4",
+        "kill demo-3 at 10",
+        "scale tabletcluster/demo --replicas=3",
+    ]
+    assert cluster.said[3] in {f"kill operator-x at {done}" for done in (2, 3)}
+    assert [each.moves.done.total() for each in results] == [0, 10, 0, 10]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_moves_that_were_too_fast_for_the_kill_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, _ = await run(ScriptedCluster(moves=1), monkeypatch)
+    assert any("before the operator could be killed" in event for event in results[-1].events)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_cluster_that_never_gets_safe_ends_the_course(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, _ = await run(ScriptedCluster(moves=10_000_000), monkeypatch)
+    assert [each.name for each in results] == [PhaseName.QUIET, PhaseName.SCALE_UP]
+    assert "migrations under way" in results[-1].error
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_member_that_does_not_come_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster()
+    cluster.restarts = False
+    results, _ = await run(cluster, monkeypatch, phases=(PhaseName.KILL_MEMBER,))
+    assert "does not run again" in results[-1].error
