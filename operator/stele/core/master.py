@@ -69,10 +69,10 @@ def decide(state: State, seen: Observation) -> Decision:
     repair(state, seen.wishes, seen.now)
     intents = scale(state, seen)
     _assign_first(state, seen)
+    end_plan(state, seen.now)
     make_plan(state, seen)
     drive_waves(state, seen)
     start(state, seen)
-    end_plan(state, seen.now)
     dictionary = update_dictionary(state, seen)
     return _decision(state, seen, dictionary, intents, _orders(state, seen))
 
@@ -130,7 +130,7 @@ def _note_life(state: State, contact: Contact, seen: Observation) -> None:
         return
     before = contact.lost_seconds
     contact.note_loss(seen.now, seen.wishes.timing)
-    if before is None and contact.lost_seconds is not None:
+    if before is None and contact.lost_seconds is not None and contact.seen is not None:
         why = "its container ended" if contact.ended else "it does not answer"
         state.say("MemberUnreachable", f"{member.name} is unreachable: {why}", warning=True)
     elif before is not None and contact.lost_seconds is None:

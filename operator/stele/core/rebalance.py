@@ -38,7 +38,8 @@ def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, 
         contact = state.contacts.get(index)
         if index in gone or member.lite or contact is None:
             continue
-        drained = contact.seen is not None and contact.seen.drain
+        # Without an object it is on its way out, though its process may answer for another moment.
+        drained = contact.seen is None or contact.seen.drain or contact.seen.deleting
         found.append(DataMember(index, leaving=drained or index in state.leaving))
     return tuple(found)
 

@@ -1,0 +1,148 @@
+"""The operator's process: log in, wait for the lease, watch, and look after every TabletCluster."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Sequence
+
+from aiohttp import web
+
+from stele.adapters.kubernetes.api import Api
+from stele.adapters.kubernetes.lease import Election
+from stele.adapters.kubernetes.login import Login, log_in
+from stele.adapters.members.client import MemberClient
+from stele.core.errors import SteleError
+from stele.master import health, watch
+from stele.master.settings import EXPLAINED, Settings, read
+from stele.master.supervisor import Supervisor
+
+log = logging.getLogger("stele.master")
+
+EXIT_BAD_INPUT = 2
+EXIT_DEPOSED = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="stele-operator",
+        description="Looks after TabletClusters: the one writer of their partition tables.",
+        epilog=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="log in with this file instead of the pod's account"
+    )
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    options = parser.parse_args(arguments)
+    try:
+        return asyncio.run(_run(options.kubeconfig, options.context))
+    except SteleError as error:
+        print(f"stele-operator: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+async def _run(kubeconfig: str | None, context: str | None) -> int:
+    login = await log_in(kubeconfig, context)
+    settings = read(os.environ, login.namespace, f"{socket.gethostname()}-{os.getpid()}")
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    async with Api(login) as api, MemberClient() as members:
+        process = Process(api, members, login, settings)
+        try:
+            return await process.run()
+        finally:
+            await process.close()
+
+
+def _on_signals(told: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+
+
+class Process:
+    """What runs side by side; the first that ends ends the process."""
+
+    def __init__(self, api: Api, members: MemberClient, login: Login, settings: Settings) -> None:
+        self._login, self._settings, self._api = login, settings, api
+        self._supervisor = Supervisor(api, members, settings)
+        self._election = Election(
+            api, settings.own_namespace, settings.lease_name, settings.identity, time.monotonic
+        )
+        self._standing_by = False
+        self._server: web.AppRunner | None = None
+        self._tasks: list[asyncio.Task[object]] = []
+        self._reigns = False
+
+    async def run(self) -> int:
+        """0 when told to end, 3 when the reign was lost."""
+        told = asyncio.Event()
+        _on_signals(told)
+        await self._serve()
+        self._standing_by = True
+        end = self._task(told.wait())
+        acquired = self._task(self._election.acquire())
+        await asyncio.wait({end, acquired}, return_when=asyncio.FIRST_COMPLETED)
+        if end.done():
+            return 0
+        await acquired
+        self._reigns = True
+        lost = self._task(self._election.hold())
+        await self._supervisor.list_all()
+        failed = self._supervisor.failed
+        ready = asyncio.Event()
+        cache, namespaces = self._supervisor.cache, self._settings.namespaces
+        watching = self._task(watch.run(cache, self._login, namespaces, ready))
+        work = self._task(self._supervisor.run())
+        self._task(self._obey(ready, told))
+        first: set[asyncio.Future[object]] = {end, lost, watching, work, failed}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        return self._reason(end, lost)
+
+    def _reason(self, end: asyncio.Task[object], lost: asyncio.Task[object]) -> int:
+        failed = self._supervisor.failed
+        if failed.done():
+            log.error("deposed: %s", failed.result())
+        elif lost.done():
+            log.error("the lease is lost: this process ends")
+        elif end.done():
+            log.info("told to end")
+            return 0
+        else:
+            log.error("a part of the process ended on its own")
+        return EXIT_DEPOSED
+
+    @staticmethod
+    async def _obey(ready: asyncio.Event, told: asyncio.Event) -> None:
+        """Kopf takes the signals for itself when it starts: take them back."""
+        await ready.wait()
+        _on_signals(told)
+
+    def _task(self, work: Awaitable[object]) -> asyncio.Task[object]:
+        task: asyncio.Task[object] = asyncio.ensure_future(work)
+        self._tasks.append(task)
+        return task
+
+    async def _serve(self) -> None:
+        app = health.application(lambda: True, lambda: self._standing_by, self._supervisor.states)
+        self._server = web.AppRunner(app, access_log=None)
+        await self._server.setup()
+        await web.TCPSite(self._server, "0.0.0.0", self._settings.http_port).start()
+
+    async def close(self) -> None:
+        await self._supervisor.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._reigns:
+            await self._election.release()
+        if self._server is not None:
+            await self._server.cleanup()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

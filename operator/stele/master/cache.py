@@ -1,0 +1,84 @@
+"""What Kubernetes showed last: filled by Kopf's watches and by lists, read by the loops.
+
+Watches and lists race; the newer resourceVersion wins, and a deleted object does not come back by an older list.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stele.adapters.kubernetes.api import Kind
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+
+TOMBSTONES_MAX = 10_000
+
+
+class Cache:
+    """Objects by kind, namespace and name. `changed` is called with each object that appears, changes or goes."""
+
+    def __init__(self, changed: Callable[[Kind, Object], None]) -> None:
+        self._changed = changed
+        self._objects: dict[Kind, dict[Key, Object]] = {}
+        self._gone: dict[str, int] = {}
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        return self._objects.get(kind, {}).get((namespace, name))
+
+    def all(self, kind: Kind) -> Iterable[Object]:
+        return list(self._objects.get(kind, {}).values())
+
+    def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
+        """Objects of one namespace with that label, by name."""
+        found = [
+            each
+            for (place, _), each in self._objects.get(kind, {}).items()
+            if place == namespace and (each["metadata"].get("labels") or {}).get(label) == value
+        ]
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
+    def put(self, kind: Kind, stored: Object) -> None:
+        """An object as the API server returned or streamed it."""
+        meta = stored["metadata"]
+        key, version = (meta["namespace"], meta["name"]), _version(stored)
+        if version <= self._gone.get(meta.get("uid", ""), -1):
+            return
+        objects = self._objects.setdefault(kind, {})
+        present = objects.get(key)
+        if present is not None and _version(present) >= version:
+            return
+        objects[key] = stored
+        self._changed(kind, stored)
+
+    def remove(self, kind: Kind, stored: Object) -> None:
+        meta = stored["metadata"]
+        self._bury(stored)
+        objects = self._objects.setdefault(kind, {})
+        present = objects.get((meta["namespace"], meta["name"]))
+        if present is not None and present["metadata"].get("uid") == meta.get("uid"):
+            del objects[meta["namespace"], meta["name"]]
+            self._changed(kind, stored)
+
+    def replace(self, kind: Kind, namespace: str, listed: list[Object], asked_version: int) -> None:
+        """A whole list: what it lacks is gone, unless it is newer than the list's beginning."""
+        names = {each["metadata"]["name"] for each in listed}
+        for (place, name), each in list(self._objects.get(kind, {}).items()):
+            if place == namespace and name not in names and _version(each) <= asked_version:
+                self.remove(kind, each)
+        for each in listed:
+            self.put(kind, each)
+
+    def newest(self) -> int:
+        """The greatest resourceVersion seen so far."""
+        return max((_version(each) for kind in self._objects.values() for each in kind.values()), default=0)
+
+    def _bury(self, stored: Object) -> None:
+        if len(self._gone) >= TOMBSTONES_MAX:
+            self._gone.pop(next(iter(self._gone)))
+        self._gone[stored["metadata"].get("uid", "")] = 2**63
+
+
+def _version(stored: Object) -> int:
+    """Versions of one API server are numbers that grow (Kubernetes 1.35 says so; etcd always made them so)."""
+    text = str(stored["metadata"].get("resourceVersion", "0"))
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,130 @@
+"""The Spark jobs of one cluster, as the loop wants them: posted, polled, cancelled when not wanted any more."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from stele.adapters.spark.client import CopierClient
+from stele.core.errors import SteleError, Unavailable
+from stele.core.reign import State
+from stele.core.waves import Job, Wave
+from stele.master import manifests
+from stele.model import TabletCluster
+from stele.model.common import quantity_bytes
+from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.wire.messages import CopyItem
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 20.0
+"""How long a copier may stay without an answer before its jobs count as failed."""
+
+
+class SparkJobs:
+    """One task for each session that is wanted; its newest status is kept for the loop."""
+
+    def __init__(
+        self,
+        cluster: Callable[[], TabletCluster],
+        address: Callable[[], str],
+        wake: Callable[[], None],
+        connect: Callable[[str], CopierClient] = CopierClient,
+    ) -> None:
+        self._cluster, self._address, self._wake, self._connect = cluster, address, wake, connect
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._jobs: dict[str, Job] = {}
+
+    def problem(self) -> str:
+        """Why Spark cannot be used now; empty when it can."""
+        return "" if self._address() else "the copier pod is not ready"
+
+    def jobs(self) -> Mapping[str, Job]:
+        return self._jobs
+
+    def want(self, waves: Sequence[Wave], state: State) -> None:
+        wanted = {wave.session for wave in waves}
+        for session in self._tasks.keys() - wanted:
+            self._tasks.pop(session).cancel()
+            self._jobs.pop(session, None)
+        for wave in waves:
+            if wave.session not in self._tasks:
+                work = self._follow(job_of(wave, state, self._cluster()))
+                self._tasks[wave.session] = asyncio.get_running_loop().create_task(work)
+
+    async def _follow(self, job: CopyJob) -> None:
+        try:
+            await self._poll(job)
+        except asyncio.CancelledError:
+            # The wave is over, or this master is: nobody waits for the copy any more.
+            await self._delete(job.session)
+            raise
+
+    async def _poll(self, job: CopyJob) -> None:
+        silent = 0.0
+        known = False
+        while silent < PATIENCE_SECONDS:
+            try:
+                status = await self._ask(job, known)
+                known, silent = status is not None, 0.0
+            except SteleError as error:
+                log.info("copier: %s", error)
+                status, silent = None, silent + POLL_SECONDS * 5
+                await asyncio.sleep(POLL_SECONDS * 4)
+            if status is not None:
+                self._note(job.session, Job(status.state, status.copied_bytes, status.error))
+                if status.state in ("DONE", "FAILED"):
+                    await self._delete(job.session)
+                    return
+            await asyncio.sleep(POLL_SECONDS)
+        self._note(job.session, Job("FAILED", 0, "COPIER_SILENT: the copier does not answer"))
+
+    async def _ask(self, job: CopyJob, known: bool) -> CopyJobStatus | None:
+        async with self._client() as client:
+            return await (client.status(job.session) if known else client.submit(job))
+
+    async def _delete(self, session: str) -> None:
+        try:
+            async with self._client() as client:
+                await client.cancel(session)
+        except SteleError as error:
+            log.info("copier: %s", error)
+
+    def _client(self) -> CopierClient:
+        address = self._address()
+        if not address:
+            raise Unavailable("the copier pod is not ready")
+        return self._connect(f"http://{address}:{manifests.COPIER_PORT}")
+
+    def _note(self, session: str, job: Job) -> None:
+        before = self._jobs.get(session)
+        self._jobs[session] = job
+        if before is None or before.state != job.state:
+            self._wake()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def job_of(wave: Wave, state: State, cluster: TabletCluster) -> CopyJob:
+    """What the copier is asked for; the destination's volume is the claim of its name."""
+    spark = cluster.spec.spark
+    source, destination = state.table.members[wave.source], state.table.members[wave.destination]
+    items = tuple(
+        CopyItem(each.partition, each.source_generation, each.generation, each.bytes) for each in wave.items
+    )
+    return CopyJob(
+        session=wave.session,
+        destination=destination.name,
+        claim=destination.name,
+        source_url=f"http://{source.address}:{manifests.TRANSFER_PORT}",
+        token=wave.token,
+        items=items,
+        executors=spark.executors,
+        cores=spark.cores,
+        memory=f"{quantity_bytes(spark.memory) // (1 << 20)}m",
+        idle_seconds=spark.idle_seconds,
+    )

@@ -1,0 +1,48 @@
+"""Kubernetes Events of a cluster: what a person should know, as `kubectl describe` shows it."""
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from stele.adapters.kubernetes.api import EVENTS, Api
+from stele.core.reign import Happening
+from stele.model import API_VERSION, TabletCluster
+
+EVENTS_MAX = 20
+"""Events of one tick; the log has them all."""
+
+MESSAGE_LETTERS_MAX = 1000
+
+_numbers = itertools.count(1)
+
+
+async def post(api: Api, cluster: TabletCluster, happenings: Sequence[Happening]) -> None:
+    for each in happenings[:EVENTS_MAX]:
+        await api.create(EVENTS, cluster.metadata.namespace, event_of(cluster, each, datetime.now(UTC)))
+
+
+def event_of(cluster: TabletCluster, happening: Happening, now: datetime) -> dict[str, Any]:
+    meta = cluster.metadata
+    moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    name = f"{meta.name}.{int(now.timestamp() * 1_000_000):x}{next(_numbers):x}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": meta.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": "TabletCluster",
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+        },
+        "reason": happening.reason,
+        "message": happening.message[:MESSAGE_LETTERS_MAX],
+        "type": "Warning" if happening.warning else "Normal",
+        "source": {"component": "stele-operator"},
+        "reportingComponent": "stele-operator",
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }

@@ -1,0 +1,344 @@
+"""What a cluster's status says, from the memory of the reign: counts, conditions, members, plans. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from stele.core.membership import Life
+from stele.core.migration import Type
+from stele.core.moving import Step
+from stele.core.reign import Record, State, Wishes
+from stele.core.roster import life_of
+from stele.core.table import version_sum
+from stele.model import TabletCluster, TabletMember
+from stele.model.cluster import (
+    ClusterPhase,
+    ClusterState,
+    EngineChoice,
+    MemberCounts,
+    MigrationCounts,
+    PartitionCounts,
+    TabletClusterStatus,
+)
+from stele.model.conditions import Conditions, ConditionType, Reason, set_condition, timestamp
+from stele.model.member import MemberState, TabletMemberStatus
+from stele.model.rebalance import (
+    REFUSALS_LIMIT,
+    CountsByType,
+    RebalancePhase,
+    Refusal,
+    TabletRebalanceStatus,
+)
+from stele.model.validation import problems
+
+STALL_SECONDS = 60.0
+"""A plan in which nothing was done for so long is shown as stalled."""
+
+
+def partition_counts(state: State, replicas: int) -> PartitionCounts:
+    rows = state.table.partitions
+    safe = sum(1 for row in rows if row.replicas and len(row.members) >= replicas)
+    lost = len(state.lost)
+    return PartitionCounts(total=len(rows), safe=safe, under_replicated=len(rows) - safe - lost, lost=lost)
+
+
+def lives(state: State, wishes: Wishes, now: float) -> dict[int, Life]:
+    return {index: life_of(state, index, wishes, now) for index in state.contacts}
+
+
+def cluster_status(
+    cluster: TabletCluster, state: State, wishes: Wishes, rebalance: str, now: float, clock: datetime
+) -> TabletClusterStatus:
+    found = lives(state, wishes, now)
+    members = Counter(found.values())
+    parts = partition_counts(state, wishes.replicas)
+    ready = members[Life.ACTIVE] + members[Life.DRAINING]
+    record = state.record
+    phase, message = _phase(state, wishes, parts, ready)
+    return TabletClusterStatus(
+        observed_generation=cluster.metadata.generation,
+        phase=phase,
+        message=message,
+        epoch=state.epoch,
+        selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
+        state=ClusterState(wishes.state),
+        members=MemberCounts(desired=wishes.members, current=len(found), ready=ready),
+        partitions=parts,
+        stamp=str(state.stamp.value),
+        version_sum=version_sum(state.table),
+        migrations=MigrationCounts(
+            active=len(state.running),
+            waiting=len(state.queues),
+            done=0 if record is None else sum(record.done.values()),
+            failed=0 if record is None else record.failed,
+        ),
+        rebalance=rebalance if record is not None else "",
+        conditions=_conditions(cluster, state, wishes, parts, ready, now, clock),
+    )
+
+
+def _phase(state: State, wishes: Wishes, parts: PartitionCounts, ready: int) -> tuple[ClusterPhase, str]:
+    if not state.table.members:
+        return ClusterPhase.PENDING, "members are starting"
+    if not version_sum(state.table):
+        return ClusterPhase.FORMING, f"{ready} of {wishes.members} members are there"
+    if parts.lost:
+        return ClusterPhase.LOST, f"{parts.lost} partitions have no live copy; they wait for their members"
+    if state.record is not None or state.running:
+        left = len(state.queues) + len(state.running)
+        return ClusterPhase.REBALANCING, f"{left} migrations are left"
+    if parts.under_replicated or ready < wishes.members:
+        text = (
+            f"{parts.under_replicated} partitions lack a copy, {ready} of {wishes.members} members are there"
+        )
+        return ClusterPhase.DEGRADED, text
+    return ClusterPhase.RUNNING, "everything is as wished"
+
+
+def _conditions(
+    cluster: TabletCluster,
+    state: State,
+    wishes: Wishes,
+    parts: PartitionCounts,
+    ready: int,
+    now: float,
+    clock: datetime,
+) -> Conditions:
+    found = cluster.status.conditions
+    for type_, status, reason, message in _observed(cluster, state, wishes, parts, ready, now):
+        found = set_condition(
+            found, type_, status, reason, message, generation=cluster.metadata.generation, now=clock
+        )
+    return found
+
+
+Condition = tuple[ConditionType, bool, Reason, str]
+
+
+def _observed(
+    cluster: TabletCluster, state: State, wishes: Wishes, parts: PartitionCounts, ready: int, now: float
+) -> list[Condition]:
+    formed = bool(version_sum(state.table))
+    moving = state.record is not None or bool(state.running)
+    short = ready < wishes.members
+    wrong = problems(cluster)
+    available = formed and not parts.lost and _served(state)
+    safe = formed and not parts.under_replicated and not parts.lost
+    lacking = f"{parts.under_replicated} of {parts.total} partitions lack a copy"
+    return [
+        _ready(wrong, formed, safe, moving, short, lacking),
+        _available(available, formed, parts),
+        _progressing(moving, formed, short, state),
+        _degraded(formed, safe, short, lacking),
+        (ConditionType.REPLICATION_SATISFIED, True, Reason.AS_DESIRED, "every partition has its copies")
+        if safe
+        else (ConditionType.REPLICATION_SATISFIED, False, Reason.UNDER_REPLICATED, lacking),
+        (ConditionType.BALANCED, formed and not moving, Reason.AS_DESIRED, "no migration is left")
+        if formed and not moving
+        else (ConditionType.BALANCED, False, Reason.MIGRATING, "migrations are left"),
+        (
+            ConditionType.DATA_LOSS,
+            True,
+            Reason.ALL_REPLICAS_LOST,
+            f"{parts.lost} partitions have no live copy",
+        )
+        if parts.lost
+        else (ConditionType.DATA_LOSS, False, Reason.AS_DESIRED, "every partition has a live copy"),
+        _paused(wishes),
+        _stalled(state, now),
+    ]
+
+
+def _ready(wrong: list[Any], formed: bool, safe: bool, moving: bool, short: bool, lacking: str) -> Condition:
+    type_ = ConditionType.READY
+    if wrong:
+        return type_, False, wrong[0].reason, "; ".join(each.message for each in wrong)
+    if not formed:
+        return type_, False, Reason.FORMING, "the table is not assigned yet"
+    if short:
+        return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
+    if not safe:
+        return type_, False, Reason.UNDER_REPLICATED, lacking
+    if moving:
+        return type_, False, Reason.MIGRATING, "migrations are under way"
+    return type_, True, Reason.AS_DESIRED, "everything is as wished"
+
+
+def _available(available: bool, formed: bool, parts: PartitionCounts) -> Condition:
+    type_ = ConditionType.AVAILABLE
+    if available:
+        return type_, True, Reason.AS_DESIRED, "every partition has an owner that serves"
+    if not formed:
+        return type_, False, Reason.FORMING, "the table is not assigned yet"
+    if parts.lost:
+        return type_, False, Reason.ALL_REPLICAS_LOST, f"{parts.lost} partitions have no live copy"
+    return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions are between two owners"
+
+
+def _served(state: State) -> bool:
+    return not state.promotions and not any(
+        contact.report is not None and contact.report.unserved for contact in state.contacts.values()
+    )
+
+
+def _progressing(moving: bool, formed: bool, short: bool, state: State) -> Condition:
+    type_ = ConditionType.PROGRESSING
+    if moving:
+        reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
+        return type_, True, reason, f"{len(state.running)} active, {len(state.queues)} waiting"
+    if not formed or short:
+        return type_, True, Reason.MEMBERS_STARTING, "members are starting"
+    return type_, False, Reason.AS_DESIRED, "nothing is to be done"
+
+
+def _degraded(formed: bool, safe: bool, short: bool, lacking: str) -> Condition:
+    type_ = ConditionType.DEGRADED
+    if formed and not safe:
+        return type_, True, Reason.UNDER_REPLICATED, lacking
+    if formed and short:
+        return type_, True, Reason.MEMBER_UNREACHABLE, "fewer members are there than wished"
+    return type_, False, Reason.AS_DESIRED, "nothing is missing"
+
+
+def _paused(wishes: Wishes) -> Condition:
+    type_ = ConditionType.PAUSED
+    if wishes.held:
+        return type_, True, Reason.PAUSED_BY_ANNOTATION, "remove the annotation stele.dev/paused to go on"
+    if wishes.migration_paused:
+        return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on"
+    if not wishes.migration_allowed:
+        return type_, True, Reason.CLUSTER_STATE, f"state {wishes.state} allows no migration"
+    return type_, False, Reason.AS_DESIRED, "migrations may start"
+
+
+def _stalled(state: State, now: float) -> Condition:
+    type_ = ConditionType.STALLED
+    late = [r for r in state.running.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session]
+    if late:
+        first = late[0]
+        text = f"{len(late)} migrations wait, first {first.migration} of partition {first.partition}: "
+        return (
+            type_,
+            True,
+            Reason.NO_PROGRESS,
+            text + f"{first.step.value} for {now - first.progressed_seconds:.0f} s",
+        )
+    return type_, False, Reason.AS_DESIRED, "nothing waits longer than it should"
+
+
+def member_status(
+    member: TabletMember, state: State, wishes: Wishes, now: float, clock: datetime, restarts: int
+) -> TabletMemberStatus:
+    index = member.spec.index
+    contact, entry = state.contacts.get(index), state.table.members.get(index)
+    report = None if contact is None else contact.report
+    rows = state.table.partitions
+    owned = sum(row.owner == index for row in rows)
+    held = sum(index in row.members for row in rows)
+    alone = sum(row.members == {index} for row in rows)
+    generation = member.metadata.generation
+    conditions = _member_conditions(member, alone, held, generation, clock)
+    return TabletMemberStatus(
+        observed_generation=generation,
+        uuid="" if entry is None else entry.uuid,
+        incarnation=0 if report is None else report.incarnation,
+        address="" if entry is None or not entry.address else f"{entry.address}:6379",
+        state=MemberState(life_of(state, index, wishes, now).value),
+        owned=owned,
+        backups=held - owned,
+        bytes=0 if report is None else sum(each.bytes for each in report.tablets if each.state != "DELETED"),
+        stamp="" if report is None else str(report.stamp),
+        safe_to_evict=not alone,
+        restarts=restarts,
+        conditions=conditions,
+    )
+
+
+def _member_conditions(
+    member: TabletMember, alone: int, held: int, generation: int, clock: datetime
+) -> Conditions:
+    if alone:
+        status, reason, text = False, Reason.HOLDS_LAST_COPIES, f"{alone} partitions have no other copy"
+    elif held:
+        status, reason, text = True, Reason.HOLDS_DATA, f"{held} copies, each with another elsewhere"
+    else:
+        status, reason, text = True, Reason.HOLDS_NOTHING, "nothing would be missed"
+    type_ = ConditionType.SAFE_TO_EVICT
+    before = member.status.conditions
+    return set_condition(before, type_, status, reason, text, generation=generation, now=clock)
+
+
+def counts(some: Mapping[Type, int]) -> CountsByType:
+    move, copy = some.get(Type.MOVE, 0), some.get(Type.COPY, 0)
+    up, down, clear = some.get(Type.SHIFT_UP, 0), some.get(Type.SHIFT_DOWN, 0), some.get(Type.CLEAR, 0)
+    made = CountsByType.of(move=move, copy=copy, shift_up=up, shift_down=down)
+    return made.model_copy(update={"total": made.total + clear})
+
+
+def rebalance_status(
+    record: Record, state: State, generation: int, now: float, clock: datetime
+) -> TabletRebalanceStatus:
+    end = record.finished_seconds
+    seconds = max(0.001, (now if end is None else end) - record.started_seconds)
+    copied = record.bytes_copied + _in_flight(record, state)
+    done, planned = sum(record.done.values()), sum(record.planned.values())
+    rate = int(copied / seconds)
+    refusals = [*record.plan.refusals, *record.refusals.values()]
+    shown = tuple(
+        Refusal(
+            reason=each.reason, partition=each.partition if each.partition >= 0 else None, message=each.detail
+        )
+        for each in refusals[:REFUSALS_LIMIT]
+    )
+    eta = int(seconds / done * (planned - done)) if done and end is None else None
+    return TabletRebalanceStatus(
+        observed_generation=generation,
+        phase=RebalancePhase(record.phase),
+        reason=record.reason,
+        engine=None if record.engine is None else EngineChoice(record.engine.value),
+        engine_reason=record.engine_reason,
+        planned=counts(record.planned),
+        done=counts(record.done),
+        failed=record.failed,
+        bytes_planned=record.bytes_planned,
+        bytes_copied=copied,
+        bytes_by_spark=record.bytes_by_spark,
+        throughput_bytes_per_second=rate,
+        megabytes_per_second=f"{rate / 1e6:.1f}",
+        eta_seconds=eta,
+        refusals=shown,
+        refusals_total=len(refusals),
+        started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)),
+        finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),
+    )
+
+
+def _in_flight(record: Record, state: State) -> int:
+    """Bytes of waves that are still being copied for this plan."""
+    mine = {id for id, each in state.records.items() if each is record}
+    waves = [wave for wave in state.waves.values() if mine.intersection(wave.partitions.values())]
+    return sum(wave.copied_bytes for wave in waves)
+
+
+def under_way(state: State) -> dict[str, int]:
+    """Migrations by step, for the metrics."""
+    steps = Counter(running.step for running in state.running.values())
+    return {step.value: steps[step] for step in Step}
+
+
+def invalid(
+    status: TabletClusterStatus, problem: str, generation: int, clock: datetime
+) -> TabletClusterStatus:
+    """The stored spec cannot be read: what runs goes on by the last one that could."""
+    conditions = set_condition(
+        status.conditions,
+        ConditionType.READY,
+        False,
+        Reason.INVALID_RESOURCE,
+        problem,
+        generation=generation,
+        now=clock,
+    )
+    changes = {"phase": ClusterPhase.INVALID, "message": problem, "conditions": conditions}
+    return status.model_copy(update=changes)

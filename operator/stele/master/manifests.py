@@ -1,0 +1,296 @@
+"""Pure builders of the objects that belong to a cluster: values in, objects out.
+
+TabletCluster owns TabletMembers, Services, the budget, the copier and the table; a TabletMember owns its Pod. Volume
+claims are owned by nobody: data outlives what describes it (70-operator.md, "Children").
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stele.model import API_VERSION, TabletCluster, TabletMember
+from stele.model.cluster import EngineChoice, ServiceType
+
+Object = dict[str, Any]
+
+USER = 10001
+RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT, COPIER_PORT = 6379, 7000, 7001, 7002, 7010
+
+CLUSTER_LABEL = "stele.dev/cluster"
+MEMBER_LABEL = "stele.dev/member"
+COMPONENT_LABEL = "stele.dev/component"
+
+TERMINATION_SECONDS = 30
+
+
+def name_of(cluster: str, index: int) -> str:
+    """Of the TabletMember, its Pod and its volume claim."""
+    return f"{cluster}-{index}"
+
+
+def headless_name(cluster: str) -> str:
+    return f"{cluster}-members"
+
+
+def copier_name(cluster: str) -> str:
+    return f"{cluster}-copier"
+
+
+def labels(cluster: str, component: str, member: str | None = None) -> dict[str, str]:
+    """Of every child; selectors use only those of stele.dev."""
+    found = {
+        "app.kubernetes.io/name": "stele",
+        "app.kubernetes.io/instance": cluster,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "stele",
+        "app.kubernetes.io/managed-by": "stele-operator",
+        CLUSTER_LABEL: cluster,
+        COMPONENT_LABEL: component,
+    }
+    return found if member is None else found | {MEMBER_LABEL: member}
+
+
+def selector(cluster: str) -> dict[str, str]:
+    """The pods of a cluster's members."""
+    return {CLUSTER_LABEL: cluster, COMPONENT_LABEL: "member"}
+
+
+def owner_reference(kind: str, name: str, uid: str) -> Object:
+    return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": True}
+
+
+def owned_by_cluster(cluster: TabletCluster) -> Object:
+    return owner_reference("TabletCluster", cluster.metadata.name, cluster.metadata.uid)
+
+
+def _object(
+    api: str, kind: str, name: str, marks: Mapping[str, str], owner: Object | None, **rest: Any
+) -> Object:
+    metadata: Object = {"name": name, "labels": dict(marks)}
+    if owner is not None:
+        metadata["ownerReferences"] = [owner]
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
+
+
+def member_object(cluster: TabletCluster, index: int) -> Object:
+    name = cluster.metadata.name
+    member = name_of(name, index)
+    return _object(
+        API_VERSION,
+        "TabletMember",
+        member,
+        labels(name, "member", member),
+        owned_by_cluster(cluster),
+        spec={"cluster": name, "index": index},
+    )
+
+
+def claim(cluster: TabletCluster, index: int) -> Object:
+    storage = cluster.spec.storage
+    spec: Object = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": storage.size}},
+    }
+    if storage.storage_class_name is not None:
+        spec["storageClassName"] = storage.storage_class_name
+    name = cluster.metadata.name
+    member = name_of(name, index)
+    return _object("v1", "PersistentVolumeClaim", member, labels(name, "member", member), None, spec=spec)
+
+
+def headless_service(cluster: TabletCluster) -> Object:
+    """Stable names of the members, ready or not."""
+    name = cluster.metadata.name
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector(name),
+        "ports": [_service_port(*each) for each in _PORTS],
+    }
+    marks = labels(name, "headless")
+    return _object("v1", "Service", headless_name(name), marks, owned_by_cluster(cluster), spec=spec)
+
+
+_PORTS = (("resp", RESP_PORT), ("peer", PEER_PORT), ("admin", ADMIN_PORT), ("transfer", TRANSFER_PORT))
+
+
+def _service_port(name: str, port: int) -> Object:
+    return {"name": name, "port": port, "targetPort": name}
+
+
+def client_service(cluster: TabletCluster) -> Object:
+    """Any ready member: each forwards what is not its own."""
+    name, resp = cluster.metadata.name, cluster.spec.resp
+    port = _service_port("resp", RESP_PORT)
+    if resp.node_port is not None and resp.service_type is not ServiceType.CLUSTER_IP:
+        port["nodePort"] = resp.node_port
+    spec = {"type": resp.service_type.value, "selector": selector(name), "ports": [port]}
+    return _object("v1", "Service", name, labels(name, "client"), owned_by_cluster(cluster), spec=spec)
+
+
+def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:
+    """How many members must stay: all of them while some partition lacks a copy (crate-operator 903 is the reason)."""
+    name = cluster.metadata.name
+    least = max(0, members - 1) if all_safe and cluster.spec.replicas > 1 else members
+    spec = {"minAvailable": least, "selector": {"matchLabels": selector(name)}}
+    marks = labels(name, "budget")
+    return _object("policy/v1", "PodDisruptionBudget", name, marks, owned_by_cluster(cluster), spec=spec)
+
+
+def _security() -> Object:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _pod_security() -> Object:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _probe(path: str, port: str, period: int, failures: int) -> Object:
+    check = {"path": path, "port": port}
+    return {"httpGet": check, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def _env(**values: str) -> list[Object]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _mounts() -> list[Object]:
+    return [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}]
+
+
+def _member_container(cluster: TabletCluster, member: str, image: str, pull: str) -> Object:
+    detection = cluster.spec.failure_detection
+    return {
+        "name": "member",
+        "image": image,
+        "imagePullPolicy": pull,
+        "command": ["stele-member"],
+        "env": _env(
+            STELE_DATA_DIR="/data",
+            STELE_CLUSTER_UID=cluster.metadata.uid,
+            STELE_MEMBER_NAME=member,
+            STELE_FSYNC=cluster.spec.storage.fsync.value,
+            STELE_HEARTBEAT_MS=str(int(detection.heartbeat_seconds * 1000)),
+            STELE_LEASE_MS=str(int(detection.lease_seconds * 1000)),
+            STELE_BIND="0.0.0.0",
+        ),
+        "ports": [{"name": name, "containerPort": port} for name, port in _PORTS[:3]],
+        "readinessProbe": _probe("/readyz", "admin", 2, 2),
+        "livenessProbe": _probe("/healthz", "admin", 10, 12),
+        "resources": _resources(cluster),
+        "securityContext": _security(),
+        "volumeMounts": _mounts(),
+    }
+
+
+def _resources(cluster: TabletCluster) -> Object:
+    wanted = cluster.spec.resources
+    if not wanted.requests and not wanted.limits:
+        return {"requests": {"cpu": "100m", "memory": "192Mi"}}
+    return {"requests": dict(wanted.requests), "limits": dict(wanted.limits)}
+
+
+def _transfer_container(image: str, pull: str) -> Object:
+    return {
+        "name": "transfer",
+        "image": image,
+        "imagePullPolicy": pull,
+        "command": ["stele-transfer"],
+        "env": _env(STELE_DATA_DIR="/data", STELE_BIND="0.0.0.0"),
+        "ports": [{"name": "transfer", "containerPort": TRANSFER_PORT}],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "securityContext": _security(),
+        "volumeMounts": _mounts(),
+    }
+
+
+def _apart(cluster: str) -> Object:
+    """On different nodes when that is possible."""
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": selector(cluster)},
+    }
+    wish = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}}
+
+
+def member_pod(
+    cluster: TabletCluster, member: TabletMember, *, image: str, pull: str, account: str
+) -> Object:
+    name, own = cluster.metadata.name, member.metadata.name
+    image = cluster.spec.images.member or image
+    spec = {
+        "hostname": own,
+        "subdomain": headless_name(name),
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": TERMINATION_SECONDS,
+        "securityContext": _pod_security(),
+        "affinity": _apart(name),
+        "containers": [_member_container(cluster, own, image, pull), _transfer_container(image, pull)],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": own}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        ],
+    }
+    owner = owner_reference("TabletMember", own, member.metadata.uid)
+    return _object("v1", "Pod", own, labels(name, "member", own), owner, spec=spec)
+
+
+def wants_copier(cluster: TabletCluster) -> bool:
+    return cluster.spec.migration.engine is not EngineChoice.DIRECT
+
+
+def _field(name: str, path: str) -> Object:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -> Object:
+    """The pod in which the Spark drivers of a cluster run."""
+    name = cluster.metadata.name
+    image = cluster.spec.images.spark or image
+    env = [
+        _field("POD_IP", "status.podIP"),
+        _field("POD_NAME", "metadata.name"),
+        _field("POD_NAMESPACE", "metadata.namespace"),
+        *_env(
+            STELE_CLUSTER=name,
+            STELE_SPARK_IMAGE=image,
+            STELE_IMAGE_PULL_POLICY=pull,
+            STELE_SPARK_SERVICE_ACCOUNT=account,
+        ),
+    ]
+    container = {
+        "name": "copier",
+        "image": image,
+        "imagePullPolicy": pull,
+        "command": ["stele-copier"],
+        "env": env,
+        "ports": [{"name": "http", "containerPort": COPIER_PORT}],
+        "readinessProbe": _probe("/healthz", "http", 2, 3),
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
+        "securityContext": _security(),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    spec = {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 5,
+        "securityContext": _pod_security(),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}],
+    }
+    marks = labels(name, "copier")
+    return _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)

@@ -1,0 +1,150 @@
+"""TabletRebalance objects: one for each plan with its progress, a preview for each that a user made."""
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from stele.adapters.kubernetes.api import REBALANCES, AlreadyExists, Api, NotFound
+from stele.core.plan import Plan, plan
+from stele.core.queues import planned_bytes
+from stele.core.rebalance import data_members, sizes
+from stele.core.reign import Record, State, Wishes
+from stele.master import facts, manifests
+from stele.master.cache import Cache
+from stele.master.status import patch_of
+from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
+from stele.model.rebalance import (
+    REFUSALS_LIMIT,
+    RebalanceMode,
+    RebalancePhase,
+    Refusal,
+    TabletRebalanceStatus,
+)
+
+HISTORY_LIMIT = 10
+"""Finished plans that are kept for each cluster."""
+
+PLAN_LABEL = "stele.dev/plan"
+
+FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
+
+Object = dict[str, Any]
+
+
+async def show_plans(
+    api: Api, cache: Cache, cluster: TabletCluster, state: State, wishes: Wishes, now: float, clock: datetime
+) -> None:
+    """Create what is missing, write what changed, delete what is too old."""
+    records = {name_of(cluster, state, each): each for each in state.finished}
+    if state.record is not None:
+        records[name_of(cluster, state, state.record)] = state.record
+    namespace = cluster.metadata.namespace
+    for name, record in records.items():
+        stored = cache.get(REBALANCES, namespace, name)
+        if stored is None:
+            if record.finished_seconds is not None and now - record.finished_seconds > 60:
+                continue
+            stored = await _create(api, cache, cluster, name)
+        generation = int(stored["metadata"].get("generation", 0))
+        status = facts.rebalance_status(record, state, generation, now, clock)
+        await _write(api, cache, stored, status)
+    others = [
+        each
+        for each in cache.all(REBALANCES)
+        if each["metadata"]["namespace"] == namespace
+        and each["spec"].get("cluster") == cluster.metadata.name
+        and each["metadata"]["name"] not in records
+    ]
+    for stored in others:
+        await _others(api, cache, stored, state, wishes, now)
+    await _trim(api, others)
+
+
+def name_of(cluster: TabletCluster, state: State, record: Record) -> str:
+    return f"{cluster.metadata.name}-{state.epoch}-{record.number}"
+
+
+async def _create(api: Api, cache: Cache, cluster: TabletCluster, name: str) -> Object:
+    meta = cluster.metadata
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": "TabletRebalance",
+        "metadata": {
+            "name": name,
+            "labels": manifests.labels(meta.name, "rebalance") | {PLAN_LABEL: name},
+            "ownerReferences": [manifests.owned_by_cluster(cluster)],
+        },
+        "spec": {"cluster": meta.name, "mode": RebalanceMode.EXECUTE.value},
+    }
+    try:
+        made = await api.create(REBALANCES, meta.namespace, body)
+    except AlreadyExists:
+        made = await api.get(REBALANCES, meta.namespace, name)
+    cache.put(REBALANCES, made)
+    return made
+
+
+async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalanceStatus) -> None:
+    patch = patch_of(stored.get("status") or {}, status.to_dict())
+    if not patch:
+        return
+    meta = stored["metadata"]
+    try:
+        cache.put(REBALANCES, await api.patch_status(REBALANCES, meta["namespace"], meta["name"], patch))
+    except NotFound:
+        return
+
+
+async def _others(api: Api, cache: Cache, stored: Object, state: State, wishes: Wishes, now: float) -> None:
+    """Plans of an earlier master are over; a preview is answered; a plan that a user wants run is refused."""
+    model = TabletRebalance.read(stored)
+    if isinstance(model, Unreadable) or model.status.phase in FINAL:
+        return
+    if PLAN_LABEL in model.metadata.labels:
+        status = model.status.model_copy(update={"phase": RebalancePhase.SUPERSEDED})
+    elif model.spec.mode is RebalanceMode.DRY_RUN:
+        if model.status.phase is RebalancePhase.PROPOSED:
+            return
+        status = _preview(model, state, wishes, now)
+    else:
+        text = "plans are made and run by the operator; to see one, create it with spec.mode DryRun"
+        refusal = Refusal(reason="NOT_ALLOWED", message=text)
+        status = TabletRebalanceStatus(
+            phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1
+        )
+    await _write(
+        api, cache, stored, status.model_copy(update={"observed_generation": model.metadata.generation})
+    )
+
+
+def _preview(model: TabletRebalance, state: State, wishes: Wishes, now: float) -> TabletRebalanceStatus:
+    members = data_members(state, wishes, now)
+    made = plan(state.table, members, wishes.replicas) if members else Plan()
+    refusals = tuple(
+        Refusal(
+            reason=each.reason, partition=each.partition if each.partition >= 0 else None, message=each.detail
+        )
+        for each in made.refusals[:REFUSALS_LIMIT]
+    )
+    return TabletRebalanceStatus(
+        phase=RebalancePhase.PROPOSED,
+        reason="what would be done now",
+        planned=facts.counts(Counter(each.type for each in made.migrations)),
+        bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
+        refusals=refusals,
+        refusals_total=len(made.refusals),
+    )
+
+
+async def _trim(api: Api, others: list[Object]) -> None:
+    finals = {each.value for each in FINAL}
+    finished = [
+        each
+        for each in others
+        if (each.get("status") or {}).get("phase") in finals
+        and PLAN_LABEL in (each["metadata"].get("labels") or {})
+    ]
+    finished.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")))
+    for each in finished[: max(0, len(finished) - HISTORY_LIMIT)]:
+        meta = each["metadata"]
+        await api.delete(REBALANCES, meta["namespace"], meta["name"], meta["uid"])

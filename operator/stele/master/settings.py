@@ -1,0 +1,76 @@
+"""Settings of the operator, from the environment that the chart gives; a wrong one is named with what is expected."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stele.core.errors import BadInput
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+EXPLAINED = """environment:
+  STELE_MEMBER_IMAGE            image of the members, unless a TabletCluster names its own (required)
+  STELE_SPARK_IMAGE             image of copier and Spark executors (required)
+  STELE_IMAGE_PULL_POLICY       Always, IfNotPresent or Never (IfNotPresent)
+  STELE_WATCH_NAMESPACES        namespaces to look after, comma separated (that of the operator)
+  STELE_MEMBER_SERVICE_ACCOUNT  ServiceAccount of the members (stele-member)
+  STELE_SPARK_SERVICE_ACCOUNT   ServiceAccount of the copier (stele-spark)
+  STELE_LEASE_NAME              Lease that makes one process the master (stele-operator)
+  STELE_HTTP_PORT               /healthz, /readyz, /metrics (8080)
+  STELE_LOG_LEVEL               DEBUG, INFO, WARNING or ERROR (INFO)
+  POD_NAME, POD_NAMESPACE, POD_UID  of the pod that it runs in; outside a cluster the lease is held by host and process
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all clusters of one installation."""
+
+    member_image: str
+    spark_image: str
+    namespaces: tuple[str, ...]
+    own_namespace: str
+    identity: str
+    pull_policy: str = "IfNotPresent"
+    member_account: str = "stele-member"
+    spark_account: str = "stele-spark"
+    lease_name: str = "stele-operator"
+    http_port: int = 8080
+    log_level: str = "INFO"
+
+
+def read(env: Mapping[str, str], own_namespace: str, process: str) -> Settings:
+    """`process` identifies this process where there is no pod. Raises BadInput with the variable and what to do."""
+    own = env.get("POD_NAMESPACE", "").strip() or own_namespace
+    listed = [each.strip() for each in env.get("STELE_WATCH_NAMESPACES", "").split(",")]
+    policy = env.get("STELE_IMAGE_PULL_POLICY", "IfNotPresent")
+    level = env.get("STELE_LOG_LEVEL", "INFO")
+    if policy not in PULL_POLICIES:
+        raise BadInput(f"STELE_IMAGE_PULL_POLICY is {policy!r}; it must be one of {', '.join(PULL_POLICIES)}")
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise BadInput(f"STELE_LOG_LEVEL is {level!r}; it must be DEBUG, INFO, WARNING or ERROR")
+    return Settings(
+        member_image=_required(env, "STELE_MEMBER_IMAGE"),
+        spark_image=_required(env, "STELE_SPARK_IMAGE"),
+        namespaces=tuple(dict.fromkeys(each for each in listed if each)) or (own,),
+        own_namespace=own,
+        identity=env.get("POD_UID", "").strip() or process,
+        pull_policy=policy,
+        member_account=env.get("STELE_MEMBER_SERVICE_ACCOUNT", "stele-member"),
+        spark_account=env.get("STELE_SPARK_SERVICE_ACCOUNT", "stele-spark"),
+        lease_name=env.get("STELE_LEASE_NAME", "stele-operator"),
+        http_port=_port(env.get("STELE_HTTP_PORT", "8080")),
+        log_level=level,
+    )
+
+
+def _required(env: Mapping[str, str], name: str) -> str:
+    value = env.get(name, "").strip()
+    if not value or any(letter.isspace() for letter in value):
+        raise BadInput(f"{name} is {value!r}; it must be the name of an image")
+    return value
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65_535:
+        return int(text)
+    raise BadInput(f"STELE_HTTP_PORT is {text!r}; it must be a port, 1 to 65535")

@@ -1,0 +1,151 @@
+"""One loop for each TabletCluster: begun when it appears, ended when it goes, begun anew when it failed."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
+from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core.errors import SteleError
+from stele.core.reign import State
+from stele.master import manifests
+from stele.master.cache import Cache
+from stele.master.copier import SparkJobs
+from stele.master.loop import ClusterLoop, Deposed
+from stele.master.ports import Members
+from stele.master.settings import Settings
+from stele.master.world import KubernetesWorld, clock_of
+from stele.model import TabletCluster, Unreadable
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 2.0
+"""After a loop failed, before it begins anew."""
+
+LIST_SECONDS = 30.0
+"""Between two full lists, in case a watch missed something."""
+
+WATCHED = (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS)
+
+Key = tuple[str, str]
+
+
+class Supervisor:
+    """Owns the cache and the loops of all clusters. `failed` is set when the process has to end."""
+
+    def __init__(self, api: Api, members: Members, settings: Settings) -> None:
+        self._api, self._members, self._settings = api, members, settings
+        self.cache = Cache(self._changed)
+        self._loops: dict[Key, ClusterLoop] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._uids: dict[Key, str] = {}
+        self._woken = asyncio.Event()
+        self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
+        self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def states(self) -> dict[Key, State]:
+        return {key: loop.state for key, loop in self._loops.items() if loop.state is not None}
+
+    def _changed(self, kind: Kind, stored: dict[str, Any]) -> None:
+        meta = stored["metadata"]
+        name = (meta.get("labels") or {}).get(manifests.CLUSTER_LABEL) or stored.get("spec", {}).get(
+            "cluster"
+        )
+        key = (meta["namespace"], meta["name"] if kind is CLUSTERS else str(name))
+        if kind is CLUSTERS:
+            self._woken.set()
+        if key in self._loops:
+            self._loops[key].wake()
+
+    async def list_all(self) -> None:
+        """Fill the cache by lists; what is gone since is noticed."""
+        for namespace in self._settings.namespaces:
+            for kind in WATCHED:
+                label = manifests.CLUSTER_LABEL if kind in (PODS, CLAIMS) else ""
+                before = self.cache.newest()
+                self.cache.replace(kind, namespace, await self._api.list(kind, namespace, label), before)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        listed = time.monotonic()
+        while True:
+            await self._match()
+            self._woken.clear()
+            try:
+                await asyncio.wait_for(self._woken.wait(), RESTART_SECONDS)
+            except TimeoutError:
+                pass
+            if time.monotonic() - listed > LIST_SECONDS:
+                listed = time.monotonic()
+                try:
+                    await self.list_all()
+                except SteleError as error:
+                    log.warning("objects could not be listed: %s", error)
+
+    async def _match(self) -> None:
+        """A loop for each cluster that exists and is not being deleted."""
+        wanted: dict[Key, dict[str, Any]] = {}
+        for stored in self.cache.all(CLUSTERS):
+            meta = stored["metadata"]
+            if not meta.get("deletionTimestamp"):
+                wanted[meta["namespace"], meta["name"]] = stored
+        for key in [key for key in self._tasks if key not in wanted or self._is_other(key, wanted[key])]:
+            await self._stop(key)
+        for key, stored in wanted.items():
+            if key not in self._tasks:
+                self._start(key, stored)
+
+    def _is_other(self, key: Key, stored: dict[str, Any]) -> bool:
+        return self._tasks[key].done() or self._uids[key] != stored["metadata"]["uid"]
+
+    def _start(self, key: Key, stored: dict[str, Any]) -> None:
+        cluster = TabletCluster.read(stored)
+        if isinstance(cluster, Unreadable):
+            log.warning("%s", cluster)
+            return
+        log.info("looks after TabletCluster %s/%s", *key)
+        loop = self._loop(cluster)
+        self._loops[key], self._uids[key] = loop, cluster.metadata.uid
+        self._tasks[key] = asyncio.get_running_loop().create_task(self._guard(key, loop))
+
+    def _loop(self, cluster: TabletCluster) -> ClusterLoop:
+        meta = cluster.metadata
+        marks = manifests.labels(meta.name, "table")
+        owner = manifests.owned_by_cluster(cluster)
+        store = KubernetesTableStore(self._api, meta.namespace, meta.name, owner, marks)
+        world = KubernetesWorld(self._api, self.cache, self._settings, cluster, self._clock)
+        key = (meta.namespace, meta.name)
+
+        def wake() -> None:
+            if key in self._loops:
+                self._loops[key].wake()
+
+        copier = SparkJobs(world.cluster, world.copier_address, wake)
+        return ClusterLoop(store, self._members, world, copier, time.monotonic)
+
+    async def _guard(self, key: Key, loop: ClusterLoop) -> None:
+        """A loop that fails is begun anew with an empty memory; one that is deposed ends the process."""
+        try:
+            await loop.run()
+        except Deposed as error:
+            if not self.failed.done():
+                self.failed.set_result(str(error))
+        except Exception:
+            log.exception("the loop of %s/%s failed and begins anew", *key)
+            await asyncio.sleep(RESTART_SECONDS)
+        finally:
+            await loop.close()
+
+    async def _stop(self, key: Key) -> None:
+        log.info("leaves TabletCluster %s/%s alone", *key)
+        task = self._tasks.pop(key)
+        self._loops.pop(key)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def close(self) -> None:
+        for key in list(self._tasks):
+            await self._stop(key)

@@ -1,0 +1,77 @@
+"""Kopf's half of the process: its watches fill the cache and wake the loops, and that is all they do.
+
+`kopf.on.event` writes nothing into objects (no annotations, no finalizers), so deleting a cluster never waits for us.
+"""
+
+import asyncio
+from typing import Any
+
+import kopf
+
+from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Kind
+from stele.adapters.kubernetes.login import Login
+from stele.master.cache import Cache
+from stele.master.manifests import CLUSTER_LABEL
+
+SERVER_SECONDS = 300
+CLIENT_SECONDS = 330
+CONNECT_SECONDS = 10
+
+
+def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
+    """Handlers for all kinds that the loops look at."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(
+            server=login.server,
+            ca_path=login.ca_file,
+            insecure=not login.verify,
+            scheme="Bearer" if login.token() else None,
+            token=login.token(),
+            certificate_path=login.certificate_file,
+            private_key_path=login.key_file,
+        )
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.watching.server_timeout = SERVER_SECONDS
+        settings.watching.client_timeout = CLIENT_SECONDS
+        settings.watching.connect_timeout = CONNECT_SECONDS
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.persistence.finalizer = "stele.dev/kopf"
+        settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.stele.dev")
+        settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix="kopf.stele.dev")
+
+    for kind in (CLUSTERS, MEMBERS, REBALANCES):
+        _watch(registry, cache, kind, None)
+    for kind in (PODS, CLAIMS):
+        _watch(registry, cache, kind, {CLUSTER_LABEL: kopf.PRESENT})
+    return registry
+
+
+def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, marks: dict[str, Any] | None) -> None:
+    group, _, version = kind.api.rpartition("/")
+
+    async def seen(event: Any, **_: Any) -> None:
+        stored = dict(event["object"])
+        if event["type"] == "DELETED":
+            cache.remove(kind, stored)
+        else:
+            cache.put(kind, stored)
+
+    kopf.on.event(group, version, kind.plural, registry=registry, labels=marks, id=f"seen-{kind.plural}")(
+        seen
+    )
+
+
+async def run(cache: Cache, login: Login, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:
+    """Until cancelled."""
+    await kopf.operator(
+        registry=registry_of(cache, login),
+        namespaces=list(namespaces),
+        standalone=True,
+        ready_flag=ready,
+    )

@@ -1,0 +1,292 @@
+"""Kubernetes as one cluster's loop sees it: objects from the cache, children made when they are missing, status."""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from stele.adapters.kubernetes.api import (
+    BUDGETS,
+    CLAIMS,
+    CLUSTERS,
+    MEMBERS,
+    PODS,
+    REBALANCES,
+    SERVICES,
+    AlreadyExists,
+    Api,
+    Kind,
+    NotFound,
+)
+from stele.core.ids import MemberIndex
+from stele.core.membership import PodFacts, Seen, Timing
+from stele.core.reign import Happening, State, Wishes
+from stele.master import facts, manifests
+from stele.master.cache import Cache
+from stele.master.events import post
+from stele.master.plans import show_plans
+from stele.master.settings import Settings
+from stele.master.status import patch_of
+from stele.model import TabletCluster, TabletMember, Unreadable
+from stele.model.common import quantity_bytes
+
+log = logging.getLogger(__name__)
+
+PAUSE_ANNOTATION = "stele.dev/paused"
+
+Object = dict[str, Any]
+
+
+class KubernetesWorld:
+    """One TabletCluster. A stored object that cannot be read leaves the wishes as they were."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        settings: Settings,
+        cluster: TabletCluster,
+        clock_at: Callable[[float], datetime],
+    ) -> None:
+        self._api, self._cache, self._settings = api, cache, settings
+        self._cluster, self._clock_at = cluster, clock_at
+        self._state: State | None = None
+        self._applied: dict[str, Object] = {}
+        self.unreadable: Unreadable | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self._cluster.metadata.namespace
+
+    @property
+    def name(self) -> str:
+        return self._cluster.metadata.name
+
+    @property
+    def cluster_uid(self) -> str:
+        return self._cluster.metadata.uid
+
+    def cluster(self) -> TabletCluster:
+        """The newest version that can be read."""
+        stored = self._cache.get(CLUSTERS, self.namespace, self.name)
+        if stored is None or stored["metadata"].get("uid") != self.cluster_uid:
+            return self._cluster
+        found = TabletCluster.read(stored)
+        if isinstance(found, Unreadable):
+            if self.unreadable is None:
+                log.warning("%s", found)
+            self.unreadable = found
+        else:
+            self._cluster, self.unreadable = found, None
+        return self._cluster
+
+    def partitions(self) -> int:
+        return self._cluster.spec.partitions
+
+    def wishes(self) -> Wishes:
+        return wishes_of(self.cluster())
+
+    def seen(self) -> tuple[Seen, ...]:
+        found = []
+        for stored in self._members():
+            member = TabletMember.read(stored)
+            if isinstance(member, Unreadable):
+                log.warning("%s", member)
+                continue
+            pod = self._cache.get(PODS, self.namespace, member.metadata.name)
+            found.append(
+                Seen(
+                    member.spec.index,
+                    member.metadata.name,
+                    member.spec.drain,
+                    member.spec.lite,
+                    member.metadata.deletion_timestamp is not None,
+                    None if pod is None else pod_facts(pod),
+                )
+            )
+        return tuple(found)
+
+    def _members(self) -> list[Object]:
+        listed = self._cache.labelled(MEMBERS, self.namespace, manifests.CLUSTER_LABEL, self.name)
+        return [each for each in listed if _owned_by(each, self.cluster_uid)]
+
+    def cancelled_plan(self, state: State) -> int:
+        if state.record is None:
+            return 0
+        stored = self._cache.get(REBALANCES, self.namespace, plan_name(self.name, state))
+        return state.record.number if stored is not None and stored["spec"].get("cancel") else 0
+
+    async def ensure_member(self, index: MemberIndex) -> None:
+        """Object, volume and pod, each when it is missing; a pod that ended for good is made anew."""
+        cluster, name = self.cluster(), manifests.name_of(self.name, index)
+        member = self._cache.get(MEMBERS, self.namespace, name)
+        if member is None:
+            member = await self._make(MEMBERS, manifests.member_object(cluster, index))
+        if self._cache.get(CLAIMS, self.namespace, name) is None:
+            await self._make(CLAIMS, manifests.claim(cluster, index))
+        pod = self._cache.get(PODS, self.namespace, name)
+        if pod is not None:
+            if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+                await self._api.delete(PODS, self.namespace, name, pod["metadata"]["uid"])
+            return
+        model = TabletMember.read(member)
+        if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
+            return
+        settings = self._settings
+        body = manifests.member_pod(
+            cluster,
+            model,
+            image=settings.member_image,
+            pull=settings.pull_policy,
+            account=settings.member_account,
+        )
+        await self._make(PODS, body)
+
+    async def _make(self, kind: Kind, body: Object) -> Object:
+        """Create an object, or find the one that is there; the cache knows it at once."""
+        try:
+            made = await self._api.create(kind, self.namespace, body)
+        except AlreadyExists:
+            made = await self._api.get(kind, self.namespace, body["metadata"]["name"])
+        self._cache.put(kind, made)
+        return made
+
+    async def remove_member(self, index: MemberIndex) -> None:
+        """Volume (when the user said so), pod, and the object last, so that a crash in between is continued."""
+        name = manifests.name_of(self.name, index)
+        if self.cluster().spec.storage.keep_volumes.value == "Delete":
+            await self._delete(CLAIMS, name)
+        await self._delete(PODS, name)
+        await self._delete(MEMBERS, name)
+
+    async def _delete(self, kind: Kind, name: str) -> None:
+        stored = self._cache.get(kind, self.namespace, name)
+        if stored is not None and not stored["metadata"].get("deletionTimestamp"):
+            await self._api.delete(kind, self.namespace, name, stored["metadata"]["uid"])
+
+    async def ensure_shared(self) -> None:
+        """Services, budget and copier."""
+        cluster = self.cluster()
+        await self._apply_changed(SERVICES, manifests.headless_service(cluster))
+        await self._apply_changed(SERVICES, manifests.client_service(cluster))
+        if self._state is not None:
+            parts = facts.partition_counts(self._state, cluster.spec.replicas)
+            members = len(self._state.table.members)
+            await self._apply_changed(BUDGETS, manifests.budget(cluster, members, parts.safe == parts.total))
+        await self._ensure_copier(cluster)
+
+    async def _apply_changed(self, kind: Kind, body: Object) -> None:
+        """Apply what differs from what was applied last by this process."""
+        key = f"{kind.plural}/{body['metadata']['name']}"
+        if self._applied.get(key) != body:
+            await self._api.apply(kind, self.namespace, body)
+            self._applied[key] = body
+
+    async def _ensure_copier(self, cluster: TabletCluster) -> None:
+        name = manifests.copier_name(self.name)
+        pod = self._cache.get(PODS, self.namespace, name)
+        if not manifests.wants_copier(cluster):
+            if pod is not None:
+                await self._delete(PODS, name)
+            return
+        if pod is None:
+            body = manifests.copier_pod(
+                cluster,
+                image=self._settings.spark_image,
+                pull=self._settings.pull_policy,
+                account=self._settings.spark_account,
+            )
+            await self._make(PODS, body)
+        elif pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            await self._delete(PODS, name)
+
+    def copier_address(self) -> str:
+        """Where the copier answers; empty while it is not ready."""
+        pod = self._cache.get(PODS, self.namespace, manifests.copier_name(self.name))
+        if pod is None or pod["metadata"].get("deletionTimestamp"):
+            return ""
+        conditions = pod.get("status", {}).get("conditions") or []
+        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return str(pod["status"].get("podIP", "")) if ready else ""
+
+    async def tell(self, happenings: Sequence[Happening]) -> None:
+        await post(self._api, self._cluster, happenings)
+
+    async def show(self, state: State, now: float) -> None:
+        """Status of the cluster, of its members and of its plans, where it changed."""
+        self._state = state
+        cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
+        wanted = facts.cluster_status(cluster, state, wishes, plan_name(self.name, state), now, clock)
+        if self.unreadable is not None:
+            wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
+        await self._patch(CLUSTERS, self.name, wanted.to_dict())
+        for stored in self._members():
+            member = TabletMember.read(stored)
+            if isinstance(member, Unreadable):
+                continue
+            pod = self._cache.get(PODS, self.namespace, member.metadata.name)
+            status = facts.member_status(member, state, wishes, now, clock, restarts_of(pod))
+            await self._patch(MEMBERS, member.metadata.name, status.to_dict())
+        await show_plans(self._api, self._cache, cluster, state, wishes, now, clock)
+
+    async def _patch(self, kind: Kind, name: str, wanted: Object) -> None:
+        stored = self._cache.get(kind, self.namespace, name)
+        if stored is None:
+            return
+        patch = patch_of(stored.get("status") or {}, wanted)
+        if patch:
+            try:
+                self._cache.put(kind, await self._api.patch_status(kind, self.namespace, name, patch))
+            except NotFound:
+                return
+
+
+def wishes_of(cluster: TabletCluster) -> Wishes:
+    spec = cluster.spec
+    detection = spec.failure_detection
+    return Wishes(
+        members=spec.members,
+        replicas=spec.replicas,
+        timing=Timing(
+            detection.heartbeat_seconds, detection.lease_seconds, detection.rejoin_grace_period_seconds
+        ),
+        state=spec.state.value,
+        held=cluster.metadata.annotations.get(PAUSE_ANNOTATION) == "true",
+        migration_paused=spec.migration.paused,
+        parallel_per_member=spec.migration.max_parallel_per_member,
+        engine=spec.migration.engine.value,
+        spark_threshold_bytes=quantity_bytes(spec.spark.threshold_bytes),
+        spark_idle_seconds=spec.spark.idle_seconds,
+    )
+
+
+def plan_name(cluster: str, state: State) -> str:
+    """Of the TabletRebalance of the present plan; unique, because the epoch is."""
+    return f"{cluster}-{state.epoch}-{0 if state.record is None else state.record.number}"
+
+
+def pod_facts(pod: Object) -> PodFacts:
+    """What the pod says of the member's process."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    container: Object = next((c for c in status.get("containerStatuses") or [] if c["name"] == "member"), {})
+    state = container.get("state") or {}
+    waiting_after = "waiting" in state and bool((container.get("lastState") or {}).get("terminated"))
+    ended = "terminated" in state or waiting_after or status.get("phase") in ("Failed", "Succeeded")
+    started = container.get("containerID", "")
+    process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
+    address = str(status.get("podIP", ""))
+    return PodFacts(meta["uid"], address, process, bool(ended), bool(meta.get("deletionTimestamp")))
+
+
+def restarts_of(pod: Object | None) -> int:
+    listed = [] if pod is None else (pod.get("status") or {}).get("containerStatuses") or []
+    return sum(int(each.get("restartCount", 0)) for each in listed if each["name"] == "member")
+
+
+def _owned_by(stored: Object, uid: str) -> bool:
+    return any(each.get("uid") == uid for each in stored["metadata"].get("ownerReferences") or [])
+
+
+def clock_of(wall: datetime, monotonic: float) -> Callable[[float], datetime]:
+    """Wall clock times of monotonic ones, without jitter between two looks."""
+    return lambda seconds: wall + timedelta(seconds=seconds - monotonic)

@@ -1,0 +1,166 @@
+"""The operator's real process against a real API server; members are fakes behind real ports."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS, PODS, REBALANCES, Api
+from stele.adapters.kubernetes.login import log_in
+from stele.wire.table_text import Shard, decode_shard
+from tests.operator.control_plane import ControlPlane
+from tests.operator.kubelet import Kubelet
+
+pytestmark = pytest.mark.control_plane
+
+DEADLINE_SECONDS = 60.0
+
+
+class Operator:
+    """The process, started and killed at will."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, directory: Path, port: int) -> None:
+        self._plane, self._directory = plane, directory
+        self._env = {
+            **os.environ,
+            "STELE_MEMBER_IMAGE": "member",
+            "STELE_SPARK_IMAGE": "spark",
+            "STELE_WATCH_NAMESPACES": namespace,
+            "STELE_LEASE_NAME": "stele-test",
+            "STELE_HTTP_PORT": str(port),
+            "POD_NAMESPACE": namespace,
+            "POD_UID": f"pod-of-{namespace}",
+        }
+        self._process: asyncio.subprocess.Process | None = None
+        self.log = directory / "operator.log"
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "stele.master",
+                "--kubeconfig",
+                str(self._plane.kubeconfig),
+                env=self._env,
+                stdout=log,
+                stderr=log,
+            )
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        return await asyncio.wait_for(self._process.wait(), 20)
+
+
+def cluster(name: str, members: int, **spec: Any) -> dict[str, Any]:
+    wanted = {
+        "members": members,
+        "partitions": 31,
+        "replicas": 2,
+        "storage": {"size": "1Gi"},
+        "migration": {"engine": "Direct"},
+        "failureDetection": {"heartbeatSeconds": 0.5, "leaseSeconds": 1.5, "rejoinGracePeriodSeconds": 5},
+    }
+    return {
+        "apiVersion": "stele.dev/v1alpha1",
+        "kind": "TabletCluster",
+        "metadata": {"name": name},
+        "spec": wanted | spec,
+    }
+
+
+class Stage:
+    """One namespace with a cluster, its kubelet and the operator."""
+
+    def __init__(self, api: Api, namespace: str, kubelet: Kubelet, operator: Operator) -> None:
+        self.api, self.namespace, self.kubelet, self.operator = api, namespace, kubelet, operator
+
+    async def rows(self) -> Shard:
+        stored = await self.api.get(CONFIG_MAPS, self.namespace, "demo-table-0")
+        return decode_shard(stored["data"], 0, 31)
+
+    async def cluster(self) -> dict[str, Any]:
+        return await self.api.get(CLUSTERS, self.namespace, "demo")
+
+    async def scale(self, members: int) -> None:
+        body = await self.cluster()
+        body["spec"]["members"] = members
+        await self.api.replace(CLUSTERS, self.namespace, body)
+
+    async def until(self, what: str, check: Callable[[], Awaitable[bool]]) -> None:
+        end = asyncio.get_running_loop().time() + DEADLINE_SECONDS
+        while asyncio.get_running_loop().time() < end:
+            if await check():
+                return
+            await asyncio.sleep(0.2)
+        log = self.operator.log.read_text(encoding="utf-8")[-6000:]
+        raise AssertionError(f"{what} did not come in {DEADLINE_SECONDS} s\n{await self.cluster()}\n{log}")
+
+    async def ready(self, members: int) -> bool:
+        found = await self.cluster()
+        status = found.get("status") or {}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+        return (
+            conditions.get("Ready") == "True"
+            and status["members"]["ready"] == members
+            and status["observedGeneration"] == found["metadata"]["generation"]
+        )
+
+    async def settled(self, members: int) -> None:
+        """The status says so, and the table is so; the status may be a second older than the table."""
+
+        async def check() -> bool:
+            return await self.ready(members) and await self.safe_and_balanced(members)
+
+        await self.until(f"{members} members, safe and balanced,", check)
+
+    async def safe_and_balanced(self, members: int) -> bool:
+        rows = (await self.rows()).rows
+        owned = Counter(row.owner for row in rows)
+        even = max(owned.values()) - min(owned.values()) <= 1
+        return even and len(owned) == members and all(len(row.members) == 2 for row in rows)
+
+
+@asynccontextmanager
+async def staged(plane: ControlPlane, namespace: str, directory: Path, port: int) -> AsyncIterator[Stage]:
+    async with Api(await log_in(str(plane.kubeconfig))) as api:
+        made = await api.create(CLUSTERS, namespace, cluster("demo", 3))
+        operator = Operator(plane, namespace, directory, port)
+        async with Kubelet(api, namespace, made["metadata"]["uid"]) as kubelet:
+            await operator.start()
+            try:
+                yield Stage(api, namespace, kubelet, operator)
+            finally:
+                await operator.end(signal.SIGKILL)
+
+
+async def test_create_scale_up_kill_and_scale_down(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.settled(3)
+        await stage.scale(4)
+        await asyncio.sleep(1.5)
+        await stage.operator.end(signal.SIGKILL)
+        await stage.operator.start()
+        await stage.settled(4)
+        await stage.kubelet.kill("demo-0", 1.0)
+        await stage.settled(4)
+        await stage.scale(3)
+        await stage.settled(3)
+        assert len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 3
+        assert len(await stage.api.list(MEMBERS, namespace)) == 3
+        plans = await stage.api.list(REBALANCES, namespace)
+        assert any(each["status"]["phase"] == "Done" for each in plans)
+        reasons = {each["reason"] for each in await stage.api.list(EVENTS, namespace)}
+        assert {"MemberJoined", "RebalanceFinished", "MemberUnreachable", "MasterTookOver"} <= reasons
+        assert await stage.operator.end() == 0
