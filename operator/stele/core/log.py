@@ -60,6 +60,8 @@ class Log:
         """The term of an operation, None when this log does not know it."""
         if index == self.last[1]:
             return self.last[0]
+        if index == 0:
+            return 0
         if index == self.applied[1]:
             return self.applied[0]
         if not self.first <= index < self.last[1]:

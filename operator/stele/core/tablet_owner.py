@@ -106,7 +106,7 @@ class Owner:
         self.tablet = tablet
         self.learner = learner
         self.frozen, self.frozen_base = frozen if frozen is not None else ("", 0)
-        self.synced = tablet.log.last[1]
+        self.synced = 0
         self.members: tuple[int, ...] = ()
         self.waited_for: tuple[int, ...] = ()
         self.progress: dict[int, Progress] = {}

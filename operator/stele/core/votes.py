@@ -28,9 +28,8 @@ class Granted:
 
     def follow(self, partition: int, owner: int) -> None:
         """This member follows `owner` for the partition from now on, and nobody else."""
-        for holder, excluded in self._excluded.items():
-            if holder != owner:
-                continue
+        excluded = self._excluded.get(owner)
+        if excluded is not None:
             excluded.discard(partition)
         self._fences.pop(partition, None)
 
@@ -52,10 +51,6 @@ class Granted:
             self._fences.pop(partition, None)
             return 0.0
         return until - now
-
-    def forget_exclusions(self, holder: int) -> None:
-        """A new session of the holder: it begins with no partition that follows it."""
-        self._excluded.pop(holder, None)
 
 
 class Held:
@@ -81,11 +76,11 @@ class Held:
         self._excluded[granter] = excluded
 
     def followed(self, granter: int, partition: int, term: int) -> None:
-        """The granter accepted this member as the owner of the partition, in this session and term."""
+        """The granter accepted this member as the owner of the partition, in this session and term.
+
+        A lease that excludes the partition still does: this answer may have waited for a disk meanwhile.
+        """
         self._followed.setdefault(granter, {})[partition] = term
-        excluded = self._excluded.get(granter)
-        if excluded and partition in excluded:
-            self._excluded[granter] = excluded - {partition}
 
     def refused(self, granter: int, partition: int) -> None:
         """The granter does not follow this member for the partition."""

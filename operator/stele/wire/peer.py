@@ -4,9 +4,14 @@ One connection per ordered pair: the dialling member is owner, asker or forwarde
 the same connection, in order. The meaning of each is in docs/protocol.md.
 """
 
+from typing import Annotated
+
 import msgspec
 
 PEER_FORMAT = 1
+
+AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
+"""A core.tablet.Code."""
 
 RowValue = tuple[int, tuple[int | None, ...]]
 """(version, replicas) of a published row."""
@@ -71,7 +76,7 @@ class AckItem(msgspec.Struct, array_like=True, frozen=True):
 
     partition: int
     term: int
-    code: int
+    code: AnswerCode
     match: int
     promised: int
 
@@ -99,7 +104,7 @@ class AnswerItem(msgspec.Struct, array_like=True, frozen=True):
 
     partition: int
     term: int
-    code: int
+    code: AnswerCode
     last: tuple[int, int]
     applied: tuple[int, int]
     promised: int
@@ -158,8 +163,8 @@ class ForwardCount(msgspec.Struct, array_like=True, frozen=True, tag="fc"):
 class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
     """`code` is empty when it was done: `body` is wire.replies, or msgpack of a scan or a count.
 
-    `STALE_VERSION`: not the owner under the version that the request names; send it again, by the row that came
-    along when that is newer. Any other code is the one of an error, with its text.
+    `STALE_VERSION`: not the owner under the version that the request names; send it again, by the row that
+    came along when that is newer. Any other code is the one of an error, with its text.
     """
 
     id: int
@@ -198,6 +203,7 @@ class MessageError(ValueError):
 def decode_message(body: bytes) -> Message:
     """Raise MessageError with the path of the field that is wrong."""
     try:
-        return _decoder.decode(body)
+        message: Message = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"message of {len(body)} bytes: {error}") from error
+    return message

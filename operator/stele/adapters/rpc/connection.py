@@ -1,8 +1,8 @@
-"""One TCP connection that carries frames of msgpack messages (asyncio.Protocol: streams cost twice as much)."""
+"""One TCP connection that carries frames of msgpack messages (asyncio streams cost twice as much)."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from stele.wire.frames import FrameDecoder, FrameError, encode_frame
 from stele.wire.peer import Message, MessageError, decode_message, encode_message
@@ -39,9 +39,8 @@ class Connection(asyncio.Protocol):
         self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 2)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 2)
         self.peer = str(transport.get_extra_info("peername"))
         self._handler.opened(self)
 

@@ -1,0 +1,152 @@
+"""HTTP of a member on port 7001: the master's exchange, probes, metrics, digests, status."""
+
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import mmh3
+import msgspec
+from aiohttp import web
+
+from stele.member import limits
+from stele.member.exchange import Exchange
+from stele.member.metrics import Metrics
+from stele.member.node import Node
+from stele.member.replica import Replica
+from stele.wire import keys
+from stele.wire import messages as m
+from stele.wire.volume import APPLIED, decode_state
+
+log = logging.getLogger("stele.admin")
+
+DIGEST_PAGE = 2000
+
+
+class Admin:
+    """Handlers. A wrong request gets 400 with what is wrong; nothing else happens."""
+
+    def __init__(self, node: Node, exchange: Exchange, metrics: Metrics) -> None:
+        self._node = node
+        self._exchange = exchange
+        self._metrics = metrics
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=limits.BODY_BYTES_MAX, middlewares=[_plain_errors])
+        app.router.add_post("/v1/exchange", self._on_exchange)
+        app.router.add_get("/healthz", self._on_health)
+        app.router.add_get("/readyz", self._on_ready)
+        app.router.add_get("/metrics", self._on_metrics)
+        app.router.add_get("/v1/digest", self._on_digest)
+        app.router.add_get("/v1/status", self._on_status)
+        return app
+
+    async def _on_exchange(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        try:
+            message = m.decode_request(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise web.HTTPBadRequest(text=f"exchange: {error}\n") from None
+        made = await self._exchange.handle(message)
+        return web.Response(body=m.encode(made), content_type="application/json")
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_ready(self, request: web.Request) -> web.Response:
+        """Ready when the volume is loaded and, if there is a table, every owned partition serves."""
+        if not self._exchange.started:
+            return web.Response(status=503, text="loading the volume\n")
+        waiting = self._node.unserved()
+        if waiting:
+            return web.Response(status=503, text=f"{len(waiting)} owned partitions do not serve yet\n")
+        return web.Response(text="ok\n")
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        headers = {"Content-Type": self._metrics.content_type}
+        return web.Response(body=self._metrics.text(), headers=headers)
+
+    async def _on_status(self, request: web.Request) -> web.Response:
+        node = self._node
+        owned = [p for p, row in enumerate(node.rows) if row.owner == node.me]
+        facts = {
+            "uuid": node.uuid,
+            "cluster": node.cluster,
+            "name": node.settings.name,
+            "incarnation": node.instance.incarnation,
+            "index": node.me,
+            "epoch": node.table.epoch,
+            "state": node.table.state,
+            "partitions": len(node.rows),
+            "owned": owned,
+            "unserved": node.unserved(),
+            "broken": {r.partition: r.broken for r in node.replicas.values() if r.broken},
+            "members": {i: link.ready for i, link in node.links.items()},
+        }
+        return web.json_response(facts)
+
+    async def _on_digest(self, request: web.Request) -> web.StreamResponse:
+        """NDJSON: first what the tablet is at, then [key (base64), hash of the value, expire_at_ms] each."""
+        partition = _number(request, "partition")
+        keyspace = request.query.get("keyspace", "default").encode()
+        replica = self._node.replicas.get(partition)
+        if replica is None or not replica.ready:
+            raise web.HTTPNotFound(text=f"partition {partition} has no READY tablet here\n")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        async for lines in self._digest(replica, keyspace):
+            await response.write(lines)
+        return response
+
+    async def _digest(self, replica: Replica, keyspace: bytes) -> AsyncIterator[bytes]:
+        """From one view, so that entries and applied OpId belong together."""
+        node = self._node
+        partition, generation = replica.partition, replica.generation
+        last = replica.tablet.log.last
+        view = node.engine.view()
+        try:
+            stored = view.get(keys.meta_key(partition, generation, APPLIED))
+            found = m.OpId() if stored is None else decode_state(stored).applied
+            applied = (found.term, found.index)
+            yield _line({"partition": partition, "generation": generation, "applied": applied, "last": last})
+            prefix = keys.user_prefix(partition, generation, keyspace)
+            begin, end = prefix, keys.tablet_range(partition, generation)[1]
+            while True:
+                page = await node.loop.run_in_executor(node.slow, view.scan, begin, end, DIGEST_PAGE)
+                page = [(key, value) for key, value in page if key.startswith(prefix)]
+                yield b"".join(_digest_line(key[len(prefix) :], value) for key, value in page)
+                if len(page) < DIGEST_PAGE:
+                    return
+                begin = page[-1][0] + b"\0"
+        finally:
+            view.close()
+
+
+def _digest_line(key: bytes, stored: bytes) -> bytes:
+    value, expire_at_ms = keys.unpack_value(stored)
+    return _line([base64.b64encode(key).decode(), mmh3.hash_bytes(value).hex(), expire_at_ms])
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "")
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise web.HTTPBadRequest(text=f"{name} is {text!r}; it must be a whole number\n")
+    return int(text)
+
+
+@web.middleware
+async def _plain_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A defect is logged with its traceback and answered without."""
+    try:
+        return await handler(request)
+    except web.HTTPException:
+        raise
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return web.Response(status=500, text="internal error; the member's log tells more\n")

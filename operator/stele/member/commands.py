@@ -1,0 +1,64 @@
+"""Runs the master's commands: those of one partition in order, different partitions at the same time."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stele.core.errors import SteleError
+from stele.member.ingest import Ingester
+from stele.member.migrations import Migrations
+from stele.member.node import Node
+from stele.member.promotion import Promotion
+from stele.member.sessions import Sessions
+from stele.wire import messages as m
+
+log = logging.getLogger("stele.commands")
+
+Handler = Callable[[Any], Awaitable[m.Result]]
+
+
+class Commands:
+    """Every command is idempotent; what is refused changes nothing."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.migrations = Migrations(node)
+        self.promotion = Promotion(node)
+        self.sessions = Sessions(node)
+        self.ingester = Ingester(node)
+        migrations, promotion, sessions = self.migrations, self.promotion, self.sessions
+        self._handlers: dict[Any, Handler] = {
+            m.StartTabletCopy: migrations.start_copy,
+            m.AddLearner: migrations.add_learner,
+            m.HandOver: migrations.hand_over,
+            m.Abort: migrations.abort,
+            m.DeleteTablet: migrations.delete,
+            m.Accept: promotion.accept,
+            m.Fence: promotion.fence,
+            m.OpenSession: sessions.open_session,
+            m.CloseSession: sessions.close_session,
+            m.FetchDirect: sessions.fetch,
+            m.Ingest: self.ingester.ingest,
+        }
+
+    async def run(self, commands: tuple[m.Command, ...]) -> tuple[m.Result, ...]:
+        """One result per command, in order."""
+        return tuple(await asyncio.gather(*(self._run(command) for command in commands)))
+
+    async def _run(self, command: m.Command) -> m.Result:
+        partition = getattr(command, "partition", None)
+        if partition is not None and not 0 <= partition < len(self._node.rows):
+            return m.Result("BAD_REQUEST", f"partition {partition} is not in this member's table")
+        try:
+            return await self._handlers[type(command)](command)
+        except SteleError as error:
+            log.warning("%s refused: %s", type(command).__name__, error)
+            return m.Result(error.code, Exception.__str__(error))
+        except OSError as error:
+            log.error("%s failed: %s", type(command).__name__, error)
+            return m.Result("DISK_ERROR", str(error))
+
+    async def tidy(self, partitions: list[int]) -> None:
+        """Forget promises that the published rows of these partitions overtook."""
+        await asyncio.gather(*(self.promotion.tidy(p) for p in partitions if p in self._node.replicas))

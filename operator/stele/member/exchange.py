@@ -1,0 +1,115 @@
+"""`POST /v1/exchange`: adopt what the master published, run its commands, report (docs/protocol.md)."""
+
+import asyncio
+import logging
+
+import msgspec
+
+from stele.core.errors import Corrupt, SteleError
+from stele.core.states import Event, TabletState, step
+from stele.core.table import Partition
+from stele.member.commands import Commands
+from stele.member.node import Node
+from stele.member.report import reply
+from stele.member.volume import TABLE_FILE
+from stele.wire import messages as m
+from stele.wire.volume import Superblock
+
+log = logging.getLogger("stele.exchange")
+
+
+class Exchange:
+    """One at a time: the master is one, and a second request waits for the first."""
+
+    def __init__(self, node: Node, commands: Commands) -> None:
+        self._node = node
+        self._commands = commands
+        self._lock = asyncio.Lock()
+        self.started = False
+
+    async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
+        """Check epoch and recipient; persist, then adopt; run commands; report. Never raises SteleError."""
+        async with self._lock:
+            code, detail = self._refusal(request)
+            if code or not request.recipient:
+                return reply(self._node, self._commands, code or "OK", detail)
+            try:
+                await self._adopt(request)
+            except SteleError as error:
+                log.error("exchange refused: %s", error)
+                return reply(self._node, self._commands, "BAD_REQUEST", str(error))
+            results = await self._commands.run(request.commands)
+            rows = self._node.table.to_rows() if request.want_tablets else ()
+            made = reply(self._node, self._commands, "OK", "")
+            return msgspec.structs.replace(made, results=results, rows=rows)
+
+    def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
+        node = self._node
+        if not self.started:
+            return "STARTING", "the member is loading its volume"
+        if request.format != m.EXCHANGE_FORMAT:
+            return "BAD_REQUEST", f"format is {request.format}; this member speaks {m.EXCHANGE_FORMAT}"
+        if request.cluster != node.cluster:
+            return "WRONG_CLUSTER", f"this member belongs to cluster {node.cluster}"
+        if request.recipient and request.recipient != node.uuid:
+            return "WRONG_MEMBER", f"this is member {node.uuid}"
+        if request.epoch < node.table.epoch:
+            return "STALE_EPOCH", f"epoch {node.table.epoch} was seen"
+        return "", ""
+
+    async def _adopt(self, request: m.ExchangeRequest) -> None:
+        """Rows and members: superblocks of new tablets first, then the table, and only then they count."""
+        node, table = self._node, self._node.table
+        if request.self_index < 0:
+            raise Corrupt(f"self_index is {request.self_index}; a member is told its index with its UUID")
+        if request.partitions:
+            table.resize(request.partitions)
+        news = table.newer(request.rows)
+        if not news and self._is_known(request):
+            return
+        changed_members = request.member_list_version > table.member_list_version
+        table.epoch = max(table.epoch, request.epoch)
+        table.replicas = request.replicas or table.replicas
+        table.state = request.state
+        node.refuse_writes()
+        if node.me != request.self_index:
+            node.set_me(request.self_index)
+        if changed_members:
+            table.member_list_version = request.member_list_version
+            table.members = {info.index: info for info in request.members}
+        await self._create_tablets(news)
+        await node.meta.save(TABLE_FILE, table.to_file(news))
+        if changed_members:
+            node.connect_members()
+        for row in table.newer(news):
+            node.adopt(row.partition, Partition(row.version, row.replicas))
+        await self._commands.tidy([row.partition for row in news])
+
+    def _is_known(self, request: m.ExchangeRequest) -> bool:
+        table = self._node.table
+        return (
+            request.epoch == table.epoch
+            and request.self_index == table.me
+            and request.state == table.state
+            and request.member_list_version <= table.member_list_version
+            and request.replicas in {0, table.replicas}
+        )
+
+    async def _create_tablets(self, news: list[m.Row]) -> None:
+        """Empty tablets for partitions that this member hears of for the first time and is named in."""
+        await asyncio.gather(*(self._create(row) for row in news if self._node.me in row.replicas))
+
+    async def _create(self, row: m.Row) -> None:
+        node = self._node
+        replica = node.replica_of(row.partition)
+        if replica.state is not TabletState.DOES_NOT_EXIST or replica.broken:
+            return
+        if node.rows[row.partition].version:
+            # It was there, or should have come by a copy: an empty one would hide that data is lost.
+            replica.broken = f"row {row.version} names a tablet that is not on this volume"
+            log.error("partition %d: %s", row.partition, replica.broken)
+            return
+        async with replica.lock:
+            state = step(replica.state, Event.CREATE)
+            await node.save_block(replica, Superblock(state=state.value, generation=1, highest=1))  # type: ignore[arg-type]
+            node.fresh_tablet(replica, (0, 0), {})

@@ -1,0 +1,166 @@
+"""Takes finished copies in: check the manifests, move the files into the database, let the tablets live."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from stele.core.errors import Corrupt, Refused, Stale
+from stele.core.states import Event, TabletState, step
+from stele.member.node import Node
+from stele.member.replica import Replica
+from stele.member.sweep import quarantine
+from stele.member.volume import STAGING
+from stele.wire import keys
+from stele.wire import messages as m
+from stele.wire.copyjobs import MANIFEST_FORMAT, Manifest
+from stele.wire.volume import CopyRecord, DataState, Superblock
+
+log = logging.getLogger("stele.ingest")
+
+READ_BYTES = 1024 * 1024
+COUNT_ENTRIES = 1000
+R = TypeVar("R")
+_decode = msgspec.json.Decoder(Manifest).decode
+
+
+class Ingester:
+    """Each tablet goes READY under its new generation, or stays as it was."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def ingest(self, command: m.Ingest) -> m.Result:
+        """All partitions of the command, or an error that names the first that could not be."""
+        folder = self._folder(command.session)
+        for partition in command.partitions:
+            if not 0 <= partition < len(self._node.rows):
+                raise Refused(f"partition {partition} is not in this member's table", "BAD_REQUEST")
+            await self._ingest_one(folder, command.session, partition)
+        return m.Result()
+
+    def _folder(self, session: str) -> Path:
+        if not session or "/" in session or session.startswith("."):
+            raise Refused(f"session is {session!r}; it must be a plain name", "BAD_REQUEST")
+        return self._node.volume.path(STAGING) / session
+
+    async def _ingest_one(self, folder: Path, session: str, partition: int) -> None:
+        node = self._node
+        replica = node.replica_of(partition)
+        async with replica.lock:
+            copy = replica.meta.copy
+            if copy is None:
+                if partition < len(node.rows) and node.me in node.rows[partition].replicas:
+                    return
+                raise Refused(f"partition {partition}: no copy was started here", "ILLEGAL_STATE")
+            if copy.ingested:
+                return
+            step(replica.state, Event.INGEST)
+            replica.busy = True
+            try:
+                await self._take_in(folder, session, replica, copy)
+            finally:
+                replica.busy = False
+
+    async def _take_in(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
+        node = self._node
+        wanted = (session, replica.partition, copy.generation)
+        manifest = await self._slowly(partial(self._check, folder, wanted))
+        begin, end = keys.tablet_range(replica.partition, copy.generation)
+        node.engine.drop_data(begin, end)
+        if manifest.file:
+            await self._slowly(partial(node.engine.ingest, [str(folder / manifest.file)]))
+        state = await self._slowly(partial(self._check_state, manifest))
+        # The old log first: its operations must never be taken for what follows the new data.
+        node.tablets.clear_log(replica)
+        await node.syncer.sync()
+        await node.save_meta(replica, copy=msgspec.structs.replace(copy, ingested=True))
+        await node.save_block(replica, self._next_block(replica, copy))
+        node.fresh_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
+        log.info(
+            "partition %d: ingested %d entries, %d bytes, up to %s",
+            replica.partition,
+            manifest.entries,
+            manifest.bytes,
+            manifest.applied,
+        )
+
+    async def _slowly(self, work: Callable[[], R]) -> R:
+        return await self._node.loop.run_in_executor(self._node.slow, work)
+
+    @staticmethod
+    def _next_block(replica: Replica, copy: CopyRecord) -> Superblock:
+        block = replica.block
+        assert block is not None
+        if block.state == "READY":
+            block = quarantine(block, 0.0)
+        step(TabletState(block.state), Event.INGEST)
+        return msgspec.structs.replace(block, state="READY", generation=copy.generation)
+
+    # -- in the executor
+
+    @staticmethod
+    def _check(folder: Path, wanted: tuple[str, int, int]) -> Manifest:
+        """The manifest, when it is complete and is what (session, partition, generation) waits for."""
+        session, partition, _ = wanted
+        path = folder / f"{partition}.json"
+        try:
+            manifest = _decode(path.read_bytes())
+        except FileNotFoundError:
+            raise Refused(f"{path.name} is not in staging/{session}", "NOT_FOUND") from None
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"manifest {session}/{path.name}: {error}") from None
+        if manifest.format != MANIFEST_FORMAT:
+            raise Corrupt(f"manifest {session}/{path.name} has format {manifest.format}", "UNKNOWN_FORMAT")
+        found = (manifest.session, manifest.partition, manifest.generation)
+        if found != wanted:
+            raise Stale(f"the manifest is of {found}, {wanted} is expected", "STALE_COPY")
+        if manifest.file:
+            _check_file(folder, manifest)
+        return manifest
+
+    def _check_state(self, manifest: Manifest) -> DataState:
+        """What the ingested data says of itself; the counts anew when the copy left expired entries out."""
+        tablets = self._node.tablets
+        state = tablets.read_state(manifest.partition, manifest.generation)
+        if state.applied != manifest.applied:
+            raise Corrupt(
+                f"partition {manifest.partition}: the data is at {state.applied}, its manifest says "
+                f"{manifest.applied}"
+            )
+        counted = sum(count for count, _ in state.keyspaces.values())
+        if manifest.file and counted != manifest.entries - 1:
+            return self._recount(manifest)
+        return state
+
+    def _recount(self, manifest: Manifest) -> DataState:
+        engine, found = self._node.engine, dict[bytes, tuple[int, int]]()
+        begin, end = keys.tablet_range(manifest.partition, manifest.generation)
+        while page := engine.scan(begin, end, COUNT_ENTRIES):
+            for data_key, value in page:
+                split = keys.split_user(data_key)
+                if split is not None:
+                    count, size = found.get(split[0], (0, 0))
+                    found[split[0]] = (count + 1, size + len(split[1]) + len(value))
+            begin = page[-1][0] + b"\0"
+        return DataState(manifest.applied, found)
+
+
+def _check_file(folder: Path, manifest: Manifest) -> None:
+    if "/" in manifest.file:
+        raise Corrupt(f"manifest of partition {manifest.partition} names {manifest.file!r}")
+    path = folder / manifest.file
+    size = crc = 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(READ_BYTES):
+                crc = crc32c(piece, crc)
+                size += len(piece)
+    except FileNotFoundError:
+        raise Refused(f"{path.name} is not in staging any more", "NOT_FOUND") from None
+    if (size, crc) != (manifest.file_bytes, manifest.file_crc32c):
+        raise Corrupt(f"{path.name}: {size} bytes with crc32c {crc}; its manifest says otherwise")

@@ -1,0 +1,27 @@
+"""A histogram that costs one bisection per sample."""
+
+from bisect import bisect_left
+
+BOUNDS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0)
+
+
+class Histogram:
+    """Counts per bound, and the sum."""
+
+    __slots__ = ("_counts", "sum_seconds")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
+        self.sum_seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
+        self.sum_seconds += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, count of all samples up to it), as Prometheus wants them."""
+        found, total = [], 0
+        for bound, count in zip((*map(str, BOUNDS_SECONDS), "+Inf"), self._counts, strict=True):
+            total += count
+            found.append((bound, float(total)))
+        return found

@@ -1,0 +1,57 @@
+"""Limits of the member process; each with its unit in the name and the reason beside it."""
+
+ENGINE_WRITE_BYTES_MAX = 1024 * 1024
+"""One call of the engine: it holds Python's lock meanwhile (64 MB took 150-360 ms)."""
+
+WAIT_SECONDS_MAX = 15.0
+"""How long a request waits for an owner, a hand-over or an acknowledgement before it fails."""
+
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+"""Operations of clients that are appended and not yet committed; above it new requests wait."""
+
+QUEUE_REQUESTS_MAX = 100_000
+"""Requests that wait for their partition, in all; above it new ones fail at once."""
+
+PEER_WINDOW_BYTES = 16 * 1024 * 1024
+PEER_WINDOW_MESSAGES = 256
+"""Sent to one member and not yet acknowledged; above it the operations wait in the log."""
+
+APPEND_BYTES = 512 * 1024
+"""About how much one Append message carries; a single operation may be larger."""
+
+FETCH_BYTES = 1024 * 1024
+"""About how much of a log's tail one answer carries."""
+
+COMMIT_DELAY_SECONDS = 0.01
+"""How long a commit index waits for operations to travel with."""
+
+SYNC_INTERVAL_SECONDS = 0.1
+"""fsync Interval: the most that a loss of power of all replicas at once can take."""
+
+FLUSH_BYTES = 64 * 1024 * 1024
+FLUSH_SECONDS = 30.0
+"""Data is flushed after so much was applied, or after so long when anything was."""
+
+LOG_RETAINED_BYTES = 256 * 1024
+"""Kept of each partition's log, beyond what is needed, for members that come back."""
+
+TICK_SECONDS = 0.05
+RECONNECT_SECONDS_MIN = 0.1
+RECONNECT_SECONDS_MAX = 2.0
+HELLO_SECONDS_MAX = 5.0
+
+SESSIONS_MAX = 16
+"""Open copy sessions at one source."""
+
+STAGING_AGE_SECONDS = 3600.0
+"""A staging folder that nobody asked about for so long is swept."""
+
+SWEEP_SECONDS = 10.0
+NO_SPACE_BYTES = 64 * 1024 * 1024
+"""With less free disk than this, writes are refused before RocksDB fails."""
+
+BODY_BYTES_MAX = 64 * 1024 * 1024
+SCAN_KEYS_MAX = 10_000
+SILENT_MS_MIN = 500
+"""A member that did not answer for this long, and for two heartbeats, is reported."""
+STOP_SECONDS_MAX = 10.0

@@ -1,0 +1,237 @@
+"""A migration's steps at owner and destination: start, learn, hand over, abort; and deletion."""
+
+import asyncio
+import logging
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from stele.core.errors import Conflict, Refused, Stale
+from stele.core.log import Log
+from stele.core.states import Event, TabletState, step
+from stele.core.tablet_owner import Owner
+from stele.member.node import Node
+from stele.member.replica import Replica
+from stele.member.report import hand_over_point
+from stele.member.sweep import drop_expired, quarantine
+from stele.wire import messages as m
+from stele.wire.volume import CopyRecord, Frozen, Superblock, TabletStateName
+
+log = logging.getLogger("stele.migrations")
+
+HAND_OVER_SECONDS = 0.25
+"""How long one HandOver waits for the partition to drain before it answers WAIT."""
+_HAND_OVER_STEP_SECONDS = 0.002
+
+
+class Migrations:
+    """Each step persists first, and holds the partition's lock while it does."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    # -- at the destination
+
+    async def start_copy(self, command: m.StartTabletCopy) -> m.Result:
+        """Be ready to receive: COPYING under a new generation, or READY as before."""
+        node = self._node
+        replica = node.replica_of(command.partition)
+        async with replica.lock:
+            copy = replica.meta.copy
+            if copy is not None and copy.id == command.id:
+                return m.Result(generation=copy.generation, last=replica.last)
+            self._check_start(replica, command)
+            highest = self._highest_generation(replica)
+            kept = replica.ready
+            made = CopyRecord(command.id, command.base, command.owner, highest + 1, kept)
+            await node.save_meta(replica, copy=made)
+            await node.save_block(replica, self._receiving(replica, highest + 1, kept))
+            if not kept:
+                replica.broken = ""
+                replica.tablet.log = Log()
+                replica.keyspaces = {}
+                node.tablets.clear_log(replica)
+        return m.Result(generation=highest + 1, last=replica.last)
+
+    def _check_start(self, replica: Replica, command: m.StartTabletCopy) -> None:
+        row, me = self._node.rows[command.partition], self._node.me
+        if row.version != command.base:
+            raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
+        if me in row.replicas:
+            raise Refused(f"the row {row.replicas} names this member ({me}) already", "ILLEGAL_STATE")
+        if replica.meta.copy is not None:
+            raise Conflict(f"migration {replica.meta.copy.id} is active", "MIGRATION_ACTIVE")
+
+    def _highest_generation(self, replica: Replica) -> int:
+        on_disk = self._node.tablets.highest_generation(replica.partition)
+        return max(on_disk, 0 if replica.block is None else replica.block.highest)
+
+    @staticmethod
+    def _receiving(replica: Replica, generation: int, kept: bool) -> Superblock:
+        if kept:
+            assert replica.block is not None
+            return msgspec.structs.replace(replica.block, highest=generation)
+        before = TabletState.DELETED if replica.broken else replica.state
+        state = _name(step(before, Event.START_COPY))
+        if replica.block is None:
+            return Superblock(state=state, generation=generation, highest=generation)
+        return msgspec.structs.replace(replica.block, state=state, generation=generation, highest=generation)
+
+    def copy_reports(self) -> list[m.CopyReport]:
+        """One per tablet that is being received."""
+        return [self._copy_report(r, r.meta.copy) for r in self._node.replicas.values() if r.meta.copy]
+
+    def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
+        state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"] = "STARTED"
+        error = ""
+        if replica.broken or replica.state is TabletState.DELETED:
+            state, error = "FAILED", replica.broken or "this member restarted during the copy"
+        elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
+            state = "ACCEPTED"
+        elif copy.ingested:
+            state = "INGESTED"
+        elif replica.state is TabletState.COPYING:
+            state = "COPYING"
+        return m.CopyReport(copy.id, replica.partition, copy.base, state, copy.generation, error)
+
+    # -- at the owner
+
+    def _owner(self, partition: int) -> tuple[Replica, Owner]:
+        replica = self._node.replicas.get(partition)
+        if replica is None or replica.owner is None:
+            row = self._node.rows[partition]
+            raise Refused(f"the owner is member {row.owner} (version {row.version})", "NOT_OWNER")
+        return replica, replica.owner
+
+    async def add_learner(self, command: m.AddLearner) -> m.Result:
+        """Begin to feed the destination."""
+        replica, _ = self._owner(command.partition)
+        async with replica.lock:
+            replica, owner = self._owner(command.partition)
+            if command.destination not in self._node.table.members:
+                raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
+            owner.add_learner(command.id, command.destination, command.base)
+            self._node.replication.own(replica)
+        return m.Result(last=replica.last)
+
+    async def hand_over(self, command: m.HandOver) -> m.Result:
+        """Freeze durably, drain, bring the destination to the end."""
+        node = self._node
+        replica, _ = self._owner(command.partition)
+        async with replica.lock:
+            replica, owner = self._owner(command.partition)
+            if replica.meta.frozen is None or replica.meta.frozen.id != command.id:
+                owner.freeze(command.id)
+                await node.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
+            else:
+                owner.check_hand_over(command.id)
+        end = node.loop.time() + HAND_OVER_SECONDS
+        point = hand_over_point(replica)
+        while point is None and node.loop.time() < end:
+            await asyncio.sleep(_HAND_OVER_STEP_SECONDS)
+            point = hand_over_point(replica)
+        if point is None:
+            return m.Result("WAIT", "the partition is not drained yet", wait_ms=10)
+        return m.Result(last=point)
+
+    # -- at both
+
+    async def abort(self, command: m.Abort) -> m.Result:
+        """Undo what this member did for the migration; nothing when it knows none of that id."""
+        replica = self._node.replicas.get(command.partition)
+        if replica is None:
+            return m.Result()
+        async with replica.lock:
+            await self._abort_copy(replica, command.id)
+            await self._abort_learner(replica, command.id)
+        return m.Result(last=replica.last)
+
+    async def _abort_learner(self, replica: Replica, id: str) -> None:
+        node, meta = self._node, replica.meta
+        changes: dict[str, Any] = {}
+        if meta.waited is not None and meta.waited.id == id:
+            changes["waited"] = None
+        if meta.frozen is not None and meta.frozen.id == id:
+            changes["frozen"] = None
+        await node.save_meta(replica, **changes)
+        if replica.owner is not None and replica.owner.drop_learner(id):
+            node.replication.own(replica)
+            node.replication.mark(replica)
+            node.replication.to_apply(replica)
+            node.store.drain(replica.partition)
+
+    async def _abort_copy(self, replica: Replica, id: str) -> None:
+        node, copy, accepted = self._node, replica.meta.copy, replica.meta.accepted
+        if copy is None or copy.id != id:
+            return
+        row = node.rows[replica.partition]
+        if accepted is not None and replica.meta.accepted_id == id and accepted.version > row.version:
+            raise Refused(
+                f"version {accepted.version} was accepted: only a published row of a higher version ends it",
+                "ILLEGAL_STATE",
+            )
+        arrived = row.version > copy.base and node.me in row.replicas
+        if not copy.kept and not arrived and replica.state in {TabletState.COPYING, TabletState.READY}:
+            await self._tombstone(replica, keep_seconds=0)
+        await node.save_meta(replica, copy=None)
+
+    # -- deletion
+
+    async def delete(self, command: m.DeleteTablet) -> m.Result:
+        """Tombstone now; the data goes when its quarantine ends."""
+        node = self._node
+        replica = node.replica_of(command.partition)
+        async with replica.lock:
+            row = node.rows[command.partition]
+            if row.version < command.version:
+                raise Stale(f"the row has version {row.version}, not yet {command.version}", "STALE_VERSION")
+            if node.me in row.replicas:
+                raise Refused(f"row {row.version} {row.replicas} names this member", "ILLEGAL_STATE")
+            self._check_unneeded(replica)
+            if replica.state is TabletState.READY:
+                await self._tombstone(replica, keep_seconds=node.settings.retention_seconds)
+        return m.Result(last=replica.last)
+
+    @staticmethod
+    def _check_unneeded(replica: Replica) -> None:
+        meta, version = replica.meta, replica.tablet.row.version
+        if meta.copy is not None:
+            raise Conflict(f"migration {meta.copy.id} is active", "MIGRATION_ACTIVE")
+        if meta.accepted is not None and meta.accepted.version > version:
+            raise Refused(f"row {meta.accepted.version} that names it was accepted", "ILLEGAL_STATE")
+
+    async def _tombstone(self, replica: Replica, *, keep_seconds: float) -> None:
+        """From the superblock on it only rolls forward."""
+        node, block = self._node, replica.block
+        assert block is not None
+        event = Event.ABANDON if block.state == "COPYING" else Event.DELETE
+        state = _name(step(TabletState(block.state), event))
+        last = replica.last
+        if replica.owner is not None:
+            node.step_down(replica)
+        gone = quarantine(block, time.time() + keep_seconds)
+        await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
+        replica.records.clear()
+        replica.keyspaces = {}
+        log.info("partition %d: deleted, its data stays for %g s", replica.partition, keep_seconds)
+
+    async def sweep(self) -> None:
+        """Delete what was quarantined long enough."""
+        node, now_s = self._node, time.time()
+        for replica in list(node.replicas.values()):
+            if replica.block is None or not replica.block.quarantined:
+                continue
+            async with replica.lock:
+                block = drop_expired(node.engine, replica, now_s)
+                if block is not None:
+                    await node.save_block(replica, block)
+
+
+def _name(state: TabletState) -> TabletStateName:
+    names: dict[TabletState, TabletStateName] = {
+        TabletState.COPYING: "COPYING",
+        TabletState.READY: "READY",
+        TabletState.DELETED: "DELETED",
+    }
+    return names[state]

@@ -1,0 +1,440 @@
+"""One member: its tablets, its table, its sessions with others, and who does what when a row changes.
+
+Rows change in two ways: by the master's exchange (persisted before they take effect) and by an owner that
+knows a published row earlier (in memory; the master sends it again). Both end in `adopt`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from stele.core.errors import Corrupt
+from stele.core.log import Log
+from stele.core.table import Partition, row_fault
+from stele.core.tablet import Tablet
+from stele.core.votes import Granted, Held
+from stele.member import limits
+from stele.member.follower import Follower
+from stele.member.links import Inbound, Link
+from stele.member.replica import Replica
+from stele.member.replication import Replication
+from stele.member.requests import Request
+from stele.member.serving import NO_SPACE, PASSIVE, Serving
+from stele.member.settings import Settings
+from stele.member.store import Store
+from stele.member.sweep import drop_unknown_generations
+from stele.member.syncer import Syncer
+from stele.member.table import Table
+from stele.member.tablets import Tablets
+from stele.member.volume import CONSENSUS, TABLE_FILE, TABLETS, MetaWriter, Volume
+from stele.ports import Engine
+from stele.wire import peer
+from stele.wire.messages import MemberInfo
+from stele.wire.volume import Consensus, CopyRecord, Instance, Superblock, Waited, encode_file
+
+log = logging.getLogger("stele.member")
+
+
+class Node:
+    """Implements what links, replication, follower and store ask of the member."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: tuple[Volume, Instance],
+        engine: Engine,
+        failed: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.volume, self.instance = volume, _ = files
+        self.engine = engine
+        self.failed = failed
+        self.loop = asyncio.get_running_loop()
+        self.slow = ThreadPoolExecutor(1, "slow")
+        self._sync_thread = ThreadPoolExecutor(1, "sync")
+        self._meta_thread = ThreadPoolExecutor(1, "meta")
+        self.meta = MetaWriter(volume, self._meta_thread)
+        self.table = Table(volume.load_table())
+        self.tablets = Tablets(engine)
+        self.granted = Granted(self.loop.time(), settings.lease_ms / 1000)
+        self.held = Held()
+        self.syncer = Syncer(
+            engine, settings.fsync, self._sync_thread, lambda error: failed(f"log not synced: {error}")
+        )
+        self.replication = Replication(self.tablets, self.syncer, (self.granted, self.held), self)
+        self.follower = Follower(self.replication, self)
+        self.serving_requests = Serving(self.replication, self.held, self.loop.time)
+        self.store = Store(self, self.serving_requests)
+        self.tablets.on_cut = self.serving_requests.cut
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flushed_at = self.loop.time()
+        self._flushing = False
+        self._table_dirty = False
+        self._began_serving = 0
+        self.pins: Callable[[int], int] = lambda partition: 2**62
+        self.disk_free_bytes = self.volume.free_bytes()
+        self.started_at = self.loop.time()
+
+    # -- identity and routes
+
+    @property
+    def cluster(self) -> str:
+        return self.settings.cluster
+
+    @property
+    def uuid(self) -> str:
+        return self.instance.uuid
+
+    @property
+    def me(self) -> int:
+        return self.table.me
+
+    @property
+    def rows(self) -> Sequence[Partition]:
+        return self.table.rows
+
+    @property
+    def links(self) -> dict[int, Link]:
+        return self.replication.links
+
+    @property
+    def replicas(self) -> dict[int, Replica]:
+        return self.tablets.replicas
+
+    def uuid_of(self, member: int) -> str | None:
+        info = self.table.members.get(member)
+        return None if info is None else info.uuid
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run in the background; an error that nobody expected ends the process."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background work failed", exc_info=error)
+            self.failed(f"background work failed: {error}")
+
+    # -- start
+
+    def load(self) -> None:
+        """Read the volume's tablets; none of them can keep the others from starting."""
+        metas = self._load_metas()
+        seen: set[int] = set()
+        for partition, block in self.volume.load_all(TABLETS, Superblock):
+            seen.add(partition)
+            meta = metas.get(partition, Consensus())
+            if isinstance(block, Corrupt):
+                log.error("partition %d stays offline: %s", partition, block)
+                self.add_replica(partition, None, meta).broken = str(block)
+            else:
+                self._load_tablet(partition, block, meta)
+        for partition in metas.keys() - seen:
+            self.add_replica(partition, None, metas[partition])
+        for replica in self.replicas.values():
+            if replica.partition < len(self.rows):
+                replica.tablet.row = self.rows[replica.partition]
+
+    def _load_metas(self) -> dict[int, Consensus]:
+        found: dict[int, Consensus] = {}
+        for partition, meta in self.volume.load_all(CONSENSUS, Consensus):
+            if isinstance(meta, Corrupt):
+                # What was promised is not known any more: promise everything, so that nothing old is heard.
+                log.error("partition %d: %s", partition, meta)
+                found[partition] = Consensus(promised=2**31 - 1)
+            else:
+                found[partition] = meta
+        return found
+
+    def _load_tablet(self, partition: int, block: Superblock, meta: Consensus) -> None:
+        """COPYING goes back to DELETED; a deletion that was interrupted goes on with the sweep."""
+        if block.state == "COPYING":
+            block = msgspec.structs.replace(block, state="DELETED")
+            self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
+        replica = self.tablets.load(partition, self.me, block, meta)
+        drop_unknown_generations(self.engine, replica)
+
+    def add_replica(self, partition: int, block: Superblock | None, meta: Consensus) -> Replica:
+        """A partition that this member knows something of."""
+        replica = Replica(Tablet(partition, self.me, Log(), meta.promised), block, meta)
+        if partition < len(self.rows):
+            replica.tablet.row = self.rows[partition]
+        self.replicas[partition] = replica
+        return replica
+
+    def replica_of(self, partition: int) -> Replica:
+        """The partition's replica, made when nothing is known of it yet."""
+        return self.replicas.get(partition) or self.add_replica(partition, None, Consensus())
+
+    def start(self) -> None:
+        """Take up the roles that the persisted table gives, and reach for the others."""
+        self.connect_members()
+        for replica in self.replicas.values():
+            self.take_role(replica)
+        self.spawn(self._ticks())
+        self.spawn(self._heartbeats())
+
+    # -- members and rows
+
+    def set_me(self, index: int) -> None:
+        self.table.me = index
+        for replica in self.replicas.values():
+            replica.tablet.me = index
+
+    def connect_members(self) -> None:
+        """One link per other member of the dictionary, to its present address."""
+        wanted = {i: info for i, info in self.table.members.items() if i != self.me and self.me >= 0}
+        for index, link in list(self.links.items()):
+            info = wanted.get(index)
+            if info is None or (info.uuid, info.address) != (link.uuid, link.host):
+                self.links.pop(index)
+                self.spawn(link.stop())
+        for index, info in wanted.items():
+            if index not in self.links:
+                self.links[index] = self._link(info)
+
+    def _link(self, info: MemberInfo) -> Link:
+        return Link(info, self.settings.peer_port, self, self)
+
+    def adopt_from_owner(self, partition: int, row: Partition) -> None:
+        known = self.rows[partition] if partition < len(self.rows) else None
+        if known is None or row.version <= known.version or row_fault(row.replicas) is not None:
+            return
+        self.adopt(partition, row)
+        self._table_dirty = True
+
+    def adopt(self, partition: int, row: Partition) -> None:
+        """A newer published row takes effect."""
+        self.table.set(partition, row)
+        replica = self.replicas.get(partition)
+        if replica is not None and replica.tablet.adopt(row):
+            self.take_role(replica)
+        self.store.drain(partition)
+
+    def take_role(self, replica: Replica) -> None:
+        """Own, go on owning, or stop, as the row says."""
+        row = replica.tablet.row
+        if row.owner == self.me and self.me >= 0 and replica.ready:
+            if replica.owner is None:
+                replica.start_owning()
+            elif replica.owner.tablet.row.version > replica.owner_row:
+                replica.owner.row_changed(row)
+            replica.owner_row = row.version
+            self.replication.own(replica)
+            self.replication.mark(replica)
+            self.replication.to_apply(replica)
+        elif replica.owner is not None:
+            self.step_down(replica)
+
+    def step_down(self, replica: Replica) -> None:
+        """Serve the tablet no more. What was logged and not committed may or may not survive."""
+        replica.owner = None
+        self.store.send_again(self.serving_requests.give_up(replica))
+
+    # -- hooks of replication
+
+    def applied(self, replica: Replica) -> None:
+        self.serving_requests.applied(replica)
+
+    def serving(self, replica: Replica) -> None:
+        owner = replica.owner
+        assert owner is not None
+        self._began_serving += 1
+        replica.pending.clear()
+        self.store.drain(replica.partition)
+        if owner.wants_waiting:
+            self.wants_promise(replica)
+
+    def leases_changed(self) -> None:
+        self.serving_requests.leases_changed()
+
+    def wants_promise(self, replica: Replica) -> None:
+        """Persist that every write waits for the learner, then wait for it; in this order."""
+        owner = replica.owner
+        if owner is None or owner.learner is None or replica.promising:
+            return
+        replica.promising = True
+        learner = owner.learner
+        self.spawn(self._promise(replica, Waited(learner.id, learner.member, learner.base)))
+
+    async def _promise(self, replica: Replica, waited: Waited) -> None:
+        try:
+            async with replica.lock:
+                owner = replica.owner
+                if owner is None or owner.learner is None or owner.learner.id != waited.id:
+                    return
+                await self.save_meta(replica, waited=waited)
+                if replica.owner is not None:
+                    replica.owner.wait_for_learner(waited.id)
+        finally:
+            replica.promising = False
+
+    async def save_meta(self, replica: Replica, **changes: Any) -> None:
+        """Change what was promised for a partition; durable, and in memory, on return. Hold its lock."""
+        made = msgspec.structs.replace(replica.meta, **changes)
+        if made != replica.meta:
+            await self.meta.save(f"{CONSENSUS}/{replica.partition}", made)
+            replica.meta = made
+
+    async def save_block(self, replica: Replica, block: Superblock) -> None:
+        """Replace a superblock; durable, and in memory, on return. Hold the partition's lock."""
+        await self.meta.save(f"{TABLETS}/{replica.partition}", block)
+        replica.block = block
+        replica.prefixes.clear()
+
+    # -- hooks of the follower
+
+    def fill(self, replica: Replica) -> None:
+        """An empty copy whose owner's log holds everything: READY without a copy."""
+        copy = replica.meta.copy
+        if copy is None or replica.busy or replica.state.value != "COPYING":
+            return
+        replica.busy = True
+        self.spawn(self._fill(replica, copy))
+
+    async def _fill(self, replica: Replica, copy: CopyRecord) -> None:
+        try:
+            async with replica.lock:
+                if replica.meta.copy != copy or replica.block is None or replica.block.state != "COPYING":
+                    return
+                self.tablets.clear_log(replica)
+                await self.syncer.sync()
+                await self.save_meta(replica, copy=msgspec.structs.replace(copy, ingested=True))
+                await self.save_block(replica, msgspec.structs.replace(replica.block, state="READY"))
+                self.fresh_tablet(replica, (0, 0), {})
+        finally:
+            replica.busy = False
+
+    def fresh_tablet(
+        self, replica: Replica, applied: tuple[int, int], keyspaces: dict[bytes, tuple[int, int]]
+    ) -> None:
+        """The tablet begins anew, at what a copy brought; promises and row stay."""
+        replica.tablet.log = Log(applied)
+        replica.tablet.promised = max(replica.tablet.promised, applied[0])
+        replica.keyspaces = keyspaces
+        replica.records.clear()
+        replica.flushed = applied[1]
+
+    # -- links
+
+    def link_ready(self, link: Link) -> None:
+        self.replication.session_began(link)
+        self.store.drain_all()
+
+    def link_message(self, link: Link, message: peer.Message) -> None:
+        if isinstance(message, peer.Forwarded):
+            self.store.answered(link, message)
+        else:
+            self.replication.on_message(link, message)
+
+    def link_drained(self, link: Link) -> None:
+        self.replication.send_behind(link)
+
+    def link_lost(self, link: Link, requests: list[Request]) -> None:
+        self.store.lost(requests)
+
+    def take_message(self, sender: Inbound, message: peer.Message) -> None:
+        if isinstance(message, peer.Forward | peer.ForwardScan | peer.ForwardCount):
+            self.store.on_forward(sender, message)
+        else:
+            self.follower.on_message(sender, message)
+
+    # -- time
+
+    async def _heartbeats(self) -> None:
+        while True:
+            self.replication.heartbeat()
+            await asyncio.sleep(self.settings.heartbeat_ms / 1000)
+
+    async def _ticks(self) -> None:
+        slow_at = 0.0
+        while True:
+            await asyncio.sleep(limits.TICK_SECONDS)
+            now = self.loop.time()
+            self.replication.tick()
+            self.store.drain_all()
+            self.store.expire(now)
+            for replica in self.replicas.values():
+                if replica.waiters or replica.starved:
+                    self.serving_requests.expire(replica, now)
+            self.serving_requests.leases_changed()
+            if now >= slow_at:
+                slow_at = now + 1.0
+                self._every_second(now)
+
+    def _every_second(self, now: float) -> None:
+        self.disk_free_bytes = self.volume.free_bytes()
+        self.refuse_writes()
+        if self._began_serving:
+            log.info("%d partitions serve now, %d do not yet", self._began_serving, len(self.unserved()))
+            self._began_serving = 0
+        if self._table_dirty:
+            self._table_dirty = False
+            self.spawn(self.meta.save(TABLE_FILE, self.table.to_file()))
+        due = now - self._flushed_at >= limits.FLUSH_SECONDS and self.tablets.applied_bytes > 0
+        if (due or self.tablets.applied_bytes >= limits.FLUSH_BYTES) and not self._flushing:
+            self.spawn(self.flush())
+
+    def refuse_writes(self) -> None:
+        """Whether writes are refused, and why: the cluster's state, or a full disk."""
+        full = self.disk_free_bytes < limits.NO_SPACE_BYTES
+        passive = self.table.state == "Passive"
+        self.serving_requests.refusal = PASSIVE if passive else NO_SPACE if full else None
+
+    async def flush(self) -> None:
+        """Make what is applied durable, then let logs go that nobody needs."""
+        self._flushing = True
+        try:
+            self._flushed_at = self.loop.time()
+            self.tablets.applied_bytes = 0
+            ends = {p: (r, r.tablet.log, r.tablet.log.applied[1]) for p, r in self.replicas.items()}
+            await self.syncer.sync()
+            await self.loop.run_in_executor(self.slow, self.engine.flush)
+            for partition, (replica, record_log, index) in ends.items():
+                if replica.tablet.log is record_log:
+                    replica.flushed = index
+                    self.tablets.trim(replica, self._trim_limit(partition, replica))
+        finally:
+            self._flushing = False
+
+    def _trim_limit(self, partition: int, replica: Replica) -> int:
+        """The last operation that no member, learner or session needs."""
+        limit = self.pins(partition)
+        owner = replica.owner
+        if owner is not None:
+            limit = min([limit, *(owner.progress[m].match for m in owner.members if m in owner.progress)])
+            if owner.learner is not None:
+                limit = min(limit, owner.learner.pin)
+            if not owner.appending:
+                return 0
+        return limit
+
+    async def stop(self) -> None:
+        """Write down what is in memory; acknowledged writes are safe without it."""
+        for task in list(self._tasks):
+            task.cancel()
+        for link in self.links.values():
+            await link.stop()
+        self.tablets.write()
+        await self.loop.run_in_executor(self.slow, self.engine.sync_log)
+        await self.loop.run_in_executor(self.slow, self.engine.close)
+
+    # -- reports
+
+    def unserved(self) -> list[int]:
+        """Partitions that this member owns by its table and does not serve."""
+        return [
+            partition
+            for partition, row in enumerate(self.rows)
+            if row.owner == self.me and not self._serves(partition)
+        ]
+
+    def _serves(self, partition: int) -> bool:
+        replica = self.replicas.get(partition)
+        return replica is not None and replica.owner is not None and replica.owner.serving

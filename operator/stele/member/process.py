@@ -1,0 +1,140 @@
+"""The member process: open the volume, listen, serve, stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import uuid
+from contextlib import AsyncExitStack
+from functools import partial
+
+from aiohttp import web
+
+from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.rpc.connection import Connection
+from stele.core.errors import Corrupt, SteleError
+from stele.member import limits
+from stele.member.admin import Admin
+from stele.member.commands import Commands
+from stele.member.door import start_door
+from stele.member.exchange import Exchange
+from stele.member.links import Inbound
+from stele.member.metrics import Metrics
+from stele.member.node import Node
+from stele.member.settings import Settings
+from stele.member.volume import CHECKPOINTS, DATA, INSTANCE, WALS, Volume
+from stele.wire.volume import Instance
+
+log = logging.getLogger("stele.process")
+
+
+def open_volume(settings: Settings) -> tuple[Volume, Instance, RocksEngine]:
+    """The volume's files and its database. A damaged one is put aside: the member starts empty, as another.
+
+    Raise SteleError, with what to do, when the volume cannot be used.
+    """
+    volume = Volume(settings.data_dir)
+    try:
+        volume.create_folders()
+        try:
+            return _open(settings, volume)
+        except Corrupt as error:
+            log.error("the volume is damaged: %s", error)
+            log.error(
+                "its content is put aside in %s; this member starts empty", volume.put_aside(str(error))
+            )
+            return _open(settings, volume)
+    except OSError as error:
+        raise SteleError(f"STELE_DATA_DIR {settings.data_dir} cannot be used: {error}", "VOLUME") from error
+
+
+def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, RocksEngine]:
+    instance, new = volume.load_instance(settings.cluster, str(uuid.uuid4()))
+    if new and volume.path(DATA).exists():
+        volume.path(INSTANCE).unlink()
+        raise Corrupt(f"{settings.data_dir} has data, but its file 'instance' is missing")
+    return volume, instance, RocksEngine(volume.path(DATA), volume.path(WALS))
+
+
+class Process:
+    """Everything that runs in one member, from listening to stopping."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stop = asyncio.Event()
+        self._failure = ""
+
+    def _failed(self, reason: str) -> None:
+        """What cannot be repaired here ends the process: it starts again from its volume."""
+        if not self._failure:
+            log.critical("ending: %s", reason)
+            self._failure = reason
+            self._stop.set()
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.set_exception_handler(self._on_loop_error)
+        volume, instance, engine = open_volume(self._settings)
+        log.info("member %s, start %d, cluster %s", instance.uuid, instance.incarnation, instance.cluster)
+        node = Node(self._settings, (volume, instance), engine, self._failed)
+        async with AsyncExitStack() as stack:
+            commands, exchange = await self._listen(node, stack)
+            await loop.run_in_executor(node.slow, partial(volume.sweep, CHECKPOINTS))
+            node.load()
+            node.start()
+            node.spawn(self._sweeps(commands))
+            exchange.started = True
+            log.info("started: %d tablets, %d rows", len(node.replicas), len(node.rows))
+            await self._stop.wait()
+            log.info("stopping")
+            node.store.stopping = True
+        await self._close(node, commands)
+        return 1 if self._failure else 0
+
+    async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[Commands, Exchange]:
+        """Open all ports; whatever listens is closed again, last first, when the stack ends."""
+        settings = self._settings
+        commands = Commands(node)
+        exchange = Exchange(node, commands)
+        runner = web.AppRunner(Admin(node, exchange, Metrics(node)).application(), access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, settings.bind, settings.admin_port, shutdown_timeout=1.0).start()
+        inbound = partial(Inbound, node, node.take_message)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(inbound()), settings.bind, settings.peer_port
+        )
+        stack.callback(server.close)
+        door = await start_door(node.store, settings.bind, settings.resp_port)
+        stack.push_async_callback(door.close)
+        return commands, exchange
+
+    async def _sweeps(self, commands: Commands) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_SECONDS)
+            await commands.migrations.sweep()
+            await commands.sessions.sweep()
+
+    async def _close(self, node: Node, commands: Commands) -> None:
+        try:
+            async with asyncio.timeout(limits.STOP_SECONDS_MAX):
+                await commands.sessions.stop()
+                await node.stop()
+        except TimeoutError:
+            log.warning("not all was flushed within %g s; the log has it", limits.STOP_SECONDS_MAX)
+            logging.shutdown()
+            os._exit(1)
+        log.info("stopped")
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An error in a callback is a defect: what is in memory may be wrong, so begin from the disk."""
+        error = context.get("exception")
+        forgotten = "never retrieved" in str(context.get("message")) and isinstance(error, SteleError)
+        if forgotten or isinstance(error, ConnectionError | TimeoutError):
+            return
+        log.error("%s", context.get("message"), exc_info=error if isinstance(error, Exception) else None)
+        if isinstance(error, Exception):
+            self._failed(f"defect: {error!r}")

@@ -1,0 +1,119 @@
+"""One tablet with its files, its data and the requests that wait for it."""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from stele.core.states import TabletState
+from stele.core.tablet import Tablet
+from stele.core.tablet_owner import Learner, LearnerState, Owner
+from stele.wire import keys
+from stele.wire.messages import OpId
+from stele.wire.volume import Consensus, Superblock
+
+if TYPE_CHECKING:
+    from stele.member.requests import Request
+
+Pending = tuple[tuple[bytes, int] | None, int]
+"""(what will be stored under a key: (value, expire_at_ms) or None, index of the operation)."""
+
+
+class Replica:
+    """`tablet` decides; the rest are the facts that it decides on.
+
+    `records` holds operations that are logged and not applied, by index. `pending` holds, for the owner,
+    what the newest such operation makes of each data key. `flushed` is the last index that a crash cannot
+    take from the data. `fetched_at` is when a log's tail was last asked for.
+    `broken` says why the tablet is offline, if it is.
+    """
+
+    __slots__ = (
+        "block",
+        "broken",
+        "busy",
+        "fetched_at",
+        "flushed",
+        "keyspaces",
+        "lock",
+        "meta",
+        "owner",
+        "owner_row",
+        "owner_since",
+        "partition",
+        "pending",
+        "prefixes",
+        "promising",
+        "records",
+        "starved",
+        "tablet",
+        "waiters",
+    )
+
+    def __init__(self, tablet: Tablet, block: Superblock | None, meta: Consensus) -> None:
+        self.partition = tablet.partition
+        self.tablet = tablet
+        self.block = block
+        self.meta = meta
+        self.owner: Owner | None = None
+        self.owner_since = 0
+        self.owner_row = 0
+        self.promising = False
+        self.records: dict[int, bytes] = {}
+        self.pending: dict[bytes, Pending] = {}
+        self.waiters: deque[Request] = deque()
+        self.starved: list[Request] = []
+        self.keyspaces: dict[bytes, tuple[int, int]] = {}
+        self.prefixes: dict[bytes, bytes] = {}
+        self.lock = asyncio.Lock()
+        self.flushed = tablet.log.applied[1]
+        self.broken = ""
+        self.fetched_at = 0.0
+        self.busy = False
+
+    @property
+    def state(self) -> TabletState:
+        return TabletState.DOES_NOT_EXIST if self.block is None else TabletState(self.block.state)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the tablet takes part in replication."""
+        return self.block is not None and self.block.state == "READY" and not self.busy and not self.broken
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.block is None else self.block.generation
+
+    @property
+    def last(self) -> OpId:
+        """The last operation, also of a tombstone."""
+        if self.block is not None and self.block.state != "READY":
+            return self.block.last
+        return OpId(*self.tablet.log.last)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for _, size in self.keyspaces.values())
+
+    @property
+    def entries(self) -> int:
+        return sum(count for count, _ in self.keyspaces.values())
+
+    def prefix(self, keyspace: bytes) -> bytes:
+        found = self.prefixes.get(keyspace)
+        if found is None:
+            found = keys.user_prefix(self.partition, self.generation, keyspace)
+            self.prefixes[keyspace] = found
+        return found
+
+    def start_owning(self) -> Owner:
+        """The row names this member as owner: establish, with what was promised to learners before."""
+        waited, frozen = self.meta.waited, self.meta.frozen
+        version = self.tablet.row.version
+        learner = None
+        if waited is not None and waited.base >= version:
+            learner = Learner(waited.id, waited.member, waited.base, self.tablet.log.applied[1])
+            learner.state, learner.waited = LearnerState.PROBING, True
+        hold = (frozen.id, frozen.base) if frozen is not None and frozen.base >= version else None
+        self.owner = Owner(self.tablet, learner, hold)
+        self.owner_since = version
+        return self.owner

@@ -1,0 +1,123 @@
+"""What a member tells the master of itself in each exchange; a new master needs nothing else."""
+
+from typing import TYPE_CHECKING
+
+from stele.core.tablet_owner import LearnerState
+from stele.member import limits
+from stele.member.node import Node
+from stele.member.replica import Replica
+from stele.wire import messages as m
+
+if TYPE_CHECKING:
+    from stele.member.commands import Commands
+
+
+def reply(node: Node, commands: "Commands", code: str, detail: str) -> m.ExchangeReply:
+    """The report, with this code; results and rows are added by the caller."""
+    return m.ExchangeReply(
+        code=code,
+        detail=detail,
+        uuid=node.uuid,
+        cluster=node.cluster,
+        incarnation=node.instance.incarnation,
+        epoch=node.table.epoch,
+        stamp=node.table.stamp,
+        member_list_version=node.table.member_list_version,
+        tablets=tuple(tablet_report(r) for r in node.replicas.values() if r.block is not None),
+        accepted=_accepted(node),
+        learners=tuple(_learners(node)),
+        copies=tuple(commands.migrations.copy_reports()),
+        fetches=tuple(commands.sessions.fetch_reports()),
+        silent=tuple(silent_peers(node)),
+        unserved=tuple(node.unserved()),
+        stats=stats(node, commands),
+    )
+
+
+def tablet_report(replica: Replica) -> m.TabletReport:
+    assert replica.block is not None
+    return m.TabletReport(
+        partition=replica.partition,
+        state=replica.block.state,
+        generation=replica.generation,
+        last=replica.last,
+        applied=m.OpId(*replica.tablet.log.applied),
+        promised=replica.tablet.promised,
+        bytes=replica.size_bytes,
+    )
+
+
+def _accepted(node: Node) -> tuple[m.Row, ...]:
+    found = (replica.meta.accepted for replica in node.replicas.values())
+    return tuple(row for row in found if row is not None and row.version > node.rows[row.partition].version)
+
+
+def _learners(node: Node) -> list[m.LearnerReport]:
+    found = []
+    for replica in node.replicas.values():
+        owner = replica.owner
+        if owner is None or owner.learner is None:
+            continue
+        learner = owner.learner
+        progress = owner.progress.get(learner.member)
+        match = 0 if progress is None else progress.match
+        handed_over = hand_over_point(replica)
+        found.append(
+            m.LearnerReport(
+                id=learner.id,
+                partition=replica.partition,
+                destination=learner.member,
+                state=learner.state.value,
+                lag=max(0, replica.tablet.log.last[1] - match),
+                handed_over=handed_over,
+            )
+        )
+    return found
+
+
+def hand_over_point(replica: Replica) -> m.OpId | None:
+    """The last operation of a frozen partition: only when that is on disk and nobody waits here any more."""
+    owner, frozen = replica.owner, replica.meta.frozen
+    if owner is None or frozen is None or frozen.id != owner.frozen or replica.waiters or replica.starved:
+        return None
+    if owner.learner is None or owner.learner.state is not LearnerState.IN_SYNC:
+        return None
+    point = owner.handed_over
+    return None if point is None else m.OpId(*point)
+
+
+def silent_peers(node: Node) -> list[m.SilentPeer]:
+    """Members that an owned tablet waits for and that were not heard for a while."""
+    needed: set[int] = set()
+    for replica in node.replicas.values():
+        if replica.owner is not None:
+            needed.update(replica.owner.waited_for)
+    found = []
+    least = max(limits.SILENT_MS_MIN, 2 * node.settings.heartbeat_ms)
+    now = node.loop.time()
+    for member in sorted(needed):
+        link = node.links.get(member)
+        heard_at = node.started_at if link is None else max(link.heard_at, node.started_at)
+        silent_ms = int((now - heard_at) * 1000)
+        if silent_ms >= least:
+            found.append(m.SilentPeer(member, silent_ms))
+    return found
+
+
+def stats(node: Node, commands: "Commands") -> m.Stats:
+    counters = node.serving_requests.counters
+    me = node.me
+    owned = sum(1 for row in node.rows if row.owner == me)
+    held = [r for r in node.replicas.values() if r.ready]
+    return m.Stats(
+        reads=counters.reads,
+        writes=counters.writes,
+        forwarded=counters.forwarded,
+        errors=counters.errors,
+        owned=owned,
+        backups=sum(1 for r in held if r.tablet.named and r.tablet.row.owner != me),
+        entries=sum(r.entries for r in held),
+        bytes=sum(r.size_bytes for r in held),
+        disk_free_bytes=node.disk_free_bytes,
+        sessions=len(commands.sessions.open),
+    )

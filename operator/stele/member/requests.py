@@ -1,0 +1,57 @@
+"""A request of a client on its way: one partition, its commands, and who waits for the answer."""
+
+from asyncio import Future
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from stele.core.commands import Reply, is_write
+from stele.core.errors import SteleError
+
+
+class Kind(IntEnum):
+    EXECUTE = 0
+    SCAN = 1
+    COUNT = 2
+
+
+class Request:
+    """`index` is the operation that has to be committed before the answer; `reads` whether a lease is needed
+    for it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a
+    forwarded one names.
+    """
+
+    __slots__ = (
+        "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit", "order",
+        "partition", "reads", "replies", "version", "wrote",
+    )  # fmt: skip
+
+    def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: "Future[Any]") -> None:
+        self.kind = kind
+        self.partition = partition
+        self.keyspace = keyspace
+        self.future = future
+        self.commands: Sequence[Sequence[bytes]] = ()
+        self.after = b""
+        self.limit = 0
+        self.bytes = 0
+        self.deadline = 0.0
+        self.order = 0
+        self.version = 0
+        self.index = 0
+        self.reads = False
+        self.wrote = False
+        self.replies: list[Reply] = []
+
+    @property
+    def may_write(self) -> bool:
+        """Whether sending it twice could do something twice."""
+        return self.kind is Kind.EXECUTE and any(args and is_write(args[0]) for args in self.commands)
+
+    def done(self, value: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def failed(self, error: SteleError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

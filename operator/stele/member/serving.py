@@ -1,0 +1,254 @@
+"""The owner runs requests: evaluate, log, and answer once committed; reads need leases (docs/protocol.md).
+
+A request's reads see what its partition's log makes of the key, committed or not; then the answer waits until
+all that was seen is committed. So a client never reads what could still be lost.
+"""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from stele.core.commands import Evaluation, Failure, Put, Stored, evaluate
+from stele.core.errors import Unavailable, Uncertain
+from stele.core.tablet_owner import Phase
+from stele.core.votes import Held
+from stele.member import limits
+from stele.member.latency import Histogram
+from stele.member.replica import Replica
+from stele.member.replication import Replication
+from stele.member.requests import Kind, Request
+from stele.wire.keys import EXPIRY_BYTES, unpack_value
+from stele.wire.volume_log import delete_record, put_record
+
+PASSIVE = Failure(
+    "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
+)
+NO_SPACE = Failure("NO_SPACE", "the volume of this partition's owner is full; delete entries or enlarge it")
+
+
+class Counters(msgspec.Struct):
+    """Commands since the process started; `forwarded` and `errors` count requests."""
+
+    reads: int = 0
+    writes: int = 0
+    forwarded: int = 0
+    errors: int = 0
+
+
+class Serving:
+    """Runs requests on tablets that this member serves. `refusal` is why writes are refused, if they are."""
+
+    def __init__(self, replication: Replication, held: Held, now: Callable[[], float]) -> None:
+        self._replication = replication
+        self._engine = replication.tablets.engine
+        self._held = held
+        self._now = now
+        self.refusal: Failure | None = None
+        self.pending_bytes = 0
+        self.counters = Counters()
+        self.latencies = {"read": Histogram(), "write": Histogram()}
+        self.starved: dict[int, Replica] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return self.pending_bytes < limits.PENDING_BYTES_MAX
+
+    def run(self, replica: Replica, request: Request) -> None:
+        """Take the request; it is answered now or once it is committed and a lease allows it."""
+        if request.kind is Kind.EXECUTE:
+            self._execute(replica, request)
+        else:
+            request.reads = True
+            self.counters.reads += 1
+            if request.kind is Kind.SCAN:
+                request.replies = [self._scan(replica, request)]  # type: ignore[list-item]
+            else:
+                request.replies = [replica.keyspaces.get(request.keyspace, (0, 0))[0]]
+        if request.index:
+            replica.waiters.append(request)
+        else:
+            self._answer(replica, request)
+
+    def _execute(self, replica: Replica, request: Request) -> None:
+        prefix = replica.prefix(request.keyspace)
+        now_ms = int(time.time() * 1000)
+        records: list[bytes] = []
+        replies = request.replies = []
+        pending, owner = replica.pending, replica.owner
+        assert owner is not None
+        index = replica.tablet.log.last[1]
+        for args in request.commands:
+            stored: Stored | None = None
+            if len(args) > 1:
+                data_key = prefix + args[1]
+                ahead = pending.get(data_key)
+                if ahead is not None:
+                    stored = ahead[0]
+                    # Everything so far: the answers of a tablet then go out in the order of its log.
+                    request.index = index + len(records)
+                elif (raw := self._engine.get(data_key)) is not None:
+                    stored = unpack_value(raw)
+            made = evaluate(args, stored, now_ms)
+            if made.op is None:
+                request.reads = True
+                replies.append(made.reply)
+            elif self.refusal is not None:
+                replies.append(self.refusal)
+            else:
+                self._log(replica, request, made, records, owner.term)
+                pending[data_key] = (_after(made), index + len(records))
+                replies.append(made.reply)
+        self.counters.writes += len(records)
+        self.counters.reads += len(replies) - len(records)
+        if records:
+            request.index = index + len(records)
+            request.wrote = True
+            self.pending_bytes += (size := sum(map(len, records)))
+            request.bytes = size
+            self._replication.append(replica, records)
+
+    @staticmethod
+    def _log(replica: Replica, request: Request, made: Evaluation, records: list[bytes], term: int) -> None:
+        op, keyspace = made.op, request.keyspace
+        if isinstance(op, Put):
+            records.append(put_record(term, keyspace, op.key, op.value, op.expire_at_ms))
+        elif op is not None:
+            records.append(delete_record(term, keyspace, op.key))
+
+    def _scan(self, replica: Replica, request: Request) -> tuple[list[bytes], bool]:
+        """Keys that are greater than `after` and did not expire; whether the keyspace ends with them."""
+        prefix = replica.prefix(request.keyspace)
+        begin, end = prefix + request.after + b"\0", _after_prefix(prefix)
+        limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
+        now_ms = int(time.time() * 1000)
+        while True:
+            page = self._engine.scan(begin, end, limit)
+            live = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
+            if live or len(page) < limit:
+                return live, len(page) < limit
+            begin = page[-1][0] + b"\0"
+
+    # -- answering
+
+    def applied(self, replica: Replica) -> None:
+        """More is applied: answer what waited for it, in order."""
+        waiters, applied = replica.waiters, replica.tablet.log.applied[1]
+        while waiters and waiters[0].index <= applied:
+            request = waiters.popleft()
+            self._release(request)
+            self._answer(replica, request)
+
+    def _answer(self, replica: Replica, request: Request) -> None:
+        if request.reads and not self._may_read(replica):
+            replica.starved.append(request)
+            self.starved[replica.partition] = replica
+            return
+        seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
+        if request.wrote:
+            self.latencies["write"].add(seconds)
+        else:
+            self.latencies["read"].add(seconds)
+        request.done(request.replies)
+
+    def _may_read(self, replica: Replica) -> bool:
+        owner = replica.owner
+        # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
+        if owner is None or owner.phase is not Phase.SERVING:
+            return False
+        return self._held.may_read(replica.partition, owner.term, owner.members, self._now())
+
+    def leases_changed(self) -> None:
+        """Answer the reads that only lacked a lease."""
+        starved, self.starved = self.starved, {}
+        for replica in starved.values():
+            waiting, replica.starved = replica.starved, []
+            for request in waiting:
+                self._answer(replica, request)
+
+    def _release(self, request: Request) -> None:
+        if request.wrote:
+            self.pending_bytes -= request.bytes
+            request.bytes = 0
+
+    # -- giving up
+
+    def give_up(self, replica: Replica) -> list[Request]:
+        """This member serves the tablet no more. Returns the requests that may be sent elsewhere."""
+        again: list[Request] = []
+        for request in (*replica.waiters, *replica.starved):
+            self._release(request)
+            if request.wrote:
+                self.uncertain(request)
+            else:
+                reset(request)
+                again.append(request)
+        replica.waiters.clear()
+        replica.starved.clear()
+        replica.pending.clear()
+        return again
+
+    def cut(self, replica: Replica, index: int) -> None:
+        """Operations after `index` were taken back: their requests may or may not come true."""
+        kept = [request for request in replica.waiters if request.index <= index]
+        for request in replica.waiters:
+            if request.index > index:
+                self._release(request)
+                self.uncertain(request)
+        replica.waiters.clear()
+        replica.waiters.extend(kept)
+
+    def expire(self, replica: Replica, now: float) -> None:
+        """Fail what waits longer than its deadline."""
+        while replica.waiters and replica.waiters[0].deadline <= now:
+            request = replica.waiters.popleft()
+            self._release(request)
+            self.uncertain(request)
+        late = [request for request in replica.starved if request.deadline <= now]
+        if late:
+            replica.starved = [request for request in replica.starved if request.deadline > now]
+            for request in late:
+                self.fail(request)
+
+    def fail(self, request: Request) -> None:
+        """No lease came in time."""
+        if request.wrote:
+            self.uncertain(request)
+            return
+        self.counters.errors += 1
+        request.failed(
+            Unavailable(
+                f"partition {request.partition}: its owner had no lease of every replica for "
+                f"{limits.WAIT_SECONDS_MAX:g} s; a replica is not reachable"
+            )
+        )
+
+    def uncertain(self, request: Request) -> None:
+        self.counters.errors += 1
+        request.failed(
+            Uncertain(
+                f"partition {request.partition}: the replicas did not acknowledge within "
+                f"{limits.WAIT_SECONDS_MAX:g} s, or its owner changed; the write may or may not be done"
+            )
+        )
+
+
+def reset(request: Request) -> None:
+    """As if it had not run: for a request that logged nothing."""
+    request.index = 0
+    request.reads = False
+    request.replies = []
+
+
+def _after_prefix(prefix: bytes) -> bytes:
+    """The first key behind all that begin with the prefix."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,))
+
+
+def _expired(stored: bytes, now_ms: int) -> bool:
+    return 0 < int.from_bytes(stored[:EXPIRY_BYTES], "big") <= now_ms
+
+
+def _after(made: Evaluation) -> Stored | None:
+    return (made.op.value, made.op.expire_at_ms) if isinstance(made.op, Put) else None

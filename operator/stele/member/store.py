@@ -1,0 +1,352 @@
+"""Requests find their partition's owner: here, or at another member; ports.Store for the door.
+
+Requests of one partition keep their order: they wait in one queue while the owner is not known, is moving or
+cannot be reached, and are sent to another member only when none is on its way to the one before.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from stele.core.commands import Reply
+from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
+from stele.core.table import Partition
+from stele.member import limits
+from stele.member.links import Inbound, Link
+from stele.member.replica import Replica
+from stele.member.requests import Kind, Request
+from stele.member.serving import Serving
+from stele.wire import peer
+from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
+
+_ERRORS: dict[str, type[SteleError]] = {
+    kind.__name__: kind for kind in (BadInput, Corrupt, Refused, Stale, Unavailable, Uncertain)
+}
+_encode = msgspec.msgpack.Encoder().encode
+_page = msgspec.msgpack.Decoder(tuple[list[bytes], bool])
+_number = msgspec.msgpack.Decoder(int)
+
+
+class Routes(Protocol):
+    """What the store needs to know of the table and the sessions."""
+
+    @property
+    def me(self) -> int: ...
+
+    @property
+    def rows(self) -> Sequence[Partition]: ...
+
+    @property
+    def links(self) -> dict[int, Link]: ...
+
+    @property
+    def replicas(self) -> dict[int, Replica]: ...
+
+    def adopt_from_owner(self, partition: int, row: Partition) -> None: ...
+
+
+class _Lane:
+    """Requests of one partition: those that wait, in order, and where those on their way went."""
+
+    __slots__ = ("flying", "queue", "target")
+
+    def __init__(self) -> None:
+        self.queue: deque[Request] = deque()
+        self.flying = 0
+        self.target = -1
+
+
+class Store:
+    """See the module, and ports.Store."""
+
+    def __init__(self, routes: Routes, serving: Serving) -> None:
+        self._routes = routes
+        self._serving = serving
+        self._lanes: dict[int, _Lane] = {}
+        self._waiting: dict[int, _Lane] = {}
+        self._queued = 0
+        self._order = 0
+        self._next_id = 0
+        self._loop = asyncio.get_running_loop()
+        self.facts: dict[str, str | int] = {}
+        self.stopping = False
+
+    # -- ports.Store
+
+    @property
+    def partitions(self) -> int:
+        return len(self._routes.rows)
+
+    async def execute(
+        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]]
+    ) -> list[Reply]:
+        request = self._request(Kind.EXECUTE, partition, keyspace)
+        request.commands = commands
+        self.submit(request)
+        replies: list[Reply] = await request.future
+        return replies
+
+    async def scan(
+        self, partition: int, keyspace: bytes, after: bytes, limit: int
+    ) -> tuple[list[bytes], bool]:
+        request = self._request(Kind.SCAN, partition, keyspace)
+        request.after, request.limit = after, limit
+        self.submit(request)
+        page: tuple[list[bytes], bool] = (await request.future)[0]
+        return page
+
+    async def count(self, partition: int, keyspace: bytes) -> int:
+        request = self._request(Kind.COUNT, partition, keyspace)
+        self.submit(request)
+        number: int = (await request.future)[0]
+        return number
+
+    def info(self) -> dict[str, str | int]:
+        counters = self._serving.counters
+        return {
+            **self.facts,
+            "reads": counters.reads,
+            "writes": counters.writes,
+            "forwarded": counters.forwarded,
+            "errors": counters.errors,
+            "waiting_requests": self._queued,
+        }
+
+    def _request(self, kind: Kind, partition: int, keyspace: bytes) -> Request:
+        if self.stopping:
+            raise Unavailable("this member is stopping; connect to another")
+        partitions = self.partitions
+        if not partitions:
+            raise Unavailable("the master has not told this member its table yet; try again", code="LOADING")
+        if not 0 <= partition < partitions:
+            raise BadInput(f"partition is {partition}; it must be 0 to {partitions - 1}")
+        request = Request(kind, partition, keyspace, self._loop.create_future())
+        request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
+        return request
+
+    # -- lanes
+
+    def submit(self, request: Request) -> None:
+        self._order += 1
+        request.order = self._order
+        lane = self._lanes.get(request.partition)
+        if lane is None:
+            lane = self._lanes[request.partition] = _Lane()
+        if lane.queue or not self._dispatch(lane, request):
+            self._enqueue(lane, request)
+
+    def _enqueue(self, lane: _Lane, request: Request) -> None:
+        """Wait, in the order of arrival."""
+        if self._queued >= limits.QUEUE_REQUESTS_MAX:
+            request.failed(Unavailable(f"{self._queued} requests wait for their partitions; try again later"))
+            return
+        queue = lane.queue
+        queue.append(request)
+        self._queued += 1
+        self._waiting[request.partition] = lane
+        if len(queue) > 1 and queue[-2].order > request.order:
+            lane.queue = deque(sorted(queue, key=lambda waiting: waiting.order))
+
+    def drain(self, partition: int) -> None:
+        """Something changed for the partition: let go what can."""
+        lane = self._waiting.get(partition)
+        if lane is None:
+            return
+        queue = lane.queue
+        while queue and (queue[0].future.done() or self._dispatch(lane, queue[0])):
+            queue.popleft()
+            self._queued -= 1
+        if not queue:
+            self._waiting.pop(partition, None)
+
+    def drain_all(self) -> None:
+        for partition in list(self._waiting):
+            self.drain(partition)
+
+    def _dispatch(self, lane: _Lane, request: Request) -> bool:
+        """Run it here or send it to its owner; False when it has to wait."""
+        routes = self._routes
+        row = routes.rows[request.partition]
+        owner = row.owner
+        if owner is None or request.version > row.version:
+            return False
+        if lane.flying and lane.target != owner:
+            return False
+        if owner == routes.me:
+            return self._run_here(request)
+        link = routes.links.get(owner)
+        if link is None or not link.ready:
+            return False
+        self._send(lane, link, request, row.version)
+        return True
+
+    def _run_here(self, request: Request) -> bool:
+        replica = self._routes.replicas.get(request.partition)
+        owner = None if replica is None else replica.owner
+        if replica is None or owner is None or not owner.serving or not self._serving.has_room:
+            return False
+        self._serving.run(replica, request)
+        return True
+
+    # -- forwarding
+
+    def _send(self, lane: _Lane, link: Link, request: Request, version: int) -> None:
+        self._next_id += 1
+        lane.flying += 1
+        lane.target = link.member
+        link.requests[self._next_id] = request
+        self._serving.counters.forwarded += 1
+        link.send(_message(self._next_id, version, request))
+
+    def answered(self, link: Link, message: peer.Forwarded) -> None:
+        """The owner's answer to a forwarded request."""
+        request = link.requests.pop(message.id, None)
+        if request is None:
+            return
+        lane = self._landed(request)
+        if message.code == "STALE_VERSION":
+            self._enqueue(lane, request)
+            if message.row is not None:
+                self._routes.adopt_from_owner(request.partition, Partition(*message.row))
+        elif message.code:
+            request.failed(_ERRORS.get(message.code, Unavailable)(message.text))
+        else:
+            self._deliver(request, message.body)
+        self.drain(request.partition)
+
+    def _landed(self, request: Request) -> _Lane:
+        lane = self._lanes[request.partition]
+        lane.flying -= 1
+        return lane
+
+    @staticmethod
+    def _deliver(request: Request, body: bytes) -> None:
+        try:
+            if request.kind is Kind.EXECUTE:
+                request.done(decode_replies(body))
+            elif request.kind is Kind.SCAN:
+                request.done([_page.decode(body)])
+            else:
+                request.done([_number.decode(body)])
+        except (BadRepliesError, msgspec.MsgspecError) as error:
+            request.failed(Corrupt(f"the owner's answer cannot be read: {error}"))
+
+    def lost(self, requests: list[Request]) -> None:
+        """The session ended on which they were sent: reads go again, writes may have happened."""
+        for request in requests:
+            lane = self._landed(request)
+            if request.may_write:
+                self._serving.uncertain(request)
+            else:
+                self._enqueue(lane, request)
+
+    def send_again(self, requests: list[Request]) -> None:
+        """This member gave up the tablet; they logged nothing here."""
+        for request in requests:
+            self._enqueue(self._lanes[request.partition], request)
+
+    # -- requests of other members
+
+    def on_forward(self, sender: Inbound, message: Any) -> None:
+        """Run, or say that the sender's row is older than this member's."""
+        rows = self._routes.rows
+        if not 0 <= message.partition < len(rows):
+            text = f"partition {message.partition} is not in this member's table"
+            sender.send(peer.Forwarded(message.id, "Unavailable", text, b""))
+            return
+        if self._is_stale(message):
+            row = rows[message.partition]
+            value = (row.version, row.replicas)
+            sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b"", value))
+            return
+        request = Request(
+            _KINDS[type(message)], message.partition, message.keyspace, self._loop.create_future()
+        )
+        _fill(request, message)
+        request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
+        request.future.add_done_callback(lambda future: _answer_back(sender, message.id, request, future))
+        self.submit(request)
+
+    def _is_stale(self, message: Any) -> bool:
+        """Whether the sender chose this member by a row that does not make it the owner now."""
+        row = self._routes.rows[message.partition]
+        if message.version > row.version:
+            return False
+        if row.owner != self._routes.me:
+            return True
+        replica = self._routes.replicas.get(message.partition)
+        return replica is None or bool(message.version < replica.owner_since)
+
+    # -- time
+
+    def expire(self, now: float) -> None:
+        """Fail what waits longer than its deadline."""
+        for partition, lane in list(self._waiting.items()):
+            while lane.queue and lane.queue[0].deadline <= now:
+                self._queued -= 1
+                self._expired(lane.queue.popleft())
+            if not lane.queue:
+                self._waiting.pop(partition, None)
+        for link in self._routes.links.values():
+            late = [id for id, request in link.requests.items() if request.deadline + 1 <= now]
+            for id in late:
+                request = link.requests.pop(id)
+                self._landed(request)
+                if request.may_write:
+                    self._serving.uncertain(request)
+                else:
+                    self._expired(request)
+
+    def _expired(self, request: Request) -> None:
+        self._serving.counters.errors += 1
+        row = self._routes.rows[request.partition]
+        request.failed(
+            Unavailable(
+                f"partition {request.partition} had no owner that serves it for "
+                f"{limits.WAIT_SECONDS_MAX:g} s (row {list(row.replicas)}, version {row.version}); "
+                "nothing was done, try again"
+            )
+        )
+
+
+_KINDS: dict[Any, Kind] = {
+    peer.Forward: Kind.EXECUTE,
+    peer.ForwardScan: Kind.SCAN,
+    peer.ForwardCount: Kind.COUNT,
+}
+
+
+def _message(id: int, version: int, request: Request) -> peer.Message:
+    partition, keyspace = request.partition, request.keyspace
+    if request.kind is Kind.EXECUTE:
+        commands = [list(args) for args in request.commands]
+        return peer.Forward(id, version, partition, keyspace, commands)
+    if request.kind is Kind.SCAN:
+        return peer.ForwardScan(id, version, partition, keyspace, request.after, request.limit)
+    return peer.ForwardCount(id, version, partition, keyspace)
+
+
+def _fill(request: Request, message: Any) -> None:
+    request.version = message.version
+    if isinstance(message, peer.Forward):
+        request.commands = message.commands
+    elif isinstance(message, peer.ForwardScan):
+        request.after, request.limit = message.after, message.limit
+
+
+def _answer_back(sender: Inbound, id: int, request: Request, future: "asyncio.Future[Any]") -> None:
+    if future.cancelled():
+        return
+    error = future.exception()
+    if isinstance(error, SteleError):
+        kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "Unavailable")
+        sender.send(peer.Forwarded(id, kind, Exception.__str__(error), b""))
+        return
+    if error is not None:
+        raise error
+    replies = future.result()
+    body = encode_replies(replies) if request.kind is Kind.EXECUTE else _encode(replies[0])
+    sender.send(peer.Forwarded(id, "", "", body))

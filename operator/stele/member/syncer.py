@@ -1,0 +1,55 @@
+"""When what was written to the log counts as held: group commit, in one thread."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from stele.member.limits import SYNC_INTERVAL_SECONDS
+from stele.member.settings import Fsync
+from stele.ports import Engine
+
+
+class Syncer:
+    """`after_write(then)`: call `then` when what is written counts as held, in the order of the calls.
+
+    `failed` is told an error of the disk: nothing may be acknowledged after one, so the process has to end.
+    """
+
+    def __init__(
+        self, engine: Engine, mode: Fsync, executor: Executor, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._engine = engine
+        self._mode = mode
+        self._executor = executor
+        self._failed = failed
+        self._waiting: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def after_write(self, then: Callable[[], None]) -> None:
+        if self._mode is Fsync.ALWAYS:
+            self._waiting.append(then)
+        else:
+            then()
+        if self._mode is not Fsync.NEVER and self._task is None:
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._ended)
+
+    async def _run(self) -> None:
+        if self._mode is Fsync.INTERVAL:
+            await asyncio.sleep(SYNC_INTERVAL_SECONDS)
+            await self.sync()
+            return
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            await self.sync()
+            for then in waiting:
+                then()
+
+    async def sync(self) -> None:
+        """Sync now, whatever the mode."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)

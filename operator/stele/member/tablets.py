@@ -1,0 +1,253 @@
+"""All tablets of this member on its engine: loading, writing logs, applying, trimming.
+
+`write` puts what was gathered into the log, in one call; nothing is sent or acknowledged before it. `apply`
+puts committed operations into the data, with the tablet's own state in the same batch.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from stele.core.errors import Corrupt
+from stele.core.log import Log
+from stele.core.tablet import Tablet
+from stele.member import limits
+from stele.member.replica import Replica
+from stele.ports import Engine
+from stele.wire import keys
+from stele.wire.messages import OpId
+from stele.wire.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
+from stele.wire.volume_log import DELETE, NOOP, split_record, term_of
+
+log = logging.getLogger("stele.tablets")
+
+Change = tuple[bytes, bytes | None]
+_INDEX_MAX = 2**64 - 1
+_GENERATION_MAX = 2**32 - 1
+
+
+def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
+    """Log keys of one partition from `first` on."""
+    return keys.log_key(partition, first), keys.log_key(partition, _INDEX_MAX)
+
+
+class Tablets:
+    """See the module. `applied_bytes` counts since the last flush began."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.replicas: dict[int, Replica] = {}
+        self.applied_bytes = 0
+        self._puts: list[tuple[bytes, bytes]] = []
+        self._puts_bytes = 0
+        self.on_cut: Callable[[Replica, int], None] = lambda replica, index: None
+
+    # -- loading
+
+    def load(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
+        """The tablet as the volume holds it. What is wrong with it makes it `broken`, and nothing else."""
+        try:
+            replica = self._restore(partition, me, block, meta)
+        except Corrupt as error:
+            log.error("partition %d stays offline: %s", partition, error)
+            replica = Replica(Tablet(partition, me, Log(), meta.promised), block, meta)
+            replica.broken = str(error)
+        self.replicas[partition] = replica
+        return replica
+
+    def _restore(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
+        if block is None or block.state != "READY":
+            last = (0, 0) if block is None else (block.last.term, block.last.index)
+            return Replica(Tablet(partition, me, Log(), max(meta.promised, last[0])), block, meta)
+        state = self.read_state(partition, block.generation)
+        restored = self._restore_log(partition, (state.applied.term, state.applied.index))
+        replica = Replica(Tablet(partition, me, restored, meta.promised), block, meta)
+        replica.keyspaces = dict(state.keyspaces)
+        return replica
+
+    def read_state(self, partition: int, generation: int) -> DataState:
+        """What one generation of a tablet says of itself; an empty one says nothing."""
+        stored = self.engine.get(keys.meta_key(partition, generation, APPLIED))
+        return DataState(OpId(), {}) if stored is None else decode_state(stored)
+
+    def _restore_log(self, partition: int, applied: tuple[int, int]) -> Log:
+        bounds = self.engine.log_bounds(*log_range(partition))
+        if bounds is None:
+            return Log(applied)
+        first, last = (int.from_bytes(key[2:], "big") for key in bounds)
+        terms = self._find_terms(partition, first, last)
+        found = Log.restored(applied, first, last, terms, size=0)
+        if len(found) == 0:
+            self.engine.write_log([], [log_range(partition)])
+        return found
+
+    def _find_terms(self, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """(index where a term begins, term): terms never fall, so each boundary is found by bisection."""
+        found: list[tuple[int, int]] = []
+        index = first
+        while index <= last:
+            term = self._term_in_log(partition, index)
+            found.append((index, term))
+            index += bisect_left(
+                range(index, last + 1), term + 1, key=lambda i: self._term_in_log(partition, i)
+            )
+        return found
+
+    def _term_in_log(self, partition: int, index: int) -> int:
+        record = self.engine.get_log(keys.log_key(partition, index))
+        if record is None:
+            raise Corrupt(f"partition {partition}: operation {index} is missing in the log")
+        return int(term_of(record)[0])
+
+    def highest_generation(self, partition: int) -> int:
+        """The greatest generation that has any data: for a tablet whose superblock cannot be read."""
+        begin, end = keys.tablet_prefix(partition, 0), keys.tablet_prefix(partition, _GENERATION_MAX)
+        key = self.engine.last_key(begin, end)
+        return 0 if key is None else int.from_bytes(key[2 : keys.TABLET_PREFIX_BYTES], "big")
+
+    # -- the log
+
+    def log_append(self, replica: Replica, records: list[bytes], term: int) -> None:
+        """Put operations of one term behind the log's last; on disk with the next `write`."""
+        tablet = replica.tablet
+        index = tablet.log.last[1]
+        size = 0
+        for record in records:
+            index += 1
+            replica.records[index] = record
+            self._puts.append((keys.log_key(replica.partition, index), record))
+            size += len(record)
+        tablet.log.append(term, len(records), size)
+        self._puts_bytes += size
+        if self._puts_bytes >= limits.ENGINE_WRITE_BYTES_MAX:
+            self.write()
+
+    def cut(self, replica: Replica, index: int) -> None:
+        """Remove operations after `index`, which were not applied, at once."""
+        tablet = replica.tablet
+        last = tablet.log.last[1]
+        if index >= last:
+            return
+        tablet.log.truncate(index)
+        self.write()
+        self.engine.write_log([], [log_range(replica.partition, index + 1)])
+        for gone in range(index + 1, last + 1):
+            replica.records.pop(gone, None)
+        self.on_cut(replica, index)
+
+    def write(self) -> bool:
+        """Hand all that was appended to the operating system. Whether there was anything."""
+        puts, self._puts, self._puts_bytes = self._puts, [], 0
+        if puts:
+            self.engine.write_log(puts)
+        return bool(puts)
+
+    def read_records(self, replica: Replica, first: int, bytes_max: int) -> list[bytes]:
+        """Operations from `first` on, from memory or from the log; at least one when there is any."""
+        records, last, size = replica.records, replica.tablet.log.last[1], 0
+        found: list[bytes] = []
+        if first not in records:
+            self.write()
+            begin, end = keys.log_key(replica.partition, first), keys.log_key(replica.partition, last + 1)
+            return [value for _, value in self.engine.scan_log(begin, end, bytes_max)]
+        while first <= last and size < bytes_max:
+            record = records[first]
+            found.append(record)
+            size += len(record)
+            first += 1
+        return found
+
+    def clear_log(self, replica: Replica) -> None:
+        """Remove every operation of the partition: its data comes from elsewhere."""
+        self.write()
+        self.engine.write_log([], [log_range(replica.partition)])
+        replica.records.clear()
+
+    def trim(self, replica: Replica, up_to: int) -> None:
+        """Let operations up to `up_to` go, but for the retained tail."""
+        record_log = replica.tablet.log
+        point = record_log.trim_point(min(up_to, replica.flushed), limits.LOG_RETAINED_BYTES)
+        if point >= record_log.first and point < record_log.last[1]:
+            record_log.trim(point)
+            begin, end = keys.log_key(replica.partition, 0), keys.log_key(replica.partition, point + 1)
+            self.engine.write_log([], [(begin, end)])
+
+    # -- the data
+
+    def apply(self, replicas: Iterable[Replica]) -> bool:
+        """Apply what is committed, up to ENGINE_WRITE_BYTES_MAX in one write. Whether all was applied."""
+        changes: list[Change] = []
+        size, complete = 0, True
+        touched: list[tuple[Replica, int]] = []
+        for replica in replicas:
+            if size >= limits.ENGINE_WRITE_BYTES_MAX:
+                complete = False
+                break
+            size, index = self._collect(replica, changes, size)
+            touched.append((replica, index))
+            complete = complete and index == replica.tablet.log.committed
+        self.engine.write_data(changes)
+        self.applied_bytes += size
+        for replica, index in touched:
+            replica.tablet.log.apply(index)
+        return complete
+
+    def _collect(self, replica: Replica, changes: list[Change], size: int) -> tuple[int, int]:
+        """Add the changes of one tablet and its new state; (bytes so far, index applied with them)."""
+        record_log = replica.tablet.log
+        index, committed = record_log.applied[1], record_log.committed
+        fresh: dict[bytes, int | None] = {}
+        begin = index
+        while index < committed and size < limits.ENGINE_WRITE_BYTES_MAX:
+            index += 1
+            record = replica.records.pop(index, None)
+            if record is None:
+                record = self._logged(replica.partition, index)
+            size += len(record)
+            self._change(replica, index, record, changes, fresh)
+        if index > begin:
+            changes.append(self._state_change(replica, index))
+        return size, index
+
+    def _logged(self, partition: int, index: int) -> bytes:
+        self.write()
+        record = self.engine.get_log(keys.log_key(partition, index))
+        if record is None:
+            raise Corrupt(f"partition {partition}: operation {index} is committed and missing in the log")
+        return record
+
+    def _change(
+        self,
+        replica: Replica,
+        index: int,
+        record: bytes,
+        changes: list[Change],
+        fresh: dict[bytes, int | None],
+    ) -> None:
+        kind, keyspace, key, value, expire_at_ms = split_record(record)
+        if kind == NOOP:
+            return
+        data_key = replica.prefix(keyspace) + key
+        if data_key in fresh:
+            old = fresh[data_key]
+        else:
+            stored = self.engine.get(data_key)
+            old = None if stored is None else len(stored)
+        new = None if kind == DELETE else keys.pack_value(value, expire_at_ms)
+        changes.append((data_key, new))
+        pending = replica.pending.get(data_key)
+        if pending is not None and pending[1] <= index:
+            del replica.pending[data_key]
+        fresh[data_key] = None if new is None else len(new)
+        count, size = replica.keyspaces.get(keyspace, (0, 0))
+        if old is not None:
+            count, size = count - 1, size - old - len(key)
+        if new is not None:
+            count, size = count + 1, size + len(new) + len(key)
+        replica.keyspaces[keyspace] = (count, size)
+
+    def _state_change(self, replica: Replica, index: int) -> Change:
+        term = replica.tablet.log.term_at(index)
+        assert term is not None
+        state = DataState(OpId(term, index), replica.keyspaces)
+        return keys.meta_key(replica.partition, replica.generation, APPLIED), encode_state(state)

@@ -1,0 +1,185 @@
+"""Files of a member's volume: each written aside, fsynced, renamed, its folder fsynced (design 40-tablet).
+
+Everything here blocks; `MetaWriter` is how the event loop uses it.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+
+from stele.core.errors import Conflict, Corrupt
+from stele.wire.volume import Consensus, Instance, Superblock, TableFile, decode_file, encode_file
+
+log = logging.getLogger("stele.volume")
+
+INSTANCE = "instance"
+TABLETS = "tablet-meta"
+CONSENSUS = "consensus-meta"
+TABLE = "table"
+TABLE_FILE = "table/current"
+DATA = "data"
+WALS = "wals"
+CHECKPOINTS = "checkpoints"
+STAGING = "staging"
+QUARANTINE = "quarantine"
+FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE)
+STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS)
+
+T = TypeVar("T", Superblock, Consensus)
+
+
+class Volume:
+    """Reading and writing; paths are relative to the volume's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def create_folders(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        for name in FOLDERS:
+            self.path(name).mkdir(exist_ok=True)
+        sync_folder(self.root)
+
+    def write(self, files: dict[str, bytes]) -> None:
+        """Write all, each atomically. On return all are durable; after a crash any of them may be old."""
+        for name, content in files.items():
+            write_aside(self.path(name), content)
+        for name in files:
+            os.replace(_aside(self.path(name)), self.path(name))
+        for folder in {self.path(name).parent for name in files}:
+            sync_folder(folder)
+
+    def load_instance(self, cluster: str, new_uuid: str) -> tuple[Instance, bool]:
+        """Who this volume is, with its count of starts raised; whether it is new.
+
+        Raise Conflict (WRONG_CLUSTER) for the volume of another cluster and Corrupt for a damaged file.
+        """
+        path = self.path(INSTANCE)
+        if path.exists():
+            old = decode_file(Instance, path.read_bytes(), str(path))
+            if old.cluster != cluster:
+                raise Conflict(
+                    f"the volume {self.root} belongs to cluster {old.cluster}, "
+                    f"STELE_CLUSTER_UID is {cluster}; mount the right one, or empty this one",
+                    code="WRONG_CLUSTER",
+                )
+            made, new = Instance(cluster, old.uuid, old.incarnation + 1), False
+        else:
+            made, new = Instance(cluster, new_uuid, 1), True
+        self.write({INSTANCE: encode_file(made)})
+        return made, new
+
+    def load_table(self) -> TableFile:
+        """The table that was last persisted; an empty one when there is none or it is damaged (then logged).
+
+        A member without a table waits for the master, which knows it: nothing is lost with the file.
+        """
+        path = self.path(TABLE_FILE)
+        if not path.exists():
+            return TableFile()
+        try:
+            return decode_file(TableFile, path.read_bytes(), str(path))
+        except Corrupt as error:
+            log.error("table put aside: %s", error)
+            os.replace(path, path.with_suffix(".damaged"))
+            return TableFile()
+
+    def load_all(self, folder: str, kind: type[T]) -> Iterator[tuple[int, T | Corrupt]]:
+        """Each partition's file in `folder`, or what is wrong with it."""
+        for path in sorted(self.path(folder).iterdir()):
+            if not path.name.isdigit():
+                continue
+            try:
+                yield int(path.name), decode_file(kind, path.read_bytes(), str(path))
+            except Corrupt as error:
+                yield int(path.name), error
+
+    def put_aside(self, reason: str) -> Path:
+        """Move the member's whole state to quarantine: what is left is an empty volume."""
+        there = self.path(QUARANTINE) / f"volume-{int(time.time())}"
+        there.mkdir(parents=True)
+        for name in STATE_OF_MEMBER:
+            if self.path(name).exists():
+                shutil.move(self.path(name), there / name)
+        (there / "reason").write_text(reason + "\n")
+        sync_folder(there)
+        self.create_folders()
+        return there
+
+    def sweep(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
+        """Remove the folders in `folder` but those that are kept."""
+        for path in self.path(folder).iterdir():
+            if path.name not in keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def free_bytes(self) -> int:
+        usage = os.statvfs(self.root)
+        return usage.f_bavail * usage.f_frsize
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    with _aside(path).open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in the folder durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class MetaWriter:
+    """Persists files from the event loop: what comes while one write runs goes into the next, together."""
+
+    def __init__(self, volume: Volume, executor: Executor) -> None:
+        self._volume = volume
+        self._executor = executor
+        self._waiting: dict[str, bytes] = {}
+        self._done: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def save(self, name: str, value: Superblock | Consensus | TableFile) -> None:
+        """Durable on return. Two saves of one file keep their order; the later content wins."""
+        self._waiting[name] = encode_file(value)
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        done = self._done
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        await asyncio.shield(done)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            # Let everything that was asked for in this turn of the loop come along.
+            await asyncio.sleep(0)
+            while self._done is not None:
+                files, done = self._waiting, self._done
+                self._waiting, self._done = {}, None
+                try:
+                    await loop.run_in_executor(self._executor, self._volume.write, files)
+                except OSError as error:
+                    done.set_exception(error)
+                    done.exception()
+                else:
+                    done.set_result(None)
+        finally:
+            self._task = None
