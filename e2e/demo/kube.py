@@ -8,6 +8,7 @@ takes whatever login the kubeconfig has.
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -65,16 +66,20 @@ class Api:
 
     async def get(self, path: str) -> dict[str, Any]:
         """The JSON object at `path`; raises DemoError when it cannot be read."""
+        return dict(json.loads(await self.text(path)))
+
+    async def text(self, path: str) -> str:
+        """The whole text at `path`; raises DemoError when it cannot be read."""
         reason = ""
         for _ in range(READ_TRIES_MAX):
             try:
                 async with self._session.get(f"http://localhost{path}") as answer:
                     if answer.status == 200:
-                        return dict(await answer.json(content_type=None))
+                        return await answer.text()
                     reason = f"HTTP {answer.status}: {(await answer.text())[:ERROR_TEXT_MAX]}"
                     if answer.status in (400, 403, 404):
                         break
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            except (aiohttp.ClientError, TimeoutError) as error:
                 reason = str(error) or type(error).__name__
             await asyncio.sleep(READ_RETRY_SECONDS)
         raise DemoError(f"The API server does not give {path}: {reason}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from e2e.demo import history, padded
@@ -86,16 +86,17 @@ class ReplicaReader:
         """Hash of each value by key."""
         query = urlencode({"partition": partition, "keyspace": keyspace})
         pod = f"/api/v1/namespaces/{self._namespace}/pods/{member}:{ADMIN_PORT}"
-        return parse_digest(await self._api.get(f"{pod}/proxy/v1/digest?{query}"))
+        return parse_digest(await self._api.text(f"{pod}/proxy/v1/digest?{query}"))
 
 
-def parse_digest(answer: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Hash by key of the answer of `GET /v1/digest` (entries: key in base64, hash in hex, expiry)."""
+def parse_digest(text: str) -> dict[bytes, bytes]:
+    """Hash by key of the answer of `GET /v1/digest`: a line that says what the tablet is at, then one line
+    `[key in base64, hash in hex, expiry]` for each entry."""
     try:
-        return {
-            base64.b64decode(key, validate=True): bytes.fromhex(digest)
-            for key, digest, *_ in answer["entries"]
-        }
+        first, *lines = text.splitlines()
+        json.loads(first)["partition"]
+        entries = map(json.loads, lines)
+        return {base64.b64decode(key, validate=True): bytes.fromhex(digest) for key, digest, _ in entries}
     except (KeyError, TypeError, ValueError) as error:
         raise DemoError(f"The answer of /v1/digest is not understood: {error!r}") from error
 

@@ -1,6 +1,7 @@
 """Reading the table and the replicas, against an API server that is a dictionary."""
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -32,11 +33,14 @@ class DictionaryApi:
             return {"data": encode_head(head())}
         if path.endswith("configmaps/demo-table-0"):
             return {"data": encode_shard(1, 0, [Partition(1, (0, 1))] * PARTITIONS)}
+        raise AssertionError(path)
+
+    async def text(self, path: str) -> str:
         pod, query = path.split("/pods/")[1].split(":7001/proxy/v1/digest?")
         asked = dict(part.split("=") for part in query.split("&"))
         return self.digest(pod, int(asked["partition"]), asked["keyspace"])
 
-    def digest(self, member: str, partition: int, keyspace: str) -> dict[str, Any]:
+    def digest(self, member: str, partition: int, keyspace: str) -> str:
         self.digests += 1
         if self.digests in self.after:
             place, key, value = self.after[self.digests]
@@ -47,7 +51,8 @@ class DictionaryApi:
             for key, value in values.items()
             if partition_of(key, PARTITIONS) == partition
         ]
-        return {"partition": partition, "keyspace": keyspace, "applied": [1, 1], "entries": entries}
+        head_line = {"partition": partition, "generation": 1, "applied": [1, 1], "last": [1, 1]}
+        return "".join(json.dumps(each) + "\n" for each in [head_line, *entries])
 
 
 def head() -> Head:
@@ -124,10 +129,15 @@ async def test_a_backup_that_lags_for_a_moment_is_waited_for(monkeypatch: pytest
     assert api.digests >= 40
 
 
-@pytest.mark.parametrize("answer", [{}, {"entries": [["%", "00", 0]]}, {"entries": [["YQ==", "zz", 0]]}])
-def test_a_digest_that_is_not_understood_is_no_empty_one(answer: dict[str, Any]) -> None:
+HEAD = '{"partition": 1}\n'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}\n", "ok\n", HEAD + '["%", "00", 0]\n', HEAD + '["YQ==", "z', HEAD + "[1]\n"]
+)
+def test_a_digest_that_is_not_understood_is_no_empty_one(text: str) -> None:
     with pytest.raises(DemoError, match="not understood"):
-        verify.parse_digest(answer)
+        verify.parse_digest(text)
 
 
 async def test_the_ledger_is_read_through_a_client() -> None:
