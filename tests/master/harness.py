@@ -20,12 +20,12 @@ CLUSTER = "cluster-uid"
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 
 
-class Crash(Exception):
+class Crash(Exception):  # noqa: N818
     """The master's process dies here."""
 
 
 class Fuse:
-    """Counts down over all writes and exchanges of one master; at zero the master dies, before or after it."""
+    """Counts down over all writes and exchanges of one master; at zero it dies, before or after it."""
 
     def __init__(self, at: int | None = None, after: bool = False) -> None:
         self.left, self.after, self.count = at, after, 0
@@ -188,8 +188,8 @@ class Harness:
             self.members,
             self.world,
             copier or NoCopier(),  # type: ignore[arg-type]
-            lambda: self.clock,
-            Pace(busy=0.0, exchange=5.0),
+            now=lambda: self.clock,
+            pace=Pace(busy=0.0, exchange=5.0),
         )
 
     def rewish(self, **changes: object) -> None:
@@ -211,7 +211,9 @@ class Harness:
         return decode_head(self.shared.objects["head"][1])
 
     def check_stored(self) -> None:
-        """After each write of the table: versions grow, one row per version, and no acknowledged write is lost."""
+        """After each write of the table: versions grow, one row per version, and no acknowledged write is
+        lost.
+        """
         if "head" not in self.shared.objects or "shard-0" not in self.shared.objects:
             return
         rows = self.table().partitions

@@ -1,4 +1,5 @@
-"""A tiny kubelet for tests: every member Pod becomes a fake member behind a real HTTP port on a loopback address.
+"""A tiny kubelet for tests: every member Pod becomes a fake member behind a real HTTP port on a loopback
+address.
 
 Its volume is what outlives the pod: kept by the name of the claim.
 """

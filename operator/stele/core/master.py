@@ -1,8 +1,9 @@
-"""One decision of the master (30-master.md, "The loop"): listen, take over, repair, plan, start, commit, sweep.
+"""One decision of the master (30-master.md, "The loop"): listen, take over, repair, plan, start, commit,
+sweep.
 
-`decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the orders with
-`publication`. When storing fails in any way the driver drops the whole State and begins a new reign: nothing in it
-is needed to go on.
+`decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the
+orders with `publication`. When storing fails in any way the driver drops the whole State and begins a new
+reign: nothing in it is needed to go on.
 """
 
 from dataclasses import dataclass
@@ -213,7 +214,9 @@ def _route(state: State, member: MemberIndex, order: Order, result: Result, now:
 
 
 def _take_over(state: State, seen: Observation) -> bool:
-    """Wait until every member answered or is gone, then stage what the master before left; True when settled."""
+    """Wait until every member answered or is gone, then stage what the master before left; True when
+    settled.
+    """
     gone: set[MemberIndex] = set()
     for index in state.table.members:
         contact = state.contacts[index]

@@ -2,8 +2,8 @@
 
 All times are seconds of the driver's monotonic clock and are passed in. Evidence of life counts from the
 moment at which the request was *sent*: a reply proves nothing about the time after that. Kubernetes may tell
-of the end of a process when its successor answers already; so an end counts only after a request that was sent
-later than the news of it failed, or stayed without an answer for a moment.
+of the end of a process when its successor answers already; so an end counts only after a request that was
+sent later than the news of it failed, or stayed without an answer for a moment.
 """
 
 from dataclasses import dataclass, field
@@ -63,7 +63,9 @@ class Timing:
 
     @property
     def silence(self) -> float:
-        """A member that answered nothing for so long is unreachable: its lease, and one heartbeat on the way."""
+        """A member that answered nothing for so long is unreachable: its lease, and one heartbeat on the
+        way.
+        """
         return self.lease + self.heartbeat
 
 

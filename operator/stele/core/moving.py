@@ -6,10 +6,11 @@
     CATCH_UP -> ACCEPT                         when it does not
     ACCEPT -> STORE                            the destination agreed; the row may be stored
     any before ACCEPT -> ABORTED               both sides are told until neither speaks of it any more
-    ACCEPT -> VOID                             refused, or the destination is gone: version + 2, then as ABORTED
+    ACCEPT -> VOID                             refused, or the destination is gone: version + 2, then as
+    ABORTED
 
-Orders are derived from the step alone and sent again until their answer is seen. Nothing here is stored: a new
-master finds the same migration in the reports of both sides and aborts it.
+Orders are derived from the step alone and sent again until their answer is seen. Nothing here is stored: a
+new master finds the same migration in the reports of both sides and aborts it.
 """
 
 from dataclasses import dataclass, field
@@ -196,7 +197,7 @@ class Running:
             self.abort(f"COPY_FAILED: {copy.error}", now)
 
     def note_incarnation(self, member: MemberIndex, incarnation: int, now: float) -> None:
-        """A side that started anew does not know what it promised, but for what it wrote down: begin again."""
+        """A side that started anew forgot what it did not write down: begin again."""
         before = self.incarnations.setdefault(member, incarnation)
         if before != incarnation:
             self.incarnations[member] = incarnation
@@ -208,7 +209,9 @@ class Running:
 
 
 def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
-    """Start a migration on the row as it is; raises Conflict when it does not fit (it was planned on another)."""
+    """Start a migration on the row as it is; raises Conflict when it does not fit (it was planned on
+    another).
+    """
     result = step(row.replicas, migration)
     running = Running(id, migration, row, result, now, Step.START, now)
     if migration.destination is None:

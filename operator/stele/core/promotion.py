@@ -1,8 +1,8 @@
 """A new owner for a partition whose owner is lost (docs/protocol.md, "Promotion of a backup").
 
-Fence every live replica; when all answered, the one with the greatest last OpId (the hottest of equals) accepts the
-row; only then may the row be stored. The term is the version that the row will have, so the fence and the row cannot
-disagree.
+Fence every live replica; when all answered, the one with the greatest last OpId (the hottest of equals)
+accepts the row; only then may the row be stored. The term is the version that the row will have, so the
+fence and the row cannot disagree.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """What a plan still has to do, and what may start now.
 
-Within a partition in order, across partitions in parallel; a member takes part in at most `limit` migrations at
-once, as source, destination or owner. What makes a missing copy goes first, and hotter indexes before colder ones.
+Within a partition in order, across partitions in parallel; a member takes part in at most `limit`
+migrations at once, as source, destination or owner. What makes a missing copy goes first, and hotter
+indexes before colder ones.
 """
 
 from collections import Counter, deque

@@ -45,7 +45,9 @@ def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, 
 
 
 def make_plan(state: State, seen: Observation) -> None:
-    """Plan when the members or the wish changed, or when everything planned is over and the table is another."""
+    """Plan when the members or the wish changed, or when everything planned is over and the table is
+    another.
+    """
     now, wishes = seen.now, seen.wishes
     if not _may_plan(state, wishes, now):
         return
@@ -158,9 +160,8 @@ def follow(state: State, seen: Observation) -> None:
     for running in list(state.running.values()):
         _note_reports(state, running, seen.now)
         _note_gone(state, running, gone, seen.now)
-        if running.step not in (Step.STORE, Step.ACCEPT, Step.VOID, Step.ABORTED):
-            if seen.now - running.progressed_seconds > STALL_SECONDS and not running.session:
-                running.abort(f"STALLED: no progress in step {running.step.value}", seen.now)
+        if not running.session and seen.now - running.progressed_seconds > STALL_SECONDS:
+            running.abort(f"STALLED: no progress in step {running.step.value}", seen.now)
         if running.step is Step.ACCEPT:
             number = running.partition
             state.claimed[number] = max(state.claimed.get(number, 0), running.version)
@@ -308,7 +309,7 @@ def _count_bytes(state: State, wave: Wave, mine: list[Running]) -> None:
 
 
 def _gathered(state: State, now: float) -> dict[tuple[int, int], list[Running]]:
-    """Migrations that need a copy, by source and destination, where no further ones are about to join them."""
+    """Migrations that need a copy, by source and destination, unless further ones are about to join."""
     waiting: dict[tuple[int, int], list[Running]] = {}
     coming: set[tuple[int, int]] = set()
     for running in state.running.values():
@@ -319,9 +320,8 @@ def _gathered(state: State, now: float) -> dict[tuple[int, int], list[Running]]:
             running.step is Step.CATCH_UP and not running.attached
         ):
             coming.add(pair)
-        elif running.step is Step.CATCH_UP and running.needs_copy:
-            if now - running.copied_seconds > SETTLE_SECONDS:
-                waiting.setdefault(pair, []).append(running)
+        elif running.step is Step.CATCH_UP and running.needs_copy and _believable(running, now):
+            waiting.setdefault(pair, []).append(running)
     busy = {(w.source, w.destination) for w in state.waves.values() if w.stage in (Stage.OPEN, Stage.COPY)}
     return {
         pair: found
@@ -329,6 +329,11 @@ def _gathered(state: State, now: float) -> dict[tuple[int, int], list[Running]]:
         if pair not in busy
         and (pair not in coming or now - min(r.progressed_seconds for r in found) > GATHER_SECONDS)
     }
+
+
+def _believable(running: Running, now: float) -> bool:
+    """Whether the owner's word that a copy is needed is newer than the last copy."""
+    return now - running.copied_seconds > SETTLE_SECONDS
 
 
 def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[Running]) -> None:

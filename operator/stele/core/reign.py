@@ -1,4 +1,5 @@
-"""Values of one reign over one cluster: what is wished, what is observed, what is decided, what is remembered.
+"""Values of one reign over one cluster: what is wished, what is observed, what is decided, what is
+remembered.
 
 Everything remembered is derived from the table and from reports: a new master starts with an empty `State`.
 """
@@ -21,7 +22,9 @@ from stele.core.waves import Engine, Job, Wave
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the TabletCluster asks for. `held` is the annotation that stops everything but reading and rescue."""
+    """What the TabletCluster asks for. `held` is the annotation that stops everything but reading and
+    rescue.
+    """
 
     members: int
     replicas: int
@@ -138,8 +141,8 @@ class Record:
 class State:
     """The memory of one reign.
 
-    Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version that
-    somebody was asked to accept for p and that is not stored, so whatever is stored next is above it.
+    Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version
+    that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it.
     """
 
     epoch: int

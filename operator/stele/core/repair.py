@@ -1,4 +1,5 @@
-"""Rows without members that are gone: lost backups are taken out, lost owners are replaced (30-master.md, "The loop" 3).
+"""Rows without members that are gone: lost backups are taken out, lost owners are replaced (30-master.md,
+"The loop" 3).
 
 Rows that nobody is left of are reported and wait: the volumes may come back.
 """
@@ -20,14 +21,13 @@ def repair(state: State, wishes: Wishes, now: float) -> None:
     for number, row in enumerate(state.table.partitions):
         if not row.replicas or number in state.staged:
             continue
-        dead = (row.members & gone) | (
-            silent.get(row.owner, frozenset()) & row.members if silent else frozenset()
-        )
+        dead = row.members & (gone | silent.get(row.owner, frozenset()))
         dead |= _tombstoned(state, number, row)
         if number in state.promotions:
             _watch(state, wishes, number, dead, now)
         elif dead or number in state.fenced:
-            _mend(state, number, row, dead, lost, now)
+            if not _mend(state, number, dead, now):
+                lost.add(number)
         elif state.claimed.get(number, 0) > row.version and number not in state.running:
             state.staged[number] = Partition(state.next_version(number), row.replicas)
     _tell_lost(state, lost)
@@ -68,27 +68,24 @@ def _tombstoned(state: State, number: PartitionId, row: Partition) -> frozenset[
     )
 
 
-def _mend(
-    state: State,
-    number: PartitionId,
-    row: Partition,
-    dead: frozenset[MemberIndex],
-    lost: set[PartitionId],
-    now: float,
-) -> None:
+def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: float) -> bool:
+    """Take the dead out of one row; False when nobody is left of it."""
+    row = state.table.partitions[number]
     running = state.running.get(number)
     if running is not None:
-        # When the destination is asked already, its answer comes first; else the abort is seen in the next tick.
+        # When the destination is asked already, its answer comes first; else the abort is seen in the next
+        # tick.
         running.abort(f"MEMBER_GONE: {sorted(dead)} of the row", now)
-        return
+        return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
     if not live:
-        lost.add(number)
-    elif row.owner in dead or number in state.fenced:
+        return False
+    if row.owner in dead or number in state.fenced:
         _promote(state, number, row, live, now)
     else:
         slots = trimmed(None if member in dead else member for member in row.replicas)
         state.staged[number] = Partition(state.next_version(number), slots)
+    return True
 
 
 def _promote(

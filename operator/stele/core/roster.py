@@ -1,4 +1,6 @@
-"""The member dictionary: who comes in, whose address changed, who is taken out, which objects are to be made or removed."""
+"""The member dictionary: who comes in, whose address changed, who is taken out, which objects are to be
+made or removed.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -47,7 +49,9 @@ def update_dictionary(state: State, seen: Observation) -> Dictionary | None:
 
 def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) -> None:
     seen, report = contact.seen, contact.report
-    assert seen is not None and seen.pod is not None and report is not None
+    assert seen is not None
+    assert seen.pod is not None
+    assert report is not None
     twin = next((m for m in members.values() if m.uuid == report.uuid), None)
     if twin is not None:
         text = f"{seen.name} has the identity of {twin.name}: its volume is a copy; give it an empty one"

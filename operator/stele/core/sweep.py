@@ -1,6 +1,7 @@
 """What members still hold that nobody needs: ended migrations, sessions, tablets of rows that left them.
 
-Only a report that was made with the table as it is now is acted on: an older one may speak of what was just committed.
+Only a report that was made with the table as it is now is acted on: an older one may speak of what was just
+committed.
 """
 
 from stele.core.ids import MemberIndex

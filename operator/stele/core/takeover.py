@@ -1,7 +1,8 @@
 """What a new master makes of what its predecessor left (docs/protocol.md, "Take-over by a new master").
 
-Per partition the highest published version wins. A row that a member *accepted* above that is what the predecessor had
-committed at a destination and not stored: it is stored now. Everything else that was under way is void.
+Per partition the highest published version wins. A row that a member *accepted* above that is what the
+predecessor had committed at a destination and not stored: it is stored now. Everything else that was under
+way is void.
 """
 
 from collections.abc import Iterable, Mapping

@@ -71,7 +71,11 @@ class Process:
         self._login, self._settings, self._api = login, settings, api
         self._supervisor = Supervisor(api, members, settings)
         self._election = Election(
-            api, settings.own_namespace, settings.lease_name, settings.identity, time.monotonic
+            api,
+            settings.own_namespace,
+            settings.lease_name,
+            settings.identity,
+            monotonic=time.monotonic,
         )
         self._standing_by = False
         self._server: web.AppRunner | None = None

@@ -1,6 +1,7 @@
 """What Kubernetes showed last: filled by Kopf's watches and by lists, read by the loops.
 
-Watches and lists race; the newer resourceVersion wins, and a deleted object does not come back by an older list.
+Watches and lists race; the newer resourceVersion wins, and a deleted object does not come back by an older
+list.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +16,9 @@ TOMBSTONES_MAX = 10_000
 
 
 class Cache:
-    """Objects by kind, namespace and name. `changed` is called with each object that appears, changes or goes."""
+    """Objects by kind, namespace and name. `changed` is called with each object that appears, changes or
+    goes.
+    """
 
     def __init__(self, changed: Callable[[Kind, Object], None]) -> None:
         self._changed = changed
@@ -79,6 +82,6 @@ class Cache:
 
 
 def _version(stored: Object) -> int:
-    """Versions of one API server are numbers that grow (Kubernetes 1.35 says so; etcd always made them so)."""
+    """Versions of one API server are numbers that grow (promised since Kubernetes 1.35)."""
     text = str(stored["metadata"].get("resourceVersion", "0"))
     return int(text) if text.isdigit() else 0

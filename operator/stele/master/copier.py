@@ -1,4 +1,6 @@
-"""The Spark jobs of one cluster, as the loop wants them: posted, polled, cancelled when not wanted any more."""
+"""The Spark jobs of one cluster, as the loop wants them: posted, polled, cancelled when not wanted any
+more.
+"""
 
 import asyncio
 import logging

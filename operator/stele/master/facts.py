@@ -1,13 +1,14 @@
 """What a cluster's status says, from the memory of the reign: counts, conditions, members, plans. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from stele.core.membership import Life
 from stele.core.migration import Type
 from stele.core.moving import Step
+from stele.core.plan import Refusal as PlanRefusal
 from stele.core.reign import Record, State, Wishes
 from stele.core.roster import life_of
 from stele.core.table import version_sum
@@ -30,7 +31,7 @@ from stele.model.rebalance import (
     Refusal,
     TabletRebalanceStatus,
 )
-from stele.model.validation import problems
+from stele.model.validation import Problem, problems
 
 STALL_SECONDS = 60.0
 """A plan in which nothing was done for so long is shown as stalled."""
@@ -43,19 +44,46 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
     return PartitionCounts(total=len(rows), safe=safe, under_replicated=len(rows) - safe - lost, lost=lost)
 
 
+@dataclass(frozen=True)
+class View:
+    """One look at a cluster: the reign's memory, the wishes, the moment on both clocks."""
+
+    state: State
+    wishes: Wishes
+    now: float
+    clock: datetime
+
+    @property
+    def formed(self) -> bool:
+        return version_sum(self.state.table) > 0
+
+    @property
+    def moving(self) -> bool:
+        return self.state.record is not None or bool(self.state.running)
+
+    @property
+    def parts(self) -> PartitionCounts:
+        return partition_counts(self.state, self.wishes.replicas)
+
+    @property
+    def ready(self) -> int:
+        """Members that serve."""
+        found = Counter(lives(self.state, self.wishes, self.now).values())
+        return found[Life.ACTIVE] + found[Life.DRAINING]
+
+    @property
+    def short(self) -> bool:
+        return self.ready < self.wishes.members
+
+
 def lives(state: State, wishes: Wishes, now: float) -> dict[int, Life]:
     return {index: life_of(state, index, wishes, now) for index in state.contacts}
 
 
-def cluster_status(
-    cluster: TabletCluster, state: State, wishes: Wishes, rebalance: str, now: float, clock: datetime
-) -> TabletClusterStatus:
-    found = lives(state, wishes, now)
-    members = Counter(found.values())
-    parts = partition_counts(state, wishes.replicas)
-    ready = members[Life.ACTIVE] + members[Life.DRAINING]
-    record = state.record
-    phase, message = _phase(state, wishes, parts, ready)
+def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> TabletClusterStatus:
+    state, wishes, record = view.state, view.wishes, view.state.record
+    phase, message = _phase(view)
+    members = MemberCounts(desired=wishes.members, current=len(state.contacts), ready=view.ready)
     return TabletClusterStatus(
         observed_generation=cluster.metadata.generation,
         phase=phase,
@@ -63,8 +91,8 @@ def cluster_status(
         epoch=state.epoch,
         selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
         state=ClusterState(wishes.state),
-        members=MemberCounts(desired=wishes.members, current=len(found), ready=ready),
-        partitions=parts,
+        members=members,
+        partitions=view.parts,
         stamp=str(state.stamp.value),
         version_sum=version_sum(state.table),
         migrations=MigrationCounts(
@@ -74,106 +102,106 @@ def cluster_status(
             failed=0 if record is None else record.failed,
         ),
         rebalance=rebalance if record is not None else "",
-        conditions=_conditions(cluster, state, wishes, parts, ready, now, clock),
+        conditions=_conditions(cluster, view),
     )
 
 
-def _phase(state: State, wishes: Wishes, parts: PartitionCounts, ready: int) -> tuple[ClusterPhase, str]:
+def _phase(view: View) -> tuple[ClusterPhase, str]:
+    state, parts, wished = view.state, view.parts, view.wishes.members
     if not state.table.members:
         return ClusterPhase.PENDING, "members are starting"
-    if not version_sum(state.table):
-        return ClusterPhase.FORMING, f"{ready} of {wishes.members} members are there"
+    if not view.formed:
+        return ClusterPhase.FORMING, f"{view.ready} of {wished} members are there"
     if parts.lost:
         return ClusterPhase.LOST, f"{parts.lost} partitions have no live copy; they wait for their members"
-    if state.record is not None or state.running:
-        left = len(state.queues) + len(state.running)
-        return ClusterPhase.REBALANCING, f"{left} migrations are left"
-    if parts.under_replicated or ready < wishes.members:
-        text = (
-            f"{parts.under_replicated} partitions lack a copy, {ready} of {wishes.members} members are there"
-        )
+    if view.moving:
+        return ClusterPhase.REBALANCING, f"{len(state.queues) + len(state.running)} migrations are left"
+    if parts.under_replicated or view.short:
+        text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {wished} members are there"
         return ClusterPhase.DEGRADED, text
     return ClusterPhase.RUNNING, "everything is as wished"
 
 
-def _conditions(
-    cluster: TabletCluster,
-    state: State,
-    wishes: Wishes,
-    parts: PartitionCounts,
-    ready: int,
-    now: float,
-    clock: datetime,
-) -> Conditions:
+def _conditions(cluster: TabletCluster, view: View) -> Conditions:
     found = cluster.status.conditions
-    for type_, status, reason, message in _observed(cluster, state, wishes, parts, ready, now):
-        found = set_condition(
-            found, type_, status, reason, message, generation=cluster.metadata.generation, now=clock
-        )
+    generation = cluster.metadata.generation
+    for type_, status, reason, message in _observed(cluster, view):
+        found = set_condition(found, type_, status, reason, message, generation=generation, now=view.clock)
     return found
 
 
 Condition = tuple[ConditionType, bool, Reason, str]
 
 
-def _observed(
-    cluster: TabletCluster, state: State, wishes: Wishes, parts: PartitionCounts, ready: int, now: float
-) -> list[Condition]:
-    formed = bool(version_sum(state.table))
-    moving = state.record is not None or bool(state.running)
-    short = ready < wishes.members
-    wrong = problems(cluster)
-    available = formed and not parts.lost and _served(state)
-    safe = formed and not parts.under_replicated and not parts.lost
-    lacking = f"{parts.under_replicated} of {parts.total} partitions lack a copy"
+def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
     return [
-        _ready(wrong, formed, safe, moving, short, lacking),
-        _available(available, formed, parts),
-        _progressing(moving, formed, short, state),
-        _degraded(formed, safe, short, lacking),
-        (ConditionType.REPLICATION_SATISFIED, True, Reason.AS_DESIRED, "every partition has its copies")
-        if safe
-        else (ConditionType.REPLICATION_SATISFIED, False, Reason.UNDER_REPLICATED, lacking),
-        (ConditionType.BALANCED, formed and not moving, Reason.AS_DESIRED, "no migration is left")
-        if formed and not moving
-        else (ConditionType.BALANCED, False, Reason.MIGRATING, "migrations are left"),
-        (
-            ConditionType.DATA_LOSS,
-            True,
-            Reason.ALL_REPLICAS_LOST,
-            f"{parts.lost} partitions have no live copy",
-        )
-        if parts.lost
-        else (ConditionType.DATA_LOSS, False, Reason.AS_DESIRED, "every partition has a live copy"),
-        _paused(wishes),
-        _stalled(state, now),
+        _ready(problems(cluster), view),
+        _available(view),
+        _progressing(view),
+        _degraded(view),
+        _replicated(view),
+        _balanced(view),
+        _lost(view),
+        _paused(view.wishes),
+        _stalled(view.state, view.now),
     ]
 
 
-def _ready(wrong: list[Any], formed: bool, safe: bool, moving: bool, short: bool, lacking: str) -> Condition:
+def _lacking(view: View) -> str:
+    """What lacks copies, empty when nothing does."""
+    parts = view.parts
+    if not (parts.under_replicated or parts.lost):
+        return ""
+    return f"{parts.under_replicated + parts.lost} of {parts.total} partitions lack a copy"
+
+
+def _replicated(view: View) -> Condition:
+    type_ = ConditionType.REPLICATION_SATISFIED
+    if not view.formed:
+        return type_, False, Reason.FORMING, "the table is not assigned yet"
+    if lacking := _lacking(view):
+        return type_, False, Reason.UNDER_REPLICATED, lacking
+    return type_, True, Reason.AS_DESIRED, "every partition has its copies"
+
+
+def _balanced(view: View) -> Condition:
+    if view.formed and not view.moving:
+        return ConditionType.BALANCED, True, Reason.AS_DESIRED, "no migration is left"
+    reason = Reason.MIGRATING if view.formed else Reason.FORMING
+    return ConditionType.BALANCED, False, reason, "migrations are left"
+
+
+def _lost(view: View) -> Condition:
+    type_, lost = ConditionType.DATA_LOSS, view.parts.lost
+    if lost:
+        return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
+    return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
+
+
+def _ready(wrong: list[Problem], view: View) -> Condition:
     type_ = ConditionType.READY
     if wrong:
         return type_, False, wrong[0].reason, "; ".join(each.message for each in wrong)
-    if not formed:
+    if not view.formed:
         return type_, False, Reason.FORMING, "the table is not assigned yet"
-    if short:
+    if view.short:
         return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
-    if not safe:
+    if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
-    if moving:
+    if view.moving or view.state.leaving:
         return type_, False, Reason.MIGRATING, "migrations are under way"
     return type_, True, Reason.AS_DESIRED, "everything is as wished"
 
 
-def _available(available: bool, formed: bool, parts: PartitionCounts) -> Condition:
-    type_ = ConditionType.AVAILABLE
-    if available:
-        return type_, True, Reason.AS_DESIRED, "every partition has an owner that serves"
-    if not formed:
+def _available(view: View) -> Condition:
+    type_, lost = ConditionType.AVAILABLE, view.parts.lost
+    if not view.formed:
         return type_, False, Reason.FORMING, "the table is not assigned yet"
-    if parts.lost:
-        return type_, False, Reason.ALL_REPLICAS_LOST, f"{parts.lost} partitions have no live copy"
-    return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions are between two owners"
+    if lost:
+        return type_, False, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
+    if not _served(view.state):
+        return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions are between two owners"
+    return type_, True, Reason.AS_DESIRED, "every partition has an owner that serves"
 
 
 def _served(state: State) -> bool:
@@ -182,21 +210,21 @@ def _served(state: State) -> bool:
     )
 
 
-def _progressing(moving: bool, formed: bool, short: bool, state: State) -> Condition:
-    type_ = ConditionType.PROGRESSING
-    if moving:
+def _progressing(view: View) -> Condition:
+    type_, state = ConditionType.PROGRESSING, view.state
+    if view.moving:
         reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
         return type_, True, reason, f"{len(state.running)} active, {len(state.queues)} waiting"
-    if not formed or short:
+    if not view.formed or view.short:
         return type_, True, Reason.MEMBERS_STARTING, "members are starting"
     return type_, False, Reason.AS_DESIRED, "nothing is to be done"
 
 
-def _degraded(formed: bool, safe: bool, short: bool, lacking: str) -> Condition:
-    type_ = ConditionType.DEGRADED
-    if formed and not safe:
+def _degraded(view: View) -> Condition:
+    type_, lacking = ConditionType.DEGRADED, _lacking(view)
+    if view.formed and lacking:
         return type_, True, Reason.UNDER_REPLICATED, lacking
-    if formed and short:
+    if view.formed and view.short:
         return type_, True, Reason.MEMBER_UNREACHABLE, "fewer members are there than wished"
     return type_, False, Reason.AS_DESIRED, "nothing is missing"
 
@@ -227,37 +255,31 @@ def _stalled(state: State, now: float) -> Condition:
     return type_, False, Reason.AS_DESIRED, "nothing waits longer than it should"
 
 
-def member_status(
-    member: TabletMember, state: State, wishes: Wishes, now: float, clock: datetime, restarts: int
-) -> TabletMemberStatus:
-    index = member.spec.index
+def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemberStatus:
+    state, index = view.state, member.spec.index
     contact, entry = state.contacts.get(index), state.table.members.get(index)
     report = None if contact is None else contact.report
     rows = state.table.partitions
     owned = sum(row.owner == index for row in rows)
     held = sum(index in row.members for row in rows)
     alone = sum(row.members == {index} for row in rows)
-    generation = member.metadata.generation
-    conditions = _member_conditions(member, alone, held, generation, clock)
     return TabletMemberStatus(
-        observed_generation=generation,
+        observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
         incarnation=0 if report is None else report.incarnation,
         address="" if entry is None or not entry.address else f"{entry.address}:6379",
-        state=MemberState(life_of(state, index, wishes, now).value),
+        state=MemberState(life_of(state, index, view.wishes, view.now).value),
         owned=owned,
         backups=held - owned,
         bytes=0 if report is None else sum(each.bytes for each in report.tablets if each.state != "DELETED"),
         stamp="" if report is None else str(report.stamp),
         safe_to_evict=not alone,
         restarts=restarts,
-        conditions=conditions,
+        conditions=_member_conditions(member, alone, held, view.clock),
     )
 
 
-def _member_conditions(
-    member: TabletMember, alone: int, held: int, generation: int, clock: datetime
-) -> Conditions:
+def _member_conditions(member: TabletMember, alone: int, held: int, clock: datetime) -> Conditions:
     if alone:
         status, reason, text = False, Reason.HOLDS_LAST_COPIES, f"{alone} partitions have no other copy"
     elif held:
@@ -266,6 +288,7 @@ def _member_conditions(
         status, reason, text = True, Reason.HOLDS_NOTHING, "nothing would be missed"
     type_ = ConditionType.SAFE_TO_EVICT
     before = member.status.conditions
+    generation = member.metadata.generation
     return set_condition(before, type_, status, reason, text, generation=generation, now=clock)
 
 
@@ -276,21 +299,26 @@ def counts(some: Mapping[Type, int]) -> CountsByType:
     return made.model_copy(update={"total": made.total + clear})
 
 
-def rebalance_status(
-    record: Record, state: State, generation: int, now: float, clock: datetime
-) -> TabletRebalanceStatus:
+def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
+    """The first ones, as the status lists them."""
+    return tuple(
+        Refusal(
+            reason=each.reason,
+            partition=each.partition if each.partition >= 0 else None,
+            message=each.detail[:1024],
+        )
+        for each in some[:REFUSALS_LIMIT]
+    )
+
+
+def rebalance_status(record: Record, view: View, generation: int) -> TabletRebalanceStatus:
+    state, now, clock = view.state, view.now, view.clock
     end = record.finished_seconds
     seconds = max(0.001, (now if end is None else end) - record.started_seconds)
     copied = record.bytes_copied + _in_flight(record, state)
     done, planned = sum(record.done.values()), sum(record.planned.values())
     rate = int(copied / seconds)
     refusals = [*record.plan.refusals, *record.refusals.values()]
-    shown = tuple(
-        Refusal(
-            reason=each.reason, partition=each.partition if each.partition >= 0 else None, message=each.detail
-        )
-        for each in refusals[:REFUSALS_LIMIT]
-    )
     eta = int(seconds / done * (planned - done)) if done and end is None else None
     return TabletRebalanceStatus(
         observed_generation=generation,
@@ -307,7 +335,7 @@ def rebalance_status(
         throughput_bytes_per_second=rate,
         megabytes_per_second=f"{rate / 1e6:.1f}",
         eta_seconds=eta,
-        refusals=shown,
+        refusals=shown_refusals(refusals),
         refusals_total=len(refusals),
         started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)),
         finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),

@@ -1,7 +1,9 @@
-"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken (30-master.md, "The loop").
+"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken (30-master.md, "The
+loop").
 
-Commit first, command second: what is decided is stored by compare-and-set before anything is sent that rests on it.
-Any surprise while storing ends the reign: the memory is dropped and the table is taken over anew.
+Commit first, command second: what is decided is stored by compare-and-set before anything is sent that
+rests on it. Any surprise while storing ends the reign: the memory is dropped and the table is taken over
+anew.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from stele.wire.table_text import Head, shard_of, shard_range
 log = logging.getLogger(__name__)
 
 
-class Deposed(SteleError):
+class Deposed(SteleError):  # noqa: N818  named as in core.errors
     """Another master wrote a higher epoch into the table: this process has to end."""
 
     code_default = "DEPOSED"
@@ -31,7 +33,9 @@ class Deposed(SteleError):
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: between ticks while something is under way, between heartbeats, of one exchange, of status writes."""
+    """Seconds: between ticks while something is under way, between heartbeats, of one exchange, of status
+    writes.
+    """
 
     busy: float = 0.03
     idle: float = 1.0
@@ -51,6 +55,7 @@ class ClusterLoop:
         members: Members,
         world: World,
         copier: Copier,
+        *,
         now: Callable[[], float],
         pace: Pace = Pace(),
     ) -> None:
@@ -84,7 +89,9 @@ class ClusterLoop:
         return min(self._pace.idle, self._world.wishes().timing.heartbeat)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until something happened or the time is over; answers that follow each other closely are taken together."""
+        """Until something happened or the time is over; answers that follow each other closely are taken
+        together.
+        """
         try:
             await asyncio.wait_for(self._woken.wait(), seconds)
             if any(not channel.free for channel in self._channels.values()):

@@ -1,7 +1,7 @@
 """Pure builders of the objects that belong to a cluster: values in, objects out.
 
-TabletCluster owns TabletMembers, Services, the budget, the copier and the table; a TabletMember owns its Pod. Volume
-claims are owned by nobody: data outlives what describes it (70-operator.md, "Children").
+TabletCluster owns TabletMembers, Services, the budget, the copier and the table; a TabletMember owns its
+Pod. Volume claims are owned by nobody: data outlives what describes it (70-operator.md, "Children").
 """
 
 from collections.abc import Mapping
@@ -128,7 +128,9 @@ def client_service(cluster: TabletCluster) -> Object:
 
 
 def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:
-    """How many members must stay: all of them while some partition lacks a copy (crate-operator 903 is the reason)."""
+    """How many members must stay: all of them while some partition lacks a copy (crate-operator 903 is the
+    reason).
+    """
     name = cluster.metadata.name
     least = max(0, members - 1) if all_safe and cluster.spec.replicas > 1 else members
     spec = {"minAvailable": least, "selector": {"matchLabels": selector(name)}}

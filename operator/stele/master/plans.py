@@ -1,20 +1,18 @@
 """TabletRebalance objects: one for each plan with its progress, a preview for each that a user made."""
 
 from collections import Counter
-from datetime import datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import REBALANCES, AlreadyExists, Api, NotFound
 from stele.core.plan import Plan, plan
 from stele.core.queues import planned_bytes
 from stele.core.rebalance import data_members, sizes
-from stele.core.reign import Record, State, Wishes
+from stele.core.reign import Record, State
 from stele.master import facts, manifests
 from stele.master.cache import Cache
 from stele.master.status import patch_of
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
 from stele.model.rebalance import (
-    REFUSALS_LIMIT,
     RebalanceMode,
     RebalancePhase,
     Refusal,
@@ -31,10 +29,9 @@ FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SU
 Object = dict[str, Any]
 
 
-async def show_plans(
-    api: Api, cache: Cache, cluster: TabletCluster, state: State, wishes: Wishes, now: float, clock: datetime
-) -> None:
+async def show_plans(api: Api, cache: Cache, cluster: TabletCluster, view: facts.View) -> None:
     """Create what is missing, write what changed, delete what is too old."""
+    state, now = view.state, view.now
     records = {name_of(cluster, state, each): each for each in state.finished}
     if state.record is not None:
         records[name_of(cluster, state, state.record)] = state.record
@@ -46,7 +43,7 @@ async def show_plans(
                 continue
             stored = await _create(api, cache, cluster, name)
         generation = int(stored["metadata"].get("generation", 0))
-        status = facts.rebalance_status(record, state, generation, now, clock)
+        status = facts.rebalance_status(record, view, generation)
         await _write(api, cache, stored, status)
     others = [
         each
@@ -56,7 +53,7 @@ async def show_plans(
         and each["metadata"]["name"] not in records
     ]
     for stored in others:
-        await _others(api, cache, stored, state, wishes, now)
+        await _others(api, cache, stored, view)
     await _trim(api, others)
 
 
@@ -95,7 +92,7 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
         return
 
 
-async def _others(api: Api, cache: Cache, stored: Object, state: State, wishes: Wishes, now: float) -> None:
+async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
     """Plans of an earlier master are over; a preview is answered; a plan that a user wants run is refused."""
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.status.phase in FINAL:
@@ -105,7 +102,7 @@ async def _others(api: Api, cache: Cache, stored: Object, state: State, wishes: 
     elif model.spec.mode is RebalanceMode.DRY_RUN:
         if model.status.phase is RebalancePhase.PROPOSED:
             return
-        status = _preview(model, state, wishes, now)
+        status = _preview(view)
     else:
         text = "plans are made and run by the operator; to see one, create it with spec.mode DryRun"
         refusal = Refusal(reason="NOT_ALLOWED", message=text)
@@ -117,21 +114,16 @@ async def _others(api: Api, cache: Cache, stored: Object, state: State, wishes: 
     )
 
 
-def _preview(model: TabletRebalance, state: State, wishes: Wishes, now: float) -> TabletRebalanceStatus:
-    members = data_members(state, wishes, now)
-    made = plan(state.table, members, wishes.replicas) if members else Plan()
-    refusals = tuple(
-        Refusal(
-            reason=each.reason, partition=each.partition if each.partition >= 0 else None, message=each.detail
-        )
-        for each in made.refusals[:REFUSALS_LIMIT]
-    )
+def _preview(view: facts.View) -> TabletRebalanceStatus:
+    state = view.state
+    members = data_members(state, view.wishes, view.now)
+    made = plan(state.table, members, view.wishes.replicas) if members else Plan()
     return TabletRebalanceStatus(
         phase=RebalancePhase.PROPOSED,
         reason="what would be done now",
         planned=facts.counts(Counter(each.type for each in made.migrations)),
         bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
-        refusals=refusals,
+        refusals=facts.shown_refusals(made.refusals),
         refusals_total=len(made.refusals),
     )
 

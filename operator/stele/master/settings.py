@@ -1,4 +1,6 @@
-"""Settings of the operator, from the environment that the chart gives; a wrong one is named with what is expected."""
+"""Settings of the operator, from the environment that the chart gives; a wrong one is named with what is
+expected.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +19,8 @@ EXPLAINED = """environment:
   STELE_LEASE_NAME              Lease that makes one process the master (stele-operator)
   STELE_HTTP_PORT               /healthz, /readyz, /metrics (8080)
   STELE_LOG_LEVEL               DEBUG, INFO, WARNING or ERROR (INFO)
-  POD_NAME, POD_NAMESPACE, POD_UID  of the pod that it runs in; outside a cluster the lease is held by host and process
+  POD_NAME, POD_NAMESPACE, POD_UID  of the pod that it runs in; outside a cluster the lease is held by host
+  and process
 """
 
 
@@ -39,7 +42,9 @@ class Settings:
 
 
 def read(env: Mapping[str, str], own_namespace: str, process: str) -> Settings:
-    """`process` identifies this process where there is no pod. Raises BadInput with the variable and what to do."""
+    """`process` identifies this process where there is no pod. Raises BadInput with the variable and what
+    to do.
+    """
     own = env.get("POD_NAMESPACE", "").strip() or own_namespace
     listed = [each.strip() for each in env.get("STELE_WATCH_NAMESPACES", "").split(",")]
     policy = env.get("STELE_IMAGE_PULL_POLICY", "IfNotPresent")

@@ -6,7 +6,7 @@ from typing import Any
 
 def patch_of(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Only what differs; what is not wanted any more is null. Empty when nothing differs."""
-    patch: dict[str, Any] = {name: None for name in stored.keys() - wanted.keys()}
+    patch: dict[str, Any] = dict.fromkeys(stored.keys() - wanted.keys())
     for name, value in wanted.items():
         before = stored.get(name)
         if isinstance(value, Mapping) and isinstance(before, Mapping):

@@ -1,6 +1,7 @@
 """One loop for each TabletCluster: begun when it appears, ended when it goes, begun anew when it failed."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -74,10 +75,8 @@ class Supervisor:
         while True:
             await self._match()
             self._woken.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), RESTART_SECONDS)
-            except TimeoutError:
-                pass
             if time.monotonic() - listed > LIST_SECONDS:
                 listed = time.monotonic()
                 try:
@@ -124,7 +123,7 @@ class Supervisor:
                 self._loops[key].wake()
 
         copier = SparkJobs(world.cluster, world.copier_address, wake)
-        return ClusterLoop(store, self._members, world, copier, time.monotonic)
+        return ClusterLoop(store, self._members, world, copier, now=time.monotonic)
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
         """A loop that fails is begun anew with an empty memory; one that is deposed ends the process."""

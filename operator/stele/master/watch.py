@@ -1,6 +1,7 @@
 """Kopf's half of the process: its watches fill the cache and wake the loops, and that is all they do.
 
-`kopf.on.event` writes nothing into objects (no annotations, no finalizers), so deleting a cluster never waits for us.
+`kopf.on.event` writes nothing into objects (no annotations, no finalizers), so deleting a cluster never
+waits for us.
 """
 
 import asyncio

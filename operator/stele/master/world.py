@@ -1,4 +1,6 @@
-"""Kubernetes as one cluster's loop sees it: objects from the cache, children made when they are missing, status."""
+"""Kubernetes as one cluster's loop sees it: objects from the cache, children made when they are missing,
+status.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -152,7 +154,9 @@ class KubernetesWorld:
         return made
 
     async def remove_member(self, index: MemberIndex) -> None:
-        """Volume (when the user said so), pod, and the object last, so that a crash in between is continued."""
+        """Volume (when the user said so), pod, and the object last, so that a crash in between is
+        continued.
+        """
         name = manifests.name_of(self.name, index)
         if self.cluster().spec.storage.keep_volumes.value == "Delete":
             await self._delete(CLAIMS, name)
@@ -216,7 +220,8 @@ class KubernetesWorld:
         """Status of the cluster, of its members and of its plans, where it changed."""
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
-        wanted = facts.cluster_status(cluster, state, wishes, plan_name(self.name, state), now, clock)
+        view = facts.View(state, wishes, now, clock)
+        wanted = facts.cluster_status(cluster, view, plan_name(self.name, state))
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
@@ -225,9 +230,9 @@ class KubernetesWorld:
             if isinstance(member, Unreadable):
                 continue
             pod = self._cache.get(PODS, self.namespace, member.metadata.name)
-            status = facts.member_status(member, state, wishes, now, clock, restarts_of(pod))
+            status = facts.member_status(member, view, restarts_of(pod))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
-        await show_plans(self._api, self._cache, cluster, state, wishes, now, clock)
+        await show_plans(self._api, self._cache, cluster, view)
 
     async def _patch(self, kind: Kind, name: str, wanted: Object) -> None:
         stored = self._cache.get(kind, self.namespace, name)

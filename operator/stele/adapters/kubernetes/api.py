@@ -3,7 +3,6 @@
 See docs/decisions/0020-kubernetes-client.md for why it is not the generated one.
 """
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ FIELD_MANAGER = "stele-operator"
 Object = dict[str, Any]
 
 
-class NotFound(SteleError):
+class NotFound(SteleError):  # noqa: N818  named as in core.errors
     """The object is not there."""
 
     code_default = "NOT_FOUND"
@@ -158,7 +157,7 @@ class Api:
             async with self._session.request(method, url, data=data, params=query, headers=headers) as answer:
                 text = await answer.text()
                 status = answer.status
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unanswered(method, path, error) from error
         if status < 300:
             found: Object = json.loads(text)

@@ -1,9 +1,9 @@
 """One master at a time: a Lease that is taken, renewed, and when lost ends the reign.
 
-As in client-go a waiting process never compares its clock with the holder's: it measures on its own monotonic clock
-for how long the Lease did not change. The holder counts its deadline from *before* the last renewal that
-succeeded, so it stops before anybody else may start. What a late write of a deposed master could still do is
-stopped by the epoch in the table (docs/protocol.md), not by this.
+As in client-go a waiting process never compares its clock with the holder's: it measures on its own
+monotonic clock for how long the Lease did not change. The holder counts its deadline from *before* the last
+renewal that succeeded, so it stops before anybody else may start. What a late write of a deposed master
+could still do is stopped by the epoch in the table (docs/protocol.md), not by this.
 """
 
 import asyncio
@@ -39,6 +39,7 @@ class Election:
         namespace: str,
         name: str,
         identity: str,
+        *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         terms: Terms = Terms(),

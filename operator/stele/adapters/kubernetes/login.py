@@ -44,7 +44,9 @@ class Login:
 
 
 async def log_in(kubeconfig: str | None = None, context: str | None = None) -> Login:
-    """From the given kubeconfig, else from the pod, else from KUBECONFIG or ~/.kube/config; raises BadInput."""
+    """From the given kubeconfig, else from the pod, else from KUBECONFIG or ~/.kube/config; raises
+    BadInput.
+    """
     configuration = Configuration()
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:

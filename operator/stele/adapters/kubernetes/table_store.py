@@ -1,8 +1,9 @@
-"""The partition table in ConfigMaps, written only by compare-and-set (20-partition-table.md, "In Kubernetes").
+"""The partition table in ConfigMaps, written only by compare-and-set (20-partition-table.md, "In
+Kubernetes").
 
-`take_over` writes the new epoch into the head and into *every* shard, so each late write of an older master fails
-on its resourceVersion. Shards are created before the head: a head without one of its shards is damage, shards without
-a head are a creation that did not end.
+`take_over` writes the new epoch into the head and into *every* shard, so each late write of an older master
+fails on its resourceVersion. Shards are created before the head: a head without one of its shards is
+damage, shards without a head are a creation that did not end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,8 @@ def reigned(head: Head, rows: Sequence[Partition]) -> Reigned:
 
 
 class KubernetesTableStore:
-    """One cluster's table. Writes raise Conflict when somebody else wrote since `take_over`, and Uncertain when
+    """One cluster's table. Writes raise Conflict when somebody else wrote since `take_over`, and Uncertain
+    when
     nobody answered; after either the caller takes over anew or ends."""
 
     def __init__(
@@ -66,7 +68,8 @@ class KubernetesTableStore:
         return 0 if found is None else decode_head(found.get("data") or {}).epoch
 
     async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
-        """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt when what is
+        """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt
+        when what is
         stored contradicts itself or has another number of partitions."""
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -100,7 +103,7 @@ class KubernetesTableStore:
             stored = await self._api.get(CONFIG_MAPS, self._namespace, self._name(number))
         except NotFound as error:
             raise Corrupt(
-                f"ConfigMap {self._name(number)} is gone while {self._name()} exists: restore it from a backup"
+                f"ConfigMap {self._name(number)} is gone while {self._name()} exists: restore a backup of it"
             ) from error
         shard = decode_shard(stored.get("data") or {}, number, partitions)
         if shard.epoch > self._epoch:

@@ -1,7 +1,5 @@
 """One exchange with one member over HTTP. The caller sets the deadline."""
 
-import asyncio
-
 import aiohttp
 
 from stele.core.errors import Corrupt, Unavailable
@@ -14,7 +12,8 @@ CONNECT_SECONDS = 1.0
 
 
 class MemberClient:
-    """Keeps one connection per member alive. Raises Unavailable when there was no answer (its commands may have
+    """Keeps one connection per member alive. Raises Unavailable when there was no answer (its commands may
+    have
     run: they are idempotent) and Corrupt when the answer was no reply of this protocol."""
 
     def __init__(self, port: int = ADMIN_PORT) -> None:
@@ -40,7 +39,7 @@ class MemberClient:
             async with self._session.post(url, data=encode(request), timeout=limits) as answer:
                 body = await answer.content.read(EXCHANGE_BYTES_MAX)
                 status = answer.status
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{url}: {type(error).__name__} {error}") from error
         try:
             return decode_reply(body)
