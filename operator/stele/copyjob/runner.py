@@ -95,6 +95,8 @@ class SparkRunner:
 
     async def _take_driver(self, job: CopyJob) -> Driver:
         """The destination's driver, started when there is none; counted as used from here on."""
+        if not job.claim:
+            raise BadInput("claim is empty, expected the destination's PersistentVolumeClaim: Spark mounts it")
         lock = self._starting.setdefault(job.destination, asyncio.Lock())
         async with lock:
             driver = self._drivers.get(job.destination)
