@@ -9,7 +9,7 @@ from stele.adapters.transfer.jobs import Report
 from stele.copyjob.drivers import Command, Driver, driver_command
 from stele.copyjob.messages import Ended, SliceProgress
 from stele.copyjob.settings import Settings
-from stele.core.errors import Refused, SteleError
+from stele.core.errors import BadInput, Refused, SteleError
 from stele.wire.copyjobs import CopyJob
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class SparkRunner:
     async def _take_driver(self, job: CopyJob) -> Driver:
         """The destination's driver, started when there is none; counted as used from here on."""
         if not job.claim:
-            raise BadInput("claim is empty, expected the destination's PersistentVolumeClaim: Spark mounts it")
+            raise BadInput("claim is empty, expected the PersistentVolumeClaim that Spark shall mount")
         lock = self._starting.setdefault(job.destination, asyncio.Lock())
         async with lock:
             driver = self._drivers.get(job.destination)

@@ -155,7 +155,7 @@ def check_job(job: CopyJob) -> None:
     _match("session", job.session, _SESSION, "1 to 63 of a-z, 0-9 and -")
     _match("destination", job.destination, _NAME, "the name of a TabletMember")
     if job.claim:
-        _match("claim", job.claim, _NAME, "the name of a PersistentVolumeClaim, or nothing for the own volume")
+        _match("claim", job.claim, _NAME, "the name of a PersistentVolumeClaim or nothing")
     _match("source_url", job.source_url, _URL, "http://HOST:PORT of a member's transfer process")
     _match("memory", job.memory, _MEMORY, "a number and k, m or g, such as 896m")
     _within("items", len(job.items), 1, ITEMS_MAX)
