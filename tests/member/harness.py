@@ -1,0 +1,462 @@
+"""A small master for tests: speaks exchange to real member processes on 127.0.0.x, and nothing else.
+
+It keeps the table in memory and drives one step at a time, so that a test can stop between any two.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from stele.core.routing import partition_of
+from stele.wire import messages as m
+
+CLUSTER = "11111111-2222-3333-4444-555555555555"
+WAIT_SECONDS = 30.0
+_hosts = count(2)
+T = TypeVar("T")
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that are free now on every loopback address."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for each in sockets:
+            each.bind(("0.0.0.0", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@dataclass
+class MemberProcess:
+    """One member as a process; `start` after `kill` is a restart on the same volume."""
+
+    index: int
+    host: str
+    folder: Path
+    ports: list[int]
+    env: dict[str, str] = field(default_factory=dict)
+    process: asyncio.subprocess.Process | None = None
+    transfer: asyncio.subprocess.Process | None = None
+    uuid: str = ""
+
+    def environment(self) -> dict[str, str]:
+        resp, peer, admin, transfer = self.ports
+        return {
+            **os.environ,
+            "STELE_DATA_DIR": str(self.folder),
+            "STELE_CLUSTER_UID": CLUSTER,
+            "STELE_MEMBER_NAME": f"m{self.index}",
+            "STELE_BIND": self.host,
+            "STELE_RESP_PORT": str(resp),
+            "STELE_PEER_PORT": str(peer),
+            "STELE_ADMIN_PORT": str(admin),
+            "STELE_TRANSFER_PORT": str(transfer),
+            "STELE_HEARTBEAT_MS": "50",
+            "STELE_LEASE_MS": "500",
+            **self.env,
+        }
+
+    async def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder.parent / f"m{self.index}.log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "stele.member", env=self.environment(), stdout=log, stderr=log
+            )
+
+    async def start_transfer(self) -> None:
+        with (self.folder.parent / f"t{self.index}.log").open("ab") as log:
+            self.transfer = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                "from stele.member.transfer_main import main; raise SystemExit(main())",
+                env=self.environment(),
+                stdout=log,
+                stderr=log,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def kill(self) -> None:
+        await _end(self.process, signal.SIGKILL)
+        self.process = None
+
+    async def stop(self) -> int:
+        """End politely; the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return await self.process.wait()
+
+    async def close(self) -> None:
+        await _end(self.process, signal.SIGKILL)
+        await _end(self.transfer, signal.SIGKILL)
+
+    def log(self) -> str:
+        return (self.folder.parent / f"m{self.index}.log").read_text()
+
+
+async def _end(process: asyncio.subprocess.Process | None, number: signal.Signals) -> None:
+    if process is not None and process.returncode is None:
+        process.send_signal(number)
+        await process.wait()
+
+
+class RefusedError(AssertionError):
+    """A member refused an exchange."""
+
+
+class Cluster:
+    """Members, and the master's side of the protocol. `rows` is what the master stored."""
+
+    def __init__(self, folder: Path, partitions: int, replicas: int, env: dict[str, str]) -> None:
+        self.folder = folder
+        self.partitions = partitions
+        self.replicas = replicas
+        self.env = env
+        self.ports = free_ports(4)
+        self.members: dict[int, MemberProcess] = {}
+        self.rows: dict[int, m.Row] = {}
+        self.epoch = 1
+        self.state = "Active"
+        self.list_version = 0
+        self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20))
+        self._ids = count(1)
+        self.clients: list[Client] = []
+
+    # -- members
+
+    async def add(self) -> MemberProcess:
+        """Start a member and put it into the dictionary."""
+        index = len(self.members)
+        member = MemberProcess(
+            index, f"127.0.0.{next(_hosts) % 200 + 2}", self.folder / f"m{index}", self.ports, self.env
+        )
+        await member.start()
+        reply = await self.hello(member)
+        member.uuid = reply.uuid
+        self.members[index] = member
+        self.list_version += 1
+        return member
+
+    async def hello(self, member: MemberProcess) -> m.ExchangeReply:
+        """First contact, as soon as the process answers."""
+        request = m.ExchangeRequest(format=1, cluster=CLUSTER, epoch=self.epoch, recipient="")
+        return await eventually(lambda: self.post(member, request), lambda reply: reply.code == "OK")
+
+    async def post(self, member: MemberProcess, request: m.ExchangeRequest) -> m.ExchangeReply:
+        url = f"http://{member.host}:{member.ports[2]}/v1/exchange"
+        async with self.http.post(url, data=m.encode(request)) as response:
+            return m.decode_reply(await response.read())
+
+    async def exchange(
+        self, index: int, *commands: m.Command, rows: Iterable[m.Row] | None = None, want: bool = False
+    ) -> m.ExchangeReply:
+        """One tick for one member, with the whole table unless `rows` are given."""
+        request = m.ExchangeRequest(
+            format=1,
+            cluster=CLUSTER,
+            epoch=self.epoch,
+            recipient=self.members[index].uuid,
+            self_index=index,
+            partitions=self.partitions,
+            replicas=self.replicas,
+            state=self.state,
+            member_list_version=self.list_version,
+            members=self.dictionary(),
+            rows=tuple(self.rows.values() if rows is None else rows),
+            full=rows is None,
+            commands=commands,
+            want_tablets=want,
+        )
+        reply = await self.post(self.members[index], request)
+        if reply.code != "OK":
+            raise RefusedError(f"member {index}: {reply.code}: {reply.detail}")
+        return reply
+
+    def dictionary(self) -> tuple[m.MemberInfo, ...]:
+        return tuple(m.MemberInfo(i, f"m{i}", p.uuid, p.host) for i, p in self.members.items())
+
+    async def command(self, index: int, command: m.Command) -> m.Result:
+        """The result of one command, asked again while it is WAIT."""
+        while True:
+            result = (await self.exchange(index, command)).results[0]
+            if result.code != "WAIT":
+                return result
+            await asyncio.sleep(result.wait_ms / 1000)
+
+    async def publish(self, only: Iterable[int] | None = None) -> None:
+        """Tell every running member the stored table."""
+        running = [i for i, p in self.members.items() if p.process is not None]
+        await asyncio.gather(*(self.exchange(i) for i in (running if only is None else only)))
+
+    def store(self, partition: int, replicas: tuple[int | None, ...], by: int = 1) -> m.Row:
+        """Store a changed row: from here on it is the truth."""
+        row = m.Row(partition, self.version(partition) + by, replicas)
+        self.rows[partition] = row
+        return row
+
+    def version(self, partition: int) -> int:
+        return self.rows[partition].version if partition in self.rows else 0
+
+    async def form(self, members: int) -> None:
+        """Start members, assign all partitions in turn, wait until all is served."""
+        for _ in range(members):
+            await self.add()
+        for partition in range(self.partitions):
+            row = tuple((partition + i) % members for i in range(self.replicas))
+            self.store(partition, row)
+        await self.publish()
+        await self.served()
+
+    async def served(self, only: Iterable[int] | None = None) -> None:
+        """Wait until no running member has a partition that it owns and does not serve."""
+        for index in self.members if only is None else only:
+            if self.members[index].process is not None:
+                await eventually(lambda i=index: self.exchange(i, rows=()), lambda reply: not reply.unserved)
+
+    # -- steps of the protocol
+
+    def id(self) -> str:
+        return f"migration-{next(self._ids)}"
+
+    async def start_learner(self, id: str, partition: int, destination: int) -> m.Result:
+        """Both sides of a migration's start."""
+        owner = self.rows[partition].replicas[0]
+        assert owner is not None
+        base = self.version(partition)
+        started = await self.command(destination, m.StartTabletCopy(id, partition, base, owner))
+        assert started.code == "OK", started
+        learning = await self.command(owner, m.AddLearner(id, partition, base, destination))
+        assert learning.code == "OK", learning
+        return started
+
+    async def learner(self, owner: int, id: str) -> m.LearnerReport | None:
+        reply = await self.exchange(owner, rows=())
+        return next((learner for learner in reply.learners if learner.id == id), None)
+
+    async def until_learner(self, owner: int, id: str, *states: str) -> m.LearnerReport:
+        """Wait until the owner reports the learner in one of these states."""
+        found = await eventually(
+            lambda: self.learner(owner, id), lambda report: report is not None and report.state in states
+        )
+        assert found is not None
+        return found
+
+    async def move_owner(self, partition: int, destination: int, *, delete: bool = True) -> None:
+        """MOVE of index 0 by the log (and Direct copy when the log does not reach back)."""
+        id, row = self.id(), self.rows[partition]
+        owner = row.replicas[0]
+        assert owner is not None
+        await self.start_learner(id, partition, destination)
+        found = await self.until_learner(owner, id, "IN_SYNC", "NEEDS_COPY")
+        if found.state == "NEEDS_COPY":
+            await self.copy(partition, owner, destination)
+            await self.until_learner(owner, id, "IN_SYNC")
+        handed = await self.command(owner, m.HandOver(id, partition))
+        assert handed.code == "OK", handed
+        made = m.Row(partition, row.version + 1, (destination, *row.replicas[1:]))
+        accepted = await self.command(destination, m.Accept(id, made, handed.last))
+        assert accepted.code == "OK", accepted
+        self.rows[partition] = made
+        await self.publish()
+        if delete:
+            deleted = await self.command(owner, m.DeleteTablet(partition, made.version))
+            assert deleted.code == "OK", deleted
+
+    async def copy(self, partition: int, source: int, destination: int) -> None:
+        """A session, FetchDirect, Ingest: needs the transfer processes of both."""
+        session = f"session-{next(self._ids)}"
+        opened = await self.command(source, m.OpenSession(session, (partition,)))
+        assert opened.session is not None, opened
+        tablet = opened.session.tablets[0]
+        copy = next(c for c in (await self.exchange(destination, rows=())).copies if c.partition == partition)
+        item = m.CopyItem(partition, tablet.generation, copy.generation, tablet.bytes)
+        fetch = m.FetchDirect(session, source, opened.session.token, (item,))
+        assert (await self.command(destination, fetch)).code == "OK"
+
+        async def report() -> m.FetchReport:
+            reply = await self.exchange(destination, rows=())
+            return next(f for f in reply.fetches if f.session == session)
+
+        done = await eventually(report, lambda fetch: fetch.state != "RUNNING")
+        assert done.state == "DONE", done
+        ingested = await self.command(destination, m.Ingest(session, (partition,)))
+        assert ingested.code == "OK", ingested
+        for index in (source, destination):
+            await self.command(index, m.CloseSession(session))
+
+    async def promote(self, partition: int, lost: int, *, dead: bool = True) -> int:
+        """Take the owner's place away: fence, choose, accept, store, publish. The new owner."""
+        row = self.rows[partition]
+        live = [r for r in row.replicas if r is not None and r != lost]
+        term = row.version + 2
+        lasts = {i: (await self.command(i, m.Fence(partition, term, dead))).last for i in live}
+        chosen = max(live, key=lambda i: lasts[i] or m.OpId())
+        made = m.Row(partition, term, (chosen, *(i for i in live if i != chosen)))
+        accepted = await self.command(chosen, m.Accept(self.id(), made))
+        assert accepted.code == "OK", accepted
+        self.rows[partition] = made
+        return chosen
+
+    async def lose(self, lost: int, *, dead: bool = True) -> None:
+        """What the master does when a member is gone: promote where it owned, drop it where it backed up."""
+        for partition, row in list(self.rows.items()):
+            if row.replicas[0] == lost:
+                await self.promote(partition, lost, dead=dead)
+            elif lost in row.replicas:
+                self.store(partition, tuple(r for r in row.replicas if r != lost), by=2)
+        await self.publish([i for i, p in self.members.items() if p.process is not None and i != lost])
+
+    # -- data
+
+    async def digest(self, index: int, partition: int, keyspace: str = "default") -> tuple[object, ...]:
+        member = self.members[index]
+        url = f"http://{member.host}:{member.ports[2]}/v1/digest"
+        query = {"partition": str(partition), "keyspace": keyspace}
+        async with self.http.get(url, params=query) as response:
+            lines = (await response.text()).splitlines()
+        head = msgspec.json.decode(lines[0])
+        return tuple(head["applied"]), tuple(map(tuple, map(msgspec.json.decode, lines[1:])))
+
+    async def same_everywhere(self) -> None:
+        """Every replica of every row holds the same, once commits have travelled."""
+        for partition, row in self.rows.items():
+            named = [r for r in row.replicas if r is not None]
+            if len(named) < 2:
+                continue
+
+            async def digests(p: int = partition, members: list[int] = named) -> list[tuple[object, ...]]:
+                return [await self.digest(i, p) for i in members]
+
+            await eventually(digests, lambda found: all(each == found[0] for each in found))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(client.close() for client in self.clients))
+        await asyncio.gather(*(member.close() for member in self.members.values()))
+        await self.http.close()
+
+
+async def eventually(
+    ask: Callable[[], Awaitable[T]], good: Callable[[T], bool], seconds: float = WAIT_SECONDS
+) -> T:
+    """Ask until the answer is good; AssertionError with the last answer when it takes too long."""
+    end = time.monotonic() + seconds
+    while True:
+        answer: object
+        try:
+            found = answer = await ask()
+            if good(found):
+                return found
+        except (aiohttp.ClientError, OSError) as error:
+            answer = error
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s; the last answer was {answer}")
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def cluster(
+    folder: Path, members: int, partitions: int = 16, replicas: int = 2, **env: str
+) -> AsyncIterator[Cluster]:
+    """A formed cluster; its processes end with the block."""
+    made = Cluster(folder, partitions, replicas, env)
+    try:
+        await made.form(members)
+        yield made
+    finally:
+        await made.close()
+
+
+class Client:
+    """Writes numbered values through RESP and remembers what was acknowledged."""
+
+    def __init__(self, made: Cluster) -> None:
+        self._cluster = made
+        made.clients.append(self)
+        self._connections: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self.acknowledged: dict[bytes, bytes] = {}
+        self.unknown: dict[bytes, set[bytes]] = {}
+        self.errors: list[str] = []
+
+    async def call(self, member: int, *args: bytes) -> bytes | int | None:
+        """One command; the reply. ConnectionError and RespError tell what went wrong."""
+        if member not in self._connections:
+            place = self._cluster.members[member]
+            self._connections[member] = await asyncio.open_connection(place.host, place.ports[0])
+        reader, writer = self._connections[member]
+        try:
+            parts = b"".join(b"$%d\r\n%s\r\n" % (len(arg), arg) for arg in args)
+            writer.write(b"*%d\r\n%s" % (len(args), parts))
+            return await _read_reply(reader)
+        except (ConnectionError, asyncio.IncompleteReadError, OSError) as error:
+            self._connections.pop(member, None)
+            await _close(writer)
+            raise ConnectionError(str(error)) from error
+
+    async def set(self, member: int, key: bytes, value: bytes) -> bool:
+        """Write, and remember how it went."""
+        try:
+            reply = await self.call(member, b"SET", key, value)
+        except (ConnectionError, RespError) as error:
+            self.errors.append(f"SET {key!r}: {error}")
+            self.unknown.setdefault(key, set()).add(value)
+            return False
+        assert reply == b"OK"
+        self.acknowledged[key] = value
+        self.unknown.pop(key, None)
+        return True
+
+    async def check(self, member: int) -> None:
+        """Every acknowledged write is read, or a later one whose end is not known."""
+        for key, value in self.acknowledged.items():
+            found = await self.call(member, b"GET", key)
+            assert found == value or found in self.unknown.get(key, ()), (key, value, found)
+
+    async def close(self) -> None:
+        for _, writer in self._connections.values():
+            await _close(writer)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+class RespError(Exception):
+    """An error reply."""
+
+
+async def _read_reply(reader: asyncio.StreamReader) -> bytes | int | None:
+    line = (await reader.readuntil(b"\r\n"))[:-2]
+    kind, rest = line[:1], line[1:]
+    if kind == b"-":
+        raise RespError(rest.decode())
+    if kind == b":":
+        return int(rest)
+    if kind == b"$":
+        size = int(rest)
+        return None if size < 0 else (await reader.readexactly(size + 2))[:-2]
+    return rest
+
+
+def key_in(partition: int, partitions: int, seed: int = 0) -> bytes:
+    """A key that lives in the partition."""
+    return next(
+        key for n in count(seed * 100_000) if partition_of(key := b"key-%d" % n, partitions) == partition
+    )
