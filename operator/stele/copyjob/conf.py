@@ -49,6 +49,8 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
     overhead_mib = max(OVERHEAD_MIB_MIN, _mebibytes(job.memory) - HEAP_MIB)
     return {
         "spark.submit.deployMode": "client",
+        # Otherwise the application would wait up to 30 s for executors before it takes a job.
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
         "spark.executor.cores": str(job.cores),
         "spark.executor.memory": f"{HEAP_MIB}m",
         "spark.executor.memoryOverhead": f"{overhead_mib}m",
@@ -78,6 +80,9 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         f"{k8s}.executor.podTemplateContainerName": CONTAINER,
         # More than 100ms, or Spark refuses to start; the default is a second.
         f"{k8s}.allocation.batch.delay": "200ms",
+        # An executor that is gone without a trace (its node, or a forced deletion) is replaced soon.
+        f"{k8s}.executor.missingPodDetectDelta": "5s",
+        f"{k8s}.executor.apiPollingInterval": "5s",
         f"{volume}.options.claimName": job.claim,
         f"{volume}.mount.path": MOUNT,
         f"{volume}.mount.subPath": "staging",

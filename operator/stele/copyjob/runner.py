@@ -54,6 +54,7 @@ class SparkRunner:
         self._drivers: dict[str, Driver] = {}
         self._starting: dict[str, asyncio.Lock] = {}
         self._running: dict[str, _Running] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -92,6 +93,7 @@ class SparkRunner:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         await asyncio.gather(*(self._drop(driver) for driver in list(self._drivers.values())))
+        await asyncio.gather(*self._stopping)
 
     async def _take_driver(self, job: CopyJob) -> Driver:
         """The destination's driver, started when there is none; counted as used from here on."""
@@ -143,7 +145,10 @@ class SparkRunner:
     async def _drop(self, driver: Driver) -> None:
         if self._drivers.get(driver.destination) is driver:
             del self._drivers[driver.destination]
-        await driver.stop()
+        stopping = asyncio.get_running_loop().create_task(driver.stop())
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        await asyncio.shield(stopping)  # Who waits may be cancelled; the process must be ended all the same.
         async with self._changed:
             self._changed.notify_all()
 

@@ -1,0 +1,77 @@
+"""What a Spark application is started with, and the copier's settings."""
+
+import json
+
+import pytest
+
+from stele.copyjob.conf import pod_template, spark_conf
+from stele.copyjob.settings import read_settings
+from stele.core.errors import BadInput
+from stele.wire.copyjobs import CopyJob
+from stele.wire.messages import CopyItem
+
+POD = {"POD_IP": "10.0.0.9", "POD_NAME": "demo-copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "image:1"}
+JOB = CopyJob("s-1", "demo-1", "data-demo-1", "http://10.0.0.2:7002", "t", (CopyItem(1, 1, 2),))
+
+
+def test_executors_get_the_destinations_staging_folder_and_nothing_else():
+    conf = spark_conf(read_settings(POD), JOB, "/tmp/t.json")
+    volumes = {name: value for name, value in conf.items() if ".volumes." in name}
+    prefix = "spark.kubernetes.executor.volumes.persistentVolumeClaim.staging"
+    assert volumes == {
+        f"{prefix}.options.claimName": "data-demo-1",
+        f"{prefix}.mount.path": "/staging",
+        f"{prefix}.mount.subPath": "staging",
+        f"{prefix}.mount.readOnly": "false",
+    }
+    assert conf["spark.kubernetes.driver.pod.name"] == "demo-copier"
+    assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "10.0.0.9"
+    assert conf["spark.kubernetes.executor.useDriverPodIP"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("memory", "overhead"), [("896m", "384m"), ("2g", "1536m"), ("100m", "256m"), ("917504k", "384m")]
+)
+def test_memory_is_that_of_the_whole_pod(memory, overhead):
+    job = CopyJob("s-1", "demo-1", "c", "http://h:1", "t", (), memory=memory)
+    conf = spark_conf(read_settings(POD), job, "/t")
+    assert conf["spark.executor.memory"] == "512m"
+    assert conf["spark.executor.memoryOverhead"] == overhead
+
+
+def test_the_executors_pod_sits_beside_the_member_under_the_restricted_profile():
+    pod = json.loads(pod_template(JOB))["spec"]
+    (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"]["matchLabels"] == {"stele.dev/member": "demo-1"}
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_long_destination_still_gives_a_pod_name_that_spark_takes():
+    job = CopyJob("s-1", "a" * 39 + "." + "b" * 60, "c", "http://h:1", "t", ())
+    prefix = spark_conf(read_settings(POD), job, "/t")["spark.kubernetes.executor.podNamePrefix"]
+    assert len(prefix) <= 47
+    assert prefix[-1].isalnum()
+
+
+def test_local_mode_needs_no_pod():
+    settings = read_settings({"STELE_SPARK_MASTER": "local[2]"})
+    conf = spark_conf(settings, JOB, "/t")
+    assert conf["spark.master"] == "local[2]"
+    assert not [name for name in conf if "kubernetes" in name]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"POD_IP": ""}, "POD_IP is not set"),
+        ({"STELE_SPARK_IMAGE": ""}, "STELE_SPARK_IMAGE is not set"),
+        ({"STELE_SPARK_MASTER": "yarn"}, "STELE_SPARK_MASTER is 'yarn'"),
+        ({"STELE_COPIER_PORT": "0"}, "STELE_COPIER_PORT is '0', expected a number from 1 to 65535"),
+        ({"STELE_DRIVERS_MAX": "many"}, "STELE_DRIVERS_MAX is 'many'"),
+    ],
+)
+def test_wrong_settings_are_named(change, text):
+    with pytest.raises(BadInput, match=text.replace("[", r"\[")):
+        read_settings(POD | change)

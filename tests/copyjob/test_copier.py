@@ -1,0 +1,254 @@
+"""The copier over HTTP with driver processes whose Spark context is a twin; sources and volumes are real."""
+
+import asyncio
+import importlib.util
+import socket
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from stele.adapters.spark.client import CopierClient
+from stele.copyjob import drivers
+from stele.copyjob.__main__ import make_app
+from stele.copyjob.runner import SparkRunner
+from stele.copyjob.settings import read_settings
+from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
+from stele.member import transfer_main
+from stele.wire.copyjobs import CopyJob
+from stele.wire.messages import CopyItem
+
+_path = Path(__file__).parents[1] / "member" / "transfer_volume.py"
+_spec = importlib.util.spec_from_file_location("transfer_volume", _path)
+volume_maker = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(volume_maker)
+TWIN = str(Path(__file__).with_name("driver_twin.py"))
+PARTITIONS = 12
+
+
+def twin_command(descriptor):
+    return (sys.executable, TWIN, str(descriptor))
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@asynccontextmanager
+async def serving(app, port=0):
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def staging(tmp_path):
+    folder = tmp_path / "destination" / "staging"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@asynccontextmanager
+async def copying(tmp_path, staging, **environment):
+    """A copier and its client."""
+    port = free_port()
+    given = {
+        "STELE_SPARK_MASTER": "local[2]",
+        "STELE_COPIER_PORT": str(port),
+        "STELE_STAGING": str(staging),
+        "STELE_SCRATCH": str(tmp_path),
+    }
+    settings = read_settings(given | environment)
+    runner = SparkRunner(settings, twin_command)
+    async with serving(make_app(settings, runner), port) as url, CopierClient(url) as client:
+        yield client, runner
+
+
+@asynccontextmanager
+async def source(tmp_path):
+    volume = tmp_path / "source"
+    (volume / "staging").mkdir(parents=True)
+    tablets = {
+        partition: (1, {(b"default", b"k%d" % number): (bytes(100), 0) for number in range(50)})
+        for partition in range(PARTITIONS)
+    }
+    volume_maker.make_checkpoint(volume, "s-1", tablets)
+    settings = transfer_main.read_settings({"STELE_DATA_DIR": str(volume)})
+    async with serving(transfer_main.make_app(settings)) as url:
+        yield url
+
+
+def job_of(url, session="s-1", **changes):
+    items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(PARTITIONS))
+    made = CopyJob(session, "m-1", "data-m-1", url, volume_maker.TOKEN, items, executors=1, cores=2)
+    return msgspec.structs.replace(made, **changes)
+
+
+async def over(client, session="s-1"):
+    for _ in range(400):
+        status = await client.status(session)
+        if status.state in ("DONE", "FAILED"):
+            return status
+        await asyncio.sleep(0.05)
+    raise AssertionError(status)
+
+
+async def test_a_job_is_copied_once_and_its_driver_stays_warm(tmp_path, staging, monkeypatch):
+    monkeypatch.setenv("TWIN", "noise")
+    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, runner):
+        assert await client.status("s-1") is None
+        assert (await client.submit(job_of(url))).state in ("QUEUED", "STARTING")
+        assert (await client.submit(job_of(url))).session == "s-1"
+        with pytest.raises(Conflict, match="another job"):
+            await client.submit(job_of(url, cores=3))
+        status = await over(client)
+        assert status.state == "DONE", status
+        assert status.finished == tuple(range(PARTITIONS))
+        assert status.entries == PARTITIONS * 51
+        process = next(iter(runner._drivers.values()))._process
+        await client.cancel("s-1")
+        await client.submit(job_of(url))
+        again = await over(client)
+        assert (again.state, again.copied_bytes) == ("DONE", status.copied_bytes)
+        assert next(iter(runner._drivers.values()))._process is process
+    assert process.returncode == 0
+    assert len(list((staging / "s-1").glob("*.sst"))) == PARTITIONS
+
+
+async def test_idle_drivers_end_and_make_room(tmp_path, staging):
+    async with source(tmp_path) as url, copying(tmp_path, staging, STELE_DRIVERS_MAX="1") as (client, runner):
+        await client.submit(job_of(url))
+        assert (await over(client)).state == "DONE"
+        await client.cancel("s-1")
+        await client.submit(job_of(url, destination="m-2", claim="data-m-2", idle_seconds=1))
+        assert (await over(client)).state == "DONE"
+        assert list(runner._drivers) == ["m-2"]
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if not runner._drivers:
+                break
+        assert runner._drivers == {}
+
+
+@pytest.mark.parametrize(
+    ("twin", "error"),
+    [
+        ("no-start", "DRIVER: ValueError: pods is forbidden: cannot create resource"),
+        ("crash", "DRIVER: the driver process ended; see the copier's log"),
+    ],
+)
+async def test_a_driver_that_fails_fails_the_job_and_the_next_gets_another(
+    tmp_path, staging, monkeypatch, twin, error
+):
+    monkeypatch.setenv("TWIN", twin)
+    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
+        await client.submit(job_of(url))
+        status = await over(client)
+        assert (status.state, status.error) == ("FAILED", error)
+        assert (await client.submit(job_of(url))).state == "FAILED"
+        monkeypatch.setenv("TWIN", "")
+        await client.cancel("s-1")
+        await client.submit(job_of(url))
+        assert (await over(client)).state == "DONE"
+
+
+async def test_no_executors_is_told_in_time_and_the_driver_is_given_up(tmp_path, staging, monkeypatch):
+    monkeypatch.setenv("TWIN", "no-executors")
+    monkeypatch.setattr(drivers, "EXECUTOR_SECONDS_MAX", 0.3)
+    cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
+    master = {"STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1"}
+    async with (
+        source(tmp_path) as url,
+        copying(tmp_path, staging, **cluster, **master) as (client, runner),
+    ):
+        await client.submit(job_of(url))
+        status = await over(client)
+        assert status.state == "FAILED"
+        assert status.error == "NO_EXECUTORS: no executor could be placed beside the destination for 0.3 s"
+        assert runner._drivers == {}
+
+
+async def test_what_the_source_refuses_is_not_tried_again(tmp_path, staging):
+    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
+        await client.submit(job_of(url, session="s-2"))
+        status = await over(client, "s-2")
+        assert status.error.startswith("SOURCE: the source answered 404: session s-2 does not exist")
+
+
+async def test_a_lost_source_fails_the_job_with_its_code(tmp_path, staging):
+    async with copying(tmp_path, staging) as (client, _):
+        items = (CopyItem(0, 1, 2, 1),)
+        await client.submit(job_of("http://127.0.0.1:1", items=items))
+        status = await over(client)
+        assert status.error == "SOURCE: partition 0 from http://127.0.0.1:1: [Errno 111] Connection refused"
+
+
+async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(tmp_path, staging):
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    async with source(tmp_path) as real, copying(tmp_path, staging) as (client, _):
+        await client.submit(job_of(url))
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            if (await client.status("s-1")).state == "RUNNING":
+                break
+        await client.cancel("s-1")
+        await client.cancel("s-1")
+        assert await client.status("s-1") is None
+        await client.submit(job_of(real))
+        assert (await over(client)).state == "DONE"
+    silent.close()
+
+
+async def test_progress_of_an_unknown_job_is_refused(tmp_path, staging):
+    async with copying(tmp_path, staging) as (client, _), aiohttp.ClientSession() as http:
+        url = f"{client._url}/v1/jobs/s-1/progress"
+        async with http.post(url, data=b'{"part": 0}') as answer:
+            assert answer.status == 404
+        async with http.post(url, data=b"[") as answer:
+            assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"session": "S_1"}, "session is 'S_1', expected 1 to 63"),
+        ({"destination": ""}, "destination is ''"),
+        ({"claim": "a/b"}, "claim is 'a/b'"),
+        ({"source_url": "file:///x"}, "source_url is 'file:///x'"),
+        ({"memory": "lots"}, "memory is 'lots'"),
+        ({"items": ()}, "items: 0, expected 1 to"),
+        ({"items": (CopyItem(1, 1, 2), CopyItem(1, 1, 3))}, "items name a partition twice"),
+        ({"executors": 0}, "executors: 0"),
+        ({"cores": 999}, "cores: 999"),
+    ],
+)
+async def test_a_bad_job_is_refused_with_the_field(tmp_path, staging, changes, text):
+    async with copying(tmp_path, staging) as (client, _):
+        with pytest.raises(BadInput) as raised:
+            await client.submit(job_of("http://127.0.0.1:1", **changes))
+        assert text in str(raised.value)
+
+
+async def test_the_client_names_a_copier_that_does_not_answer_or_is_something_else():
+    async with CopierClient("http://127.0.0.1:1") as client:
+        with pytest.raises(Unavailable, match=r"copier http://127\.0\.0\.1:1/v1/jobs"):
+            await client.submit(job_of("http://127.0.0.1:1"))
+    app = web.Application()
+
+    async def anything(request):
+        return web.Response(text="hello")
+
+    app.router.add_get("/v1/jobs/{session}", anything)
+    async with serving(app) as url, CopierClient(url) as client:
+        with pytest.raises(Corrupt, match="hello"):
+            await client.status("s-1")
