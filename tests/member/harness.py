@@ -267,12 +267,20 @@ class Cluster:
         if found.state == "NEEDS_COPY":
             await self.copy(partition, owner, destination)
             await self.until_learner(owner, id, "IN_SYNC")
+        await self.finish_move(id, partition, destination, delete=delete)
+
+    async def finish_move(self, id: str, partition: int, destination: int, *, delete: bool = True) -> None:
+        """From IN_SYNC on: hand over, accept, store, publish, delete at the source."""
+        row = self.rows[partition]
+        owner = row.replicas[0]
+        assert owner is not None
         handed = await self.command(owner, m.HandOver(id, partition))
         assert handed.code == "OK", handed
         made = m.Row(partition, row.version + 1, (destination, *row.replicas[1:]))
         accepted = await self.command(destination, m.Accept(id, made, handed.last))
         assert accepted.code == "OK", accepted
         self.rows[partition] = made
+        await self.publish([destination])
         await self.publish()
         if delete:
             deleted = await self.command(owner, m.DeleteTablet(partition, made.version))
@@ -428,7 +436,7 @@ class Client:
             assert found == value or found in self.unknown.get(key, ()), (key, value, found)
 
     async def close(self) -> None:
-        for _, writer in self._connections.values():
+        for _, writer in list(self._connections.values()):
             await _close(writer)
 
 

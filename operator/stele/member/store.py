@@ -1,7 +1,8 @@
 """Requests find their partition's owner: here, or at another member; ports.Store for the door.
 
-Requests of one partition keep their order: they wait in one queue while the owner is not known, is moving or
-cannot be reached, and are sent to another member only when none is on its way to the one before.
+While the owner is not known, is moving or cannot be reached, requests of a partition wait in one queue, in
+the order in which they came. One request's commands run in their order; two requests that are under way at
+the same time may run in any order, so a door sends the next only when the one before was answered.
 """
 
 import asyncio
@@ -48,25 +49,13 @@ class Routes(Protocol):
     def adopt_from_owner(self, partition: int, row: Partition) -> None: ...
 
 
-class _Lane:
-    """Requests of one partition: those that wait, in order, and where those on their way went."""
-
-    __slots__ = ("flying", "queue", "target")
-
-    def __init__(self) -> None:
-        self.queue: deque[Request] = deque()
-        self.flying = 0
-        self.target = -1
-
-
 class Store:
     """See the module, and ports.Store."""
 
     def __init__(self, routes: Routes, serving: Serving) -> None:
         self._routes = routes
         self._serving = serving
-        self._lanes: dict[int, _Lane] = {}
-        self._waiting: dict[int, _Lane] = {}
+        self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
         self._order = 0
         self._next_id = 0
@@ -127,36 +116,33 @@ class Store:
         request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
         return request
 
-    # -- lanes
+    # -- waiting
 
     def submit(self, request: Request) -> None:
         self._order += 1
         request.order = self._order
-        lane = self._lanes.get(request.partition)
-        if lane is None:
-            lane = self._lanes[request.partition] = _Lane()
-        if lane.queue or not self._dispatch(lane, request):
-            self._enqueue(lane, request)
+        if request.partition in self._waiting or not self._dispatch(request):
+            self._enqueue(request)
 
-    def _enqueue(self, lane: _Lane, request: Request) -> None:
+    def _enqueue(self, request: Request) -> None:
         """Wait, in the order of arrival."""
         if self._queued >= limits.QUEUE_REQUESTS_MAX:
             request.failed(Unavailable(f"{self._queued} requests wait for their partitions; try again later"))
             return
-        queue = lane.queue
-        queue.append(request)
         self._queued += 1
-        self._waiting[request.partition] = lane
+        queue = self._waiting.setdefault(request.partition, deque())
+        queue.append(request)
         if len(queue) > 1 and queue[-2].order > request.order:
-            lane.queue = deque(sorted(queue, key=lambda waiting: waiting.order))
+            ordered = sorted(queue, key=lambda waiting: waiting.order)
+            queue.clear()
+            queue.extend(ordered)
 
     def drain(self, partition: int) -> None:
         """Something changed for the partition: let go what can."""
-        lane = self._waiting.get(partition)
-        if lane is None:
+        queue = self._waiting.get(partition)
+        if queue is None:
             return
-        queue = lane.queue
-        while queue and (queue[0].future.done() or self._dispatch(lane, queue[0])):
+        while queue and (queue[0].future.done() or self._dispatch(queue[0])):
             queue.popleft()
             self._queued -= 1
         if not queue:
@@ -166,21 +152,19 @@ class Store:
         for partition in list(self._waiting):
             self.drain(partition)
 
-    def _dispatch(self, lane: _Lane, request: Request) -> bool:
+    def _dispatch(self, request: Request) -> bool:
         """Run it here or send it to its owner; False when it has to wait."""
         routes = self._routes
         row = routes.rows[request.partition]
         owner = row.owner
         if owner is None or request.version > row.version:
             return False
-        if lane.flying and lane.target != owner:
-            return False
         if owner == routes.me:
             return self._run_here(request)
         link = routes.links.get(owner)
         if link is None or not link.ready:
             return False
-        self._send(lane, link, request, row.version)
+        self._send(link, request, row.version)
         return True
 
     def _run_here(self, request: Request) -> bool:
@@ -193,10 +177,8 @@ class Store:
 
     # -- forwarding
 
-    def _send(self, lane: _Lane, link: Link, request: Request, version: int) -> None:
+    def _send(self, link: Link, request: Request, version: int) -> None:
         self._next_id += 1
-        lane.flying += 1
-        lane.target = link.member
         link.requests[self._next_id] = request
         self._serving.counters.forwarded += 1
         link.send(_message(self._next_id, version, request))
@@ -206,21 +188,17 @@ class Store:
         request = link.requests.pop(message.id, None)
         if request is None:
             return
-        lane = self._landed(request)
         if message.code == "STALE_VERSION":
-            self._enqueue(lane, request)
+            # A newer row sends it on at once; without one it is tried again with the next tick.
+            self._enqueue(request)
             if message.row is not None:
                 self._routes.adopt_from_owner(request.partition, Partition(*message.row))
-        elif message.code:
+            return
+        if message.code:
             request.failed(_ERRORS.get(message.code, Unavailable)(message.text))
         else:
             self._deliver(request, message.body)
         self.drain(request.partition)
-
-    def _landed(self, request: Request) -> _Lane:
-        lane = self._lanes[request.partition]
-        lane.flying -= 1
-        return lane
 
     @staticmethod
     def _deliver(request: Request, body: bytes) -> None:
@@ -237,16 +215,15 @@ class Store:
     def lost(self, requests: list[Request]) -> None:
         """The session ended on which they were sent: reads go again, writes may have happened."""
         for request in requests:
-            lane = self._landed(request)
             if request.may_write:
                 self._serving.uncertain(request)
             else:
-                self._enqueue(lane, request)
+                self._enqueue(request)
 
     def send_again(self, requests: list[Request]) -> None:
         """This member gave up the tablet; they logged nothing here."""
         for request in requests:
-            self._enqueue(self._lanes[request.partition], request)
+            self._enqueue(request)
 
     # -- requests of other members
 
@@ -284,17 +261,16 @@ class Store:
 
     def expire(self, now: float) -> None:
         """Fail what waits longer than its deadline."""
-        for partition, lane in list(self._waiting.items()):
-            while lane.queue and lane.queue[0].deadline <= now:
+        for partition, queue in list(self._waiting.items()):
+            while queue and queue[0].deadline <= now:
                 self._queued -= 1
-                self._expired(lane.queue.popleft())
-            if not lane.queue:
+                self._expired(queue.popleft())
+            if not queue:
                 self._waiting.pop(partition, None)
         for link in self._routes.links.values():
             late = [id for id, request in link.requests.items() if request.deadline + 1 <= now]
             for id in late:
                 request = link.requests.pop(id)
-                self._landed(request)
                 if request.may_write:
                     self._serving.uncertain(request)
                 else:
