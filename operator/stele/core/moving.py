@@ -1,7 +1,6 @@
 """One migration under way: what is asked of whom next (docs/protocol.md, "A migration").
 
     START -> ATTACH -> CATCH_UP <-> COPY       a destination that is new to the row
-             ATTACH -> CATCH_UP                one that is in the row and becomes the owner
     CATCH_UP -> HAND_OVER -> ACCEPT            when the owner changes
     CATCH_UP -> ACCEPT                         when it does not
     ACCEPT -> STORE                            the destination agreed; the row may be stored
@@ -217,7 +216,9 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
     if migration.destination is None:
         running.step = Step.STORE
     elif not migration.copies:
-        running.step = Step.ATTACH if running.owner_changes else Step.ACCEPT
+        if running.owner_changes:
+            raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
+        running.step = Step.ACCEPT
     return running
 
 

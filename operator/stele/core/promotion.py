@@ -3,6 +3,10 @@
 Fence every live replica; when all answered, the one with the greatest last OpId (the hottest of equals)
 accepts the row; only then may the row be stored. The term is the version that the row will have, so the
 fence and the row cannot disagree.
+
+The same makes a member of the row the owner on purpose (SHIFT_UP to index 0): every member of the row is fenced, the old
+owner too, so each holds all that was acknowledged, and `wanted` is chosen; it takes over a longer tail when it establishes
+itself (docs/protocol.md, "Establish").
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +29,8 @@ class Promotion:
     id: str
     lasts: dict[MemberIndex, OpPlace] = field(default_factory=dict)
     not_before_seconds: dict[MemberIndex, float] = field(default_factory=dict)
+    wanted: MemberIndex | None = None
+    wanted_row: Replicas = ()
     chosen: MemberIndex | None = None
     agreed: bool = False
     outdated: bool = False
@@ -41,7 +47,9 @@ class Promotion:
 
     @property
     def row(self) -> Replicas:
-        """The row that it makes: the chosen one first, the other live ones where they are."""
+        """The row that it makes: the planned one, else the chosen first and the other live ones where they are."""
+        if self.wanted is not None:
+            return self.wanted_row
         slots = [member if member in self.live else None for member in self.base.replicas]
         assert self.chosen is not None
         slots[slots.index(self.chosen)] = None
@@ -67,7 +75,7 @@ class Promotion:
             return
         self.lasts[member] = place(result.last)
         if all(each in self.lasts for each in self.live):
-            self.chosen = max(self.live, key=self._rank)
+            self.chosen = max(self.live, key=self._rank) if self.wanted is None else self.wanted
 
     def _rank(self, member: MemberIndex) -> tuple[OpPlace, int]:
         return self.lasts[member], -self.base.replicas.index(member)

@@ -3,8 +3,10 @@
 from collections import Counter
 
 from stele.core.ids import MemberIndex, PartitionId
+from stele.core.migration import Migration, Type, step
 from stele.core.moving import Running, Step, begin
 from stele.core.plan import DataMember, Plan, Refusal, plan
+from stele.core.promotion import Promotion
 from stele.core.queues import Queues, planned_bytes
 from stele.core.reign import Observation, Record, State, Wishes
 from stele.core.repair import unusable
@@ -148,10 +150,26 @@ def start(state: State, seen: Observation) -> None:
     busy = [running.participants for running in state.running.values()]
     rows = state.table.partitions
     for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member):
-        running = begin(state.new_id("m"), migration, rows[migration.partition], seen.now)
-        state.running[migration.partition] = running
+        row = rows[migration.partition]
+        if migration.type is Type.SHIFT_UP and migration.destination_new_index == 0:
+            id = _begin_shift(state, migration, row, seen.now)
+        else:
+            running = begin(state.new_id("m"), migration, row, seen.now)
+            id, state.running[migration.partition] = running.id, running
         if state.record is not None:
-            state.records[running.id] = state.record
+            state.records[id] = state.record
+
+
+def _begin_shift(state: State, migration: Migration, row: Partition, now: float) -> str:
+    """A member of the row becomes its owner: nothing is copied, so it is a promotion with a known end."""
+    number, id = migration.partition, state.new_id("p")
+    live = tuple(member for member in row.replicas if member is not None)
+    term = state.next_version(number)
+    result = step(row.replicas, migration)
+    state.promotions[number] = Promotion(
+        number, row, term, live, True, now, id, wanted=migration.destination, wanted_row=result
+    )
+    return id
 
 
 def follow(state: State, seen: Observation) -> None:
@@ -216,7 +234,9 @@ def note_failed(state: State, running: Running, now: float) -> None:
 def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:
     """Rows were stored: the migrations that made them are done, those that were voided have failed."""
     for number, row in rows.items():
-        state.promotions.pop(number, None)
+        promotion = state.promotions.pop(number, None)
+        if promotion is not None and (planned := state.records.pop(promotion.id, None)) is not None:
+            planned.done[Type.SHIFT_UP] += 1
         running = state.running.get(number)
         if running is None:
             continue
@@ -232,7 +252,7 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
 
 def end_plan(state: State, now: float) -> None:
     """The present plan is over when nothing of it waits or runs."""
-    if state.record is None or state.running or len(state.queues):
+    if state.record is None or state.running or state.promotions or len(state.queues):
         return
     phase = "Failed" if state.record.failed else "Superseded" if state.cancelled else "Done"
     done = sum(state.record.done.values())

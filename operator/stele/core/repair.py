@@ -22,7 +22,7 @@ def repair(state: State, wishes: Wishes, now: float) -> None:
         if not row.replicas or number in state.staged:
             continue
         dead = row.members & (gone | silent.get(row.owner, frozenset()))
-        dead |= _tombstoned(state, number, row)
+        dead |= _without_tablet(state, number, row)
         if number in state.promotions:
             _watch(state, wishes, number, dead, now)
         elif dead or number in state.fenced:
@@ -57,13 +57,13 @@ def _silent(state: State, wishes: Wishes, now: float) -> dict[int | None, frozen
     return found
 
 
-def _tombstoned(state: State, number: PartitionId, row: Partition) -> frozenset[MemberIndex]:
-    """Members of the row that say that they have nothing of it: a damaged tablet was put aside."""
+def _without_tablet(state: State, number: PartitionId, row: Partition) -> frozenset[MemberIndex]:
+    """Members of the row that know it and have nothing of it: a damaged tablet was put aside."""
     return frozenset(
         member
         for member in row.members
         if (contact := state.contacts.get(member)) is not None
-        and contact.tablet_states.get(number) == "DELETED"
+        and contact.tablet_states.get(number) != "READY"
         and state.up_to_date(contact)
     )
 
@@ -120,6 +120,7 @@ def _watch(
         if promotion.chosen is not None:
             state.claimed[number] = max(state.claimed.get(number, 0), promotion.term)
         state.fenced.add(number)
+        state.records.pop(promotion.id, None)
         del state.promotions[number]
         return
     owner = state.contacts.get(promotion.base.owner) if promotion.base.owner is not None else None
