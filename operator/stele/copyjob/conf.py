@@ -65,7 +65,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         f"{k8s}.namespace": settings.namespace,
         f"{k8s}.container.image": settings.image,
-        f"{k8s}.container.image.pullPolicy": "IfNotPresent",
+        f"{k8s}.container.image.pullPolicy": settings.pull_policy,
         # Executors belong to this pod, so they go when it goes.
         f"{k8s}.driver.pod.name": settings.pod_name,
         f"{k8s}.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",

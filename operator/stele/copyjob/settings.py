@@ -9,6 +9,7 @@ from stele.core.errors import BadInput
 
 PORT = 7010
 DRIVERS_MAX = 4
+PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 KUBERNETES = "k8s://https://kubernetes.default.svc"
 _LOCAL = re.compile(r"local\[[0-9]{1,3}(,[0-9]{1,2})?\]")
 
@@ -31,6 +32,7 @@ class Settings:
     staging: Path
     scratch: Path
     service_account: str
+    pull_policy: str
     drivers_max: int
 
     @property
@@ -62,7 +64,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         pod_ip=_text(environment, "POD_IP", here),
         staging=Path(environment.get("STELE_STAGING", "/staging")),
         scratch=Path(environment.get("STELE_SCRATCH", "/tmp")),
-        service_account=environment.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-spark"),
+        service_account=environment.get("STELE_SPARK_SERVICE_ACCOUNT", "stele-spark"),
+        pull_policy=_pull_policy(environment),
         drivers_max=_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 64),
     )
 
@@ -71,6 +74,13 @@ def _text(environment: Mapping[str, str], name: str, default: str | None) -> str
     value = environment.get(name) or default
     if value is None:
         raise BadInput(f"{name} is not set: the manifest of the copier pod sets it from the pod's own fields")
+    return value
+
+
+def _pull_policy(environment: Mapping[str, str]) -> str:
+    value = environment.get("STELE_IMAGE_PULL_POLICY", PULL_POLICIES[0])
+    if value not in PULL_POLICIES:
+        raise BadInput(f"STELE_IMAGE_PULL_POLICY is '{value}', expected one of {', '.join(PULL_POLICIES)}")
     return value
 
 
