@@ -24,6 +24,7 @@ class Syncer:
         self._failed = failed
         self._waiting: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     def after_write(self, then: Callable[[], None]) -> None:
         if self._mode is Fsync.ALWAYS:
@@ -33,10 +34,12 @@ class Syncer:
         if self._mode is not Fsync.NEVER and self._task is None:
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._ended)
+            self._running.add(self._task)
 
     async def _run(self) -> None:
         if self._mode is Fsync.INTERVAL:
             await asyncio.sleep(SYNC_INTERVAL_SECONDS)
+            self._task = None
             await self.sync()
             return
         while self._waiting:
@@ -44,12 +47,14 @@ class Syncer:
             await self.sync()
             for then in waiting:
                 then()
+        # Here, not in a callback of the task: what comes before that callback would wait for nobody.
+        self._task = None
 
     async def sync(self) -> None:
         """Sync now, whatever the mode."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+        self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
