@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from e2e.demo.errors import DemoError, PreflightError
 from e2e.demo.report import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_OK, EXIT_PREFLIGHT, draw
 from e2e.demo.settings import ALL_PHASES, SMALL_PHASES, PhaseName, Settings
 
-SMALL_RECORDS, SMALL_PADDED, SMALL_QUIET_SECONDS = 3_000, 600, 3.0
+SMALL_RECORDS, SMALL_PADDED, SMALL_QUIET_SECONDS, SMALL_SAFE_SECONDS_MAX = 3_000, 600, 3.0, 240.0
 TABLE_COLUMNS_MIN = 150
 
 _DESCRIPTION = """\
@@ -106,6 +107,7 @@ def shrink(settings: Settings) -> Settings:
         records_max=SMALL_RECORDS,
         padded_entries=SMALL_PADDED,
         quiet_seconds=SMALL_QUIET_SECONDS,
+        safe_seconds_max=SMALL_SAFE_SECONDS_MAX,
     )
 
 
@@ -125,9 +127,15 @@ def run(arguments: argparse.Namespace) -> int:
     return result.exit_code
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """A request to end is as good as Ctrl-C: clients and helpers are ended in order."""
+    raise KeyboardInterrupt
+
+
 def entry(words: Sequence[str] | None = None) -> int:
     """The process's exit code; a user's mistake is one sentence, never a traceback."""
     arguments = parser().parse_args(words)
+    signal.signal(signal.SIGTERM, _interrupt)
     for variable, value in (
         (external.KUBECONFIG_VARIABLE, arguments.kubeconfig),
         (external.CONTEXT_VARIABLE, arguments.context),

@@ -17,7 +17,6 @@ from e2e.demo.settings import (
     POLL_SECONDS,
     RESTART_SECONDS_MAX,
     SAFE_HELD_SECONDS,
-    SAFE_SECONDS_MAX,
     PhaseName,
     Settings,
 )
@@ -144,7 +143,8 @@ class Phases:
 
     async def _wait_until_safe(self, members: int, look: Callable[[], Awaitable[None]] | None = None) -> None:
         """Until the cluster is safe with so many members and has been so for `SAFE_HELD_SECONDS`."""
-        deadline = time.monotonic() + SAFE_SECONDS_MAX
+        limit = self._settings.safe_seconds_max
+        deadline = time.monotonic() + limit
         safe_since: float | None = None
         while True:
             cluster = await self._observe()
@@ -156,9 +156,8 @@ class Phases:
             if safe_since is not None and now - safe_since >= SAFE_HELD_SECONDS:
                 return
             if now > deadline:
-                raise DemoError(
-                    f"not safe after {SAFE_SECONDS_MAX:.0f} s: {reason}. {conditions_text(cluster)}"
-                )
+                facts = "; ".join(filter(None, [conditions_text(cluster), self._tracker.refusal()]))
+                raise DemoError(f"not safe after {limit:.0f} s: {reason}. {facts}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _observe(self) -> dict[str, Any]:

@@ -26,7 +26,6 @@ LEDGER_KEYSPACE = "default"
 KEYSPACES = (RECORDS_KEYSPACE, PADDED_KEYSPACE, LEDGER_KEYSPACE)
 
 READY_SECONDS_MAX = 300.0
-SAFE_SECONDS_MAX = 900.0
 SAFE_HELD_SECONDS = 1.0
 RESTART_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.25
@@ -64,6 +63,7 @@ class Settings:
     rate: float = 400.0
     images: str = ""
     live: bool = True
+    safe_seconds_max: float = 900.0
 
     @property
     def resource(self) -> str:

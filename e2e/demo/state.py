@@ -106,6 +106,14 @@ class MoveTracker:
             engines=tuple(sorted({each["engine"] for each, _ in parts if each.get("engine")})),
         )
 
+    def refusal(self) -> str:
+        """Why a migration of the newest plan that tells any waits or was refused; empty when none tells."""
+        for status in reversed(self._after.values()):
+            for refusal in status.get("refusals") or ():
+                where = f"partition {refusal['partition']}: " if "partition" in refusal else ""
+                return f"{where}{refusal['reason']} {refusal.get('message', '')}"
+        return ""
+
     @staticmethod
     def _sum(parts: Iterable[tuple[Json, Json]], name: str) -> int:
         return sum(after.get(name, 0) - before.get(name, 0) for after, before in parts)

@@ -85,8 +85,7 @@ class SilentClients:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("POLL_SECONDS", 0.001), ("SAFE_HELD_SECONDS", 0.01)):
         monkeypatch.setattr(phases, name, seconds)
-    for name in ("SAFE_SECONDS_MAX", "RESTART_SECONDS_MAX"):
-        monkeypatch.setattr(phases, name, 0.3)
+    monkeypatch.setattr(phases, "RESTART_SECONDS_MAX", 0.3)
 
 
 async def run(
@@ -95,7 +94,7 @@ async def run(
     monkeypatch.setattr(phases, "kubectl", cluster.kubectl)
     monkeypatch.setattr(phases, "kill", cluster.kill)
     clients, board = SilentClients(), PlainBoard(Console(quiet=True))
-    wanted = Settings(quiet_seconds=0.01, **settings)
+    wanted = Settings(quiet_seconds=0.01, safe_seconds_max=0.3, **settings)
     made = Phases(wanted, {}, cluster, clients, board)  # type: ignore[arg-type]
     return await made.run(), clients
 

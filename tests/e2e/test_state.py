@@ -79,3 +79,12 @@ def test_a_plan_that_the_operator_dropped_still_counts_and_dry_runs_never() -> N
 
 def test_nothing_planned_is_nothing_done() -> None:
     assert MoveTracker([]).moves().fraction_done == 0.0
+
+
+def test_the_newest_refusal_is_told() -> None:
+    tracker = MoveTracker([])
+    assert tracker.refusal() == ""
+    failed = plan("a", "Failed", 1, 0)
+    failed["status"]["refusals"] = [{"reason": "NO_SPACE", "message": "the volume is full", "partition": 7}]
+    tracker.observe([failed, plan("b", "Running", 1, 0)])
+    assert tracker.refusal() == "partition 7: NO_SPACE the volume is full"
