@@ -51,12 +51,13 @@ class LearnerState(Enum):
 
 
 class Progress:
-    """What one other member holds, as far as it said so in this term."""
+    """What one other member holds, as far as it said so in this term. `takes`: it can take operations now."""
 
-    __slots__ = ("ask_at", "commit_sent", "flow", "match", "next", "version_sent")
+    __slots__ = ("ask_at", "commit_sent", "flow", "match", "next", "takes", "version_sent")
 
     def __init__(self) -> None:
         self.flow = Flow.PROBE
+        self.takes = False
         self.match = 0
         self.next = 0
         self.commit_sent = 0
@@ -229,6 +230,7 @@ class Owner:
         else:
             found = next((op for op in (answer.last, answer.applied) if self._feedable(op)), None)
         progress.flow = Flow.STUCK if found is None else Flow.STREAM
+        progress.takes = not answer.empty
         if found is not None:
             progress.match, progress.next = found[1], found[1] + 1
             progress.commit_sent = 0
@@ -253,11 +255,13 @@ class Owner:
         else:
             progress.flow = Flow.PROBE
             progress.version_sent = 0
+            progress.ask_at = 0.0
         return False
 
     def _matched(self, member: int, progress: Progress, match: int) -> bool:
-        if match > progress.match and progress.flow is Flow.STREAM:
-            progress.match = match
+        if progress.flow is Flow.STREAM:
+            progress.takes = True
+            progress.match = max(progress.match, match)
         self._learner_moved(member)
         return member in self.waited_for and self.advance()
 
@@ -355,15 +359,19 @@ class Owner:
     def wants_waiting(self) -> bool:
         """Whether the promise to wait for the learner should be put on disk now."""
         learner = self.learner
-        if learner is None or learner.waited or learner.state is not LearnerState.STREAMING:
-            return False
-        lag = self.tablet.log.last[1] - self.progress[learner.member].match
-        return self.phase is Phase.SERVING and lag <= LEARNER_LAG_OPERATIONS
+        return learner is not None and not learner.waited and self._is_near(learner)
+
+    def _is_near(self, learner: Learner) -> bool:
+        """Whether waiting for it would hold nobody up for long."""
+        progress = self.progress[learner.member]
+        lag = self.tablet.log.last[1] - progress.match
+        streams = learner.state is LearnerState.STREAMING and progress.flow is Flow.STREAM and progress.takes
+        return streams and self.phase is Phase.SERVING and lag <= LEARNER_LAG_OPERATIONS
 
     def wait_for_learner(self, id: str) -> None:
         """The promise is on disk: from this operation on the learner counts."""
         learner = self.learner
-        if learner is None or learner.id != id or learner.waited:
+        if learner is None or learner.id != id or learner.waited or not self._is_near(learner):
             return
         learner.waited = True
         learner.target = self.tablet.log.last[1]
