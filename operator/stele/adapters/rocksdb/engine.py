@@ -81,7 +81,8 @@ class RocksEngine:
             found.append((key, value))
             size += len(value)
             if size >= bytes_max:
-                break
+                return found
+        _check_end(self._log, found[-1][0] if found else begin, end)
         return found
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
@@ -143,6 +144,7 @@ class RocksView:
                 break
             found.append((key, walk.value()))
             walk.next()
+        _check_status(walk)
         return found
 
     def close(self) -> None:
@@ -208,8 +210,30 @@ def _scan(source: Any, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes
     for entry in source.items(from_key=begin, read_opt=_until(end)):
         found.append(entry)
         if len(found) >= limit:
-            break
+            return found
+    _check_end(source, found[-1][0] if found else begin, end)
     return found
+
+
+def _check_end(source: Any, last: bytes, end: bytes) -> None:
+    """Raise Corrupt when a walk that ended at `last` ended too early.
+
+    `items()` of rocksdict ends silently at a damaged block; an iterator that goes on from there tells.
+    """
+    walk = source.iter(_until(end))
+    walk.seek(last)
+    if walk.valid() and walk.key() == last:
+        walk.next()
+    _check_status(walk)
+    if walk.valid():
+        raise Corrupt(f"database: a walk ended at {last.hex()}, but {walk.key().hex()} follows")
+
+
+def _check_status(walk: Any) -> None:
+    try:
+        walk.status()
+    except Exception as error:
+        raise Corrupt(f"database: {error}") from error
 
 
 def _last_key(walk: Any, begin: bytes, end: bytes) -> bytes | None:
