@@ -154,6 +154,7 @@ def _parts(result: Result) -> list[Any]:
         ),
         Text(f"Loaded: {loads}"),
         _table(result),
+        Text(_errors(result.clients.get("total"))),
         Text(_verified(result)),
         Text(verdict, style="bold green" if kept else "bold red"),
     ]
@@ -198,9 +199,17 @@ def _add_rows(table: Table, cells: list[str], measure: dict[str, Any] | None) ->
 
 def _numbers(measured: dict[str, Any]) -> list[str]:
     times = [f"{measured[name]:.1f}" for name in ("p50_ms", "p99_ms", "longest_pause_ms")]
-    codes = ", ".join(f"{count} {code}" for code, count in measured["errors_by_code"].items())
-    errors = str(measured["errors"]) + (f" ({codes})" if codes else "")
-    return [f"{measured['count']:,}", errors, *times]
+    return [f"{measured['count']:,}", f"{measured['errors']:,}", *times]
+
+
+def _errors(total: dict[str, Any] | None) -> str:
+    """The errors of all phases by code."""
+    parts = [
+        f"{count:,} {kind} {code}"
+        for kind in ("reads", "writes")
+        for code, count in ((total or {}).get(kind) or {}).get("errors_by_code", {}).items()
+    ]
+    return f"Errors: {', '.join(parts) or 'none'}"
 
 
 def _verified(result: Result) -> str:
