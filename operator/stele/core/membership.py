@@ -106,10 +106,18 @@ class Contact:
             self.process, self.ended_seconds = process, now
 
     def judge(self, now: float) -> None:
-        """Decide whether its process ended, or its pod is gone, and nothing answered since."""
+        """Decide whether its process ended, or its pod is gone, and nothing answered since.
+
+        Once ended it stays so until it answers, whatever Kubernetes tells of its successor.
+        """
         told = self.ended_seconds > self.answered_seconds
         confirmed = self.failed_seconds >= self.ended_seconds or now - self.ended_seconds > CONFIRM_SECONDS
-        self.ended = told and confirmed
+        self.ended = told and (self.ended or confirmed)
+
+    @property
+    def doubtful(self) -> bool:
+        """It is said to have ended and that is not confirmed yet: ask it at once."""
+        return not self.ended and self.ended_seconds > max(self.answered_seconds, self.failed_seconds)
 
     @property
     def known_dead(self) -> bool:

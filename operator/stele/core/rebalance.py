@@ -141,12 +141,7 @@ def start(state: State, seen: Observation) -> None:
     if wishes.held or wishes.migration_paused or not wishes.migration_allowed or state.promotions:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
-    held = (
-        frozenset(state.running)
-        | frozenset(state.staged)
-        | frozenset(state.claimed)
-        | frozenset(state.fenced)
-    )
+    held = frozenset().union(state.running, state.staged, state.claimed, state.fenced, _unresolved(state))
     busy = [running.participants for running in state.running.values()]
     rows = state.table.partitions
     for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member):
@@ -158,6 +153,17 @@ def start(state: State, seen: Observation) -> None:
             id, state.running[migration.partition] = running.id, running
         if state.record is not None:
             state.records[id] = state.record
+
+
+def _unresolved(state: State) -> set[PartitionId]:
+    """Partitions of which a member still speaks of a migration that is not under way: its abort comes first."""
+    found: set[PartitionId] = set()
+    for contact in state.contacts.values():
+        for each in (*contact.report.learners, *contact.report.copies) if contact.report is not None else ():
+            running = state.running.get(each.partition)
+            if running is None or running.id != each.id:
+                found.add(each.partition)
+    return found
 
 
 def _begin_shift(state: State, migration: Migration, row: Partition, now: float) -> str:
@@ -218,17 +224,25 @@ def note_failed(state: State, running: Running, now: float) -> None:
     """A migration that was rolled back: what was planned after it is void, and the next plan waits."""
     state.running.pop(running.partition, None)
     state.queues.drop(running.partition)
-    state.failures += 1
-    wait = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(state.failures, 10))
-    state.plan_not_before_seconds = now + wait
-    state.planned_table = None
     record = state.records.pop(running.id, None)
+    _back_off(state, running, record, now)
     if running.session in state.waves:
         state.waves[running.session].drop(running.partition)
     if record is not None:
         record.failed += 1
         code = running.reason.partition(":")[0]
         record.refusals[running.partition] = Refusal(running.partition, code, running.reason)
+
+
+def _back_off(state: State, running: Running, record: Record | None, now: float) -> None:
+    """Longer with each plan that failed, but not because a member went: that is over when it is back."""
+    state.planned_table = None
+    first = record is None or not record.failed
+    if running.reason.startswith("MEMBER_") or not first:
+        return
+    state.failures += 1
+    wait = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(state.failures, 10))
+    state.plan_not_before_seconds = now + wait
 
 
 def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:

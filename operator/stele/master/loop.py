@@ -226,7 +226,7 @@ class ClusterLoop:
             what = publication(state, index)
             orders: tuple[Order, ...] = some.get(index, ())
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
-            if not (due or what.rows or what.members or orders):
+            if not (due or contact.doubtful or what.rows or what.members or orders):
                 continue
             request = request_of(
                 state,
