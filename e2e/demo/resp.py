@@ -89,6 +89,11 @@ class Connection:
                 raise ConnectionResetError("the server closed the connection")
             self._replies.feed(data)
 
+    @property
+    def closed_by_server(self) -> bool:
+        """Whether the server closed it while nothing was asked: nothing that was sent is in doubt then."""
+        return self._reader.at_eof() or self._reader.exception() is not None
+
     def close(self) -> None:
         """Close at once, without waiting for the other side."""
         self._writer.transport.abort()

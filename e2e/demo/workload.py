@@ -284,8 +284,12 @@ class Client:
     async def _connected(self, keyspace: str) -> Connection | None:
         """The connection of the keyspace, opened again until it works; None when the world stops."""
         while not self.world.stopping:
-            if keyspace in self._connections:
-                return self._connections[keyspace]
+            connection = self._connections.get(keyspace)
+            if connection is not None and not connection.closed_by_server:
+                return connection
+            if connection is not None:
+                self._connections.pop(keyspace).close()
+                self.world.reconnects["closed by the server at rest"] += 1
             try:
                 opened = await Connection.open(self.world.endpoint, keyspace, CONNECT_SECONDS_MAX)
                 self._connections[keyspace] = opened

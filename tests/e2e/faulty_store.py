@@ -23,22 +23,26 @@ class FaultyStore:
         self.refuse_and_do = 0
         self.refuse = 0
         self.cut_after_doing = 0
-        self.requests = 0
+        self.close_at_rest = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client."""
-        parser, space = hiredis.Reader(), b"default"
+        parser, space, asked = hiredis.Reader(), b"default", b""
         try:
             while data := await reader.read(READ_BYTES):
                 parser.feed(data)
                 while (words := parser.gets()) is not False:
-                    if words[0] == b"SELECT":
+                    asked = words[0]
+                    if asked == b"SELECT":
                         space = words[1]
                     reply = self.answer(space, words)
                     if reply is None:
                         return
                     writer.write(reply)
                 await writer.drain()
+                if self.close_at_rest and asked == b"GET":
+                    self.close_at_rest -= 1
+                    return
         except ConnectionError:
             pass
         finally:
@@ -46,7 +50,6 @@ class FaultyStore:
 
     def answer(self, space: bytes, words: list[bytes]) -> bytes | None:
         """The reply, None to cut the connection."""
-        self.requests += 1
         values = self.spaces[space]
         if words[0] == b"GET":
             return self._get(values, words[1])

@@ -121,3 +121,13 @@ def test_batches_are_bounded_and_keep_all() -> None:
 def test_padded_values_can_be_made_again_and_differ() -> None:
     assert len(value_of(b"a")) == VALUE_BYTES
     assert value_of(b"a") == value_of(b"a") != value_of(b"b")
+
+
+async def test_a_connection_that_the_server_closes_at_rest_is_opened_again_without_an_error(
+    tmp_path: Path,
+) -> None:
+    store = FaultyStore()
+    store.close_at_rest = 3
+    result = await run(tmp_path, store)
+    assert (result["total"]["writes"]["errors"], result["total"]["reads"]["errors"]) == (0, 0)
+    assert result["reconnects"]["closed by the server at rest"] == 3
