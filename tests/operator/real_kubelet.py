@@ -1,4 +1,4 @@
-"""A kubelet for tests that runs each member Pod's containers as processes, by the environment of its manifest.
+"""A kubelet for tests that runs the containers of member Pods as processes, as their manifest says.
 
 Pods get addresses 127.78.x.y and the ports of the manifest; a claim is a folder.
 """

@@ -21,7 +21,7 @@ VALUE_BYTES = 2_000
 
 
 class Writers:
-    """Clients that write numbered keys through whichever member answers, and remember what was acknowledged."""
+    """Clients that write through whichever member answers, and remember what was acknowledged."""
 
     def __init__(self, kubelet: RealKubelet, number: int) -> None:
         self._kubelet, self._number = kubelet, number

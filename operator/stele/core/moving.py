@@ -217,7 +217,8 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
         running.step = Step.STORE
     elif not migration.copies:
         if running.owner_changes:
-            raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
+            text = f"{migration} changes the owner inside the row: that is a promotion"
+            raise Refused(text, "ILLEGAL_STATE")
         running.step = Step.ACCEPT
     return running
 

@@ -4,9 +4,9 @@ Fence every live replica; when all answered, the one with the greatest last OpId
 accepts the row; only then may the row be stored. The term is the version that the row will have, so the
 fence and the row cannot disagree.
 
-The same makes a member of the row the owner on purpose (SHIFT_UP to index 0): every member of the row is fenced, the old
-owner too, so each holds all that was acknowledged, and `wanted` is chosen; it takes over a longer tail when it establishes
-itself (docs/protocol.md, "Establish").
+The same makes a member of the row the owner on purpose (SHIFT_UP to index 0): every member of the row is
+fenced, the old owner too, so each holds all that was acknowledged, and `wanted` is chosen; it takes over a
+longer tail when it establishes itself (docs/protocol.md, "Establish").
 """
 
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Promotion:
 
     @property
     def row(self) -> Replicas:
-        """The row that it makes: the planned one, else the chosen first and the other live ones where they are."""
+        """The row that it makes: the planned one, else the chosen first and other live ones as they are."""
         if self.wanted is not None:
             return self.wanted_row
         slots = [member if member in self.live else None for member in self.base.replicas]

@@ -47,7 +47,7 @@ class Queues:
         """Take out and yield what may start. `held` partitions have something under way; only `able` members
         take part. A queue whose head does not fit its row any more is dropped: it is planned afresh."""
         load = Counter(member for members in busy for member in members)
-        for partition in list(self.waiting):
+        for partition in self._grouped(rows):
             if partition in held:
                 continue
             queue = self.waiting[partition]
@@ -63,6 +63,17 @@ class Queues:
             if not queue:
                 del self.waiting[partition]
             yield migration
+
+    def _grouped(self, rows: tuple[Partition, ...]) -> list[PartitionId]:
+        """In the plan's order, but those with one source and destination of a copy next to each other: what
+        starts together is copied together. What makes a missing copy stays before the rest."""
+        groups: dict[tuple[bool, object, object], list[PartitionId]] = {}
+        for partition, queue in self.waiting.items():
+            head = queue[0]
+            pair = (rows[partition].owner, head.destination) if head.copies else (None, None)
+            groups.setdefault((not head.adds, *pair), []).append(partition)
+        urgent_first = sorted(groups.items(), key=lambda item: item[0][0])
+        return [partition for _, some in urgent_first for partition in some]
 
 
 def fits(migration: Migration, row: Partition) -> bool:

@@ -156,14 +156,14 @@ def start(state: State, seen: Observation) -> None:
 
 
 def _unresolved(state: State) -> set[PartitionId]:
-    """Partitions of which a member still speaks of a migration that is not under way: its abort comes first."""
-    found: set[PartitionId] = set()
+    """Partitions of which a member speaks of a migration that is not under way: its abort comes first."""
+    active = {(number, running.id) for number, running in state.running.items()}
+    spoken: set[tuple[PartitionId, str]] = set()
     for contact in state.contacts.values():
-        for each in (*contact.report.learners, *contact.report.copies) if contact.report is not None else ():
-            running = state.running.get(each.partition)
-            if running is None or running.id != each.id:
-                found.add(each.partition)
-    return found
+        if contact.report is not None:
+            spoken.update((each.partition, each.id) for each in contact.report.learners)
+            spoken.update((each.partition, each.id) for each in contact.report.copies)
+    return {number for number, _ in spoken - active}
 
 
 def _begin_shift(state: State, migration: Migration, row: Partition, now: float) -> str:

@@ -20,6 +20,7 @@ from stele.core.table import Member, Partition, stamp_of
 from stele.master.channel import Channel
 from stele.master.ports import Copier, Members, TableStore, World
 from stele.master.speech import request_of
+from stele.master.trace import Trace
 from stele.wire.table_text import Head, shard_of, shard_range
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class ClusterLoop:
         self._shared_seconds = float("-inf")
         self._made_seconds: dict[object, float] = {}
         self._epoch_above = 0
+        self._trace = Trace()
         self.state: State | None = None
 
     def wake(self) -> None:
@@ -135,6 +137,7 @@ class ClusterLoop:
         decision = decide(state, observed)
         self._check_epoch(state)
         changed = await self._commit(state, decision, now)
+        self._trace.note(state)
         self._exchange(state, observed, decision.orders, busy=decision.busy)
         self._copier.want(decision.jobs, state)
         await self._act(decision, now)

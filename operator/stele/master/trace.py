@@ -1,0 +1,29 @@
+"""What moved since the last tick, for the log at level DEBUG: one line for each step that something took."""
+
+import logging
+
+from stele.core.reign import State
+
+log = logging.getLogger(__name__)
+
+
+class Trace:
+    """Remembers the step of everything under way."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, str] = {}
+
+    def note(self, state: State) -> None:
+        """Log what differs; nothing is done unless somebody reads it."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        steps = {each.id: f"{each.migration} {each.step.value}" for each in state.running.values()}
+        for wave in state.waves.values():
+            pair = f"{wave.source} to {wave.destination}"
+            steps[wave.session] = f"{len(wave.partitions)} tablets {pair} {wave.stage.value}"
+        for id in self._steps.keys() - steps.keys():
+            log.debug("%s ended after %s", id, self._steps[id])
+        for id, step in steps.items():
+            if self._steps.get(id) != step:
+                log.debug("%s %s", id, step)
+        self._steps = steps
