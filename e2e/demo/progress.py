@@ -19,6 +19,7 @@ from e2e.demo.state import Moves
 
 PLAIN_SECONDS = 5.0
 DRAWN_PER_SECOND = 4
+BAR_COLUMNS = 40
 
 
 @dataclass
@@ -151,8 +152,10 @@ def drawing(snapshot: Snapshot) -> Group:
     parts: list[Any] = [head]
     moves = snapshot.moves
     if moves.planned:
-        parts.append(ProgressBar(total=moves.planned.total(), completed=moves.done.total(), width=60))
-        parts.append(Text(moves_text(moves)))
+        bar = ProgressBar(total=moves.planned.total(), completed=moves.done.total(), width=BAR_COLUMNS)
+        row = Table.grid(padding=(0, 1))
+        row.add_row(bar, Text(moves_text(moves)))
+        parts.append(row)
     if snapshot.clients:
         parts.append(_clients_table(snapshot.clients))
     if snapshot.waits_for:
