@@ -61,6 +61,8 @@ class FakeMember:
         self.fetches: dict[str, wire.FetchReport] = {}
         self.staged: dict[str, dict[int, list[int]]] = {}
         self.frozen: dict[int, str] = {}
+        self.dies_at = ""
+        """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
     def restart(self) -> None:
         """The process comes back on the same volume; half received copies are gone."""
@@ -127,6 +129,8 @@ class FakeMember:
         for row in request.rows:
             self._adopt(row)
         results = tuple(self._run(command) for command in request.commands)
+        if not self.alive:
+            raise Unavailable(f"{self.address} died")
         self._probe()
         return self._reply("OK", results, want=request.want_tablets)
 
@@ -163,8 +167,13 @@ class FakeMember:
         assert mine.state == "READY", f"{self.address} owns {row} without its data"
 
     def _run(self, command: wire.Command) -> Result:
-        method = getattr(self, "_" + type(command).__name__)
-        result: Result = method(command)
+        name = type(command).__name__
+        if not self.alive or self.dies_at == name:
+            self.alive = False
+            return Result("DEAD")
+        result: Result = getattr(self, "_" + name)(command)
+        if self.dies_at == f"!{name}":
+            self.alive = False
         return result
 
     def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
@@ -248,6 +257,7 @@ class FakeMember:
         if c.row.version <= self.row(number).version:
             same = c.row == self.row(number)
             return Result() if same else Result("STALE_VERSION")
+        self._check_hand_over(c)
         before = self.accepted.get(number)
         assert before is None or before.version != c.row.version or before == c.row, "two accepted rows"
         self.accepted[number] = c.row
@@ -256,8 +266,17 @@ class FakeMember:
         self.net.note_row(c.row)
         return Result()
 
+    def _check_hand_over(self, c: wire.Accept) -> None:
+        """Nobody is asked to become the owner by a migration while the present one goes on."""
+        owner = self.net.by_index(self, self.row(c.row.partition).replicas[0] or 0)
+        if c.id.startswith("m") and c.row.replicas[0] == self.index and owner is not None and owner.alive:
+            assert owner is self or owner.frozen.get(c.row.partition) == c.id, "accepted without hand-over"
+
     def _Abort(self, c: wire.Abort) -> Result:  # noqa: N802
         learner, copy = self.learners.get(c.partition), self.copies.get(c.partition)
+        accepted = self.accepted.get(c.partition)
+        if copy is not None and copy.id == c.id and accepted is not None:
+            return Result("ILLEGAL_STATE", "only a published row of a higher version ends it")
         if learner is not None and learner.id == c.id:
             del self.learners[c.partition]
         if self.frozen.get(c.partition) == c.id:

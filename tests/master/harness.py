@@ -245,6 +245,7 @@ class Harness:
 
     async def tick(self, seconds: float = 0.05) -> bool:
         """One round of the master and of its exchanges; raises Crash when the fuse ended."""
+        self.notice_deaths()
         busy = await self.loop.tick()
         for _ in range(4):
             await asyncio.sleep(0)
@@ -276,6 +277,11 @@ class Harness:
             )
             for index in self.table().members
         }
+
+    def notice_deaths(self) -> None:
+        """The kubelet tells of processes that died on their own."""
+        for index, pod in self.world.pods.items():
+            pod.ended = pod.ended or not self.world.volumes[index].alive
 
     def kill(self, index: int) -> None:
         """SIGKILL: the process is gone, Kubernetes tells of it at once."""

@@ -49,6 +49,9 @@ FORMING_SECONDS = 60.0
 STARTING_SECONDS = 60.0
 """A take-over waits so long for a member that says that it is starting."""
 
+PAUSE_HEARTBEATS = 2.0
+"""Between two decisions; after a longer pause the master does not believe that others were silent."""
+
 ORDERS_MAX = 2_000
 """Orders in one exchange; the others follow in the next."""
 
@@ -57,6 +60,7 @@ def decide(state: State, seen: Observation) -> Decision:
     """Everything to store, to send and to make now. Raises Corrupt when tables contradict each other."""
     state.happenings, state.staged = [], {}
     _look(state, seen)
+    _forgive_own_pause(state, seen)
     for answer in seen.answers:
         _listen(state, answer, seen.now)
     for contact in state.contacts.values():
@@ -122,6 +126,14 @@ def _look(state: State, seen: Observation) -> None:
         contact.look(shown.get(index), seen.now)
     for index in state.contacts.keys() - shown.keys() - state.table.members.keys():
         del state.contacts[index]
+
+
+def _forgive_own_pause(state: State, seen: Observation) -> None:
+    """When this process stood still nobody was asked: silence counts from now on only."""
+    if seen.now - state.decided_seconds > PAUSE_HEARTBEATS * seen.wishes.timing.heartbeat:
+        for contact in state.contacts.values():
+            contact.since = seen.now
+    state.decided_seconds = seen.now
 
 
 def _note_life(state: State, contact: Contact, seen: Observation) -> None:

@@ -141,7 +141,9 @@ def start(state: State, seen: Observation) -> None:
     if wishes.held or wishes.migration_paused or not wishes.migration_allowed or state.promotions:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
-    held = frozenset().union(state.running, state.staged, state.claimed, state.fenced, _unresolved(state))
+    held = frozenset().union(
+        state.running, state.staged, state.claimed, state.fenced, _unresolved(state, able)
+    )
     busy = [running.participants for running in state.running.values()]
     rows = state.table.partitions
     for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member):
@@ -155,11 +157,12 @@ def start(state: State, seen: Observation) -> None:
             state.records[id] = state.record
 
 
-def _unresolved(state: State) -> set[PartitionId]:
-    """Partitions of which a member speaks of a migration that is not under way: its abort comes first."""
+def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
+    """Partitions of which a live member speaks of a migration that is over: its abort comes first."""
     active = {(number, running.id) for number, running in state.running.items()}
     spoken: set[tuple[PartitionId, str]] = set()
-    for contact in state.contacts.values():
+    for index in able:
+        contact = state.contacts[index]
         if contact.report is not None:
             spoken.update((each.partition, each.id) for each in contact.report.learners)
             spoken.update((each.partition, each.id) for each in contact.report.copies)

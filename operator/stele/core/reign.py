@@ -151,6 +151,7 @@ class State:
     next_index: MemberIndex
     started_seconds: float
     settled: bool = False
+    decided_seconds: float = float("inf")
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
     contacts: dict[MemberIndex, Contact] = field(default_factory=dict)
     running: dict[PartitionId, Running] = field(default_factory=dict)
