@@ -119,3 +119,61 @@ async def test_fewer_replicas_are_taken_away() -> None:
     harness.rewish(replicas=2)
     await harness.settle()
     balanced(harness, 3, 2)
+
+
+async def test_members_with_data_are_not_let_into_an_empty_table() -> None:
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    await harness.loop.close()
+    harness.shared.objects.clear()
+    harness.last = ()
+    harness.start_master()
+    for _ in range(10):
+        await harness.tick()
+    assert any(each.reason == "TableMissing" for each in harness.world.events)
+    assert not harness.table().members
+
+
+async def test_a_paused_cluster_replaces_a_dead_owner_and_moves_nothing() -> None:
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    harness.rewish(members=4, held=True)
+    harness.kill(0)
+    for _ in range(40):
+        await harness.tick()
+    assert all(row.replicas and 0 not in row.members for row in harness.table().partitions)
+    assert sorted(harness.world.pods) == [0, 1, 2]
+    harness.revive(0)
+    harness.rewish(held=False)
+    await harness.settle()
+    balanced(harness, 4, 2)
+
+
+async def test_no_migration_while_the_state_forbids_it() -> None:
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    before = harness.table().partitions
+    harness.rewish(members=4, state="NoMigration")
+    await harness.settle()
+    assert len(harness.table().members) == 4
+    assert harness.table().partitions == before
+    harness.rewish(state="Frozen", members=5)
+    await harness.settle()
+    assert len(harness.table().members) == 4
+
+
+async def test_a_cancelled_plan_starts_nothing_more() -> None:
+    harness = Harness(members=3, partitions=24, parallel_per_member=1)
+    await harness.settle()
+    harness.rewish(members=4)
+    while harness.loop.state is None or not harness.loop.state.running:
+        await harness.tick()
+    assert harness.loop.state.record is not None
+    harness.world.cancelled = harness.loop.state.record.number
+    await harness.settle()
+    held = sum(3 in row.members for row in harness.table().partitions)
+    assert held < 6
+    harness.world.cancelled = 0
+    harness.rewish(members=5)
+    await harness.settle()
+    balanced(harness, 5, 2)

@@ -11,10 +11,11 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.errors import SteleError
-from stele.core.reign import State
+from stele.core.reign import Happening, State
 from stele.master import manifests
 from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
+from stele.master.events import post
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.ports import Members
 from stele.master.settings import Settings
@@ -23,7 +24,10 @@ from stele.model import TabletCluster, Unreadable
 
 log = logging.getLogger(__name__)
 
-RESTART_SECONDS = 2.0
+LOOK_SECONDS = 2.0
+"""Between two looks at which clusters there are, when nothing tells of a change."""
+
+FAILED_SECONDS = 5.0
 """After a loop failed, before it begins anew."""
 
 LIST_SECONDS = 30.0
@@ -43,6 +47,7 @@ class Supervisor:
         self._loops: dict[Key, ClusterLoop] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._uids: dict[Key, str] = {}
+        self._failures: dict[Key, str] = {}
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
         self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -76,7 +81,7 @@ class Supervisor:
             await self._match()
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), RESTART_SECONDS)
+                await asyncio.wait_for(self._woken.wait(), LOOK_SECONDS)
             if time.monotonic() - listed > LIST_SECONDS:
                 listed = time.monotonic()
                 try:
@@ -132,11 +137,27 @@ class Supervisor:
         except Deposed as error:
             if not self.failed.done():
                 self.failed.set_result(str(error))
+        except SteleError as error:
+            log.error("the loop of %s/%s failed and begins anew: %s", *key, error)
+            await self._tell_failure(key, str(error))
+            await asyncio.sleep(FAILED_SECONDS)
         except Exception:
             log.exception("the loop of %s/%s failed and begins anew", *key)
-            await asyncio.sleep(RESTART_SECONDS)
+            await asyncio.sleep(FAILED_SECONDS)
         finally:
             await loop.close()
+
+    async def _tell_failure(self, key: Key, text: str) -> None:
+        """An Event, once for each new text: such as a table that contradicts itself."""
+        stored = self.cache.get(CLUSTERS, *key)
+        cluster = None if stored is None else TabletCluster.read(stored)
+        if self._failures.get(key) == text or not isinstance(cluster, TabletCluster):
+            return
+        self._failures[key] = text
+        try:
+            await post(self._api, cluster, [Happening("MasterStopped", text, warning=True)])
+        except SteleError as error:
+            log.warning("event: %s", error)
 
     async def _stop(self, key: Key) -> None:
         log.info("leaves TabletCluster %s/%s alone", *key)
