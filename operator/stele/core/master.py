@@ -292,7 +292,7 @@ def _orders(state: State, seen: Observation) -> dict[MemberIndex, list[Order]]:
         if index in state.table.members and contact.reachable(seen.now, seen.wishes.timing)
     }
     for index in reachable:
-        if swept := sweep(state, seen.wishes, index, state.contacts[index]):
+        if swept := sweep(state, seen.wishes, index, state.contacts[index], seen.now):
             orders.setdefault(index, []).extend(swept)
     return {member: some for member, some in orders.items() if member in reachable}
 

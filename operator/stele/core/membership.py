@@ -82,6 +82,7 @@ class Contact:
     answered_seconds: float = NEVER
     failed_seconds: float = NEVER
     starting_seconds: float = NEVER
+    swept_seconds: float = NEVER
     lost_seconds: float | None = None
     report: Report | None = None
     published: tuple[Partition, ...] | None = None

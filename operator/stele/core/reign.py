@@ -142,7 +142,8 @@ class State:
     """The memory of one reign.
 
     Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version
-    that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it.
+    that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
+    `held` counts the rows that name each member.
     """
 
     epoch: int
@@ -177,8 +178,11 @@ class State:
     cancelled: bool = False
     happenings: list[Happening] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
+    held: Counter[MemberIndex] = field(default_factory=Counter)
+    tablets_checked_seconds: float = float("-inf")
 
     def __post_init__(self) -> None:
+        self.held = Counter(member for row in self.table.partitions for member in row.members)
         self.stamp = Stamp(partition.version for partition in self.table.partitions)
 
     def new_id(self, kind: str) -> str:
@@ -202,6 +206,8 @@ class State:
         """Rows that were stored. What was under way for them is finished."""
         partitions = list(self.table.partitions)
         for number, row in rows.items():
+            self.held.subtract(partitions[number].members)
+            self.held.update(row.members)
             partitions[number] = row
             self.stamp.set(number, row.version)
             if self.claimed.get(number, 0) <= row.version:

@@ -12,17 +12,27 @@ from stele.core.table import Partition, trimmed
 SILENCE_FACTOR = 2.0
 """An owner must miss a backup for so many times the usual silence before the master believes it alone."""
 
+TABLETS_SECONDS = 0.5
+"""Between two comparisons of all rows with the tablets that members report."""
+
 
 def repair(state: State, wishes: Wishes, now: float) -> None:
     """Stage the rows that can be stored at once, begin or continue promotions for the others."""
     gone = unusable(state, wishes, now)
     silent = _silent(state, wishes, now)
     lost: set[PartitionId] = set()
+    look = now - state.tablets_checked_seconds > TABLETS_SECONDS
+    if look:
+        state.tablets_checked_seconds = now
+    elif not (gone or silent or state.promotions or state.fenced or state.claimed):
+        _tell_lost(state, lost)
+        return
     for number, row in enumerate(state.table.partitions):
         if not row.replicas or number in state.staged:
             continue
         dead = row.members & (gone | silent.get(row.owner, frozenset()))
-        dead |= _without_tablet(state, number, row)
+        if look:
+            dead |= _without_tablet(state, number, row)
         if number in state.promotions:
             _watch(state, wishes, number, dead, now)
         elif dead or number in state.fenced:

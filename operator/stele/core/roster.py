@@ -18,9 +18,7 @@ Dictionary = Mapping[MemberIndex, Member]
 
 def named(state: State) -> frozenset[MemberIndex]:
     """Members that some row names, or will name when what is under way ends."""
-    found: set[MemberIndex] = set()
-    for row in state.table.partitions:
-        found.update(member for member in row.replicas if member is not None)
+    found = {member for member, rows in state.held.items() if rows}
     for row in state.staged.values():
         found.update(member for member in row.replicas if member is not None)
     for running in state.running.values():

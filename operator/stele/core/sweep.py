@@ -12,15 +12,19 @@ from stele.core.reign import State, Wishes
 HOLDS_DATA = frozenset({"READY", "COPYING"})
 
 
-def sweep(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
+TABLETS_SECONDS = 0.25
+"""Between two looks through all tablets of a member."""
+
+
+def sweep(state: State, wishes: Wishes, member: MemberIndex, contact: Contact, now: float) -> list[Order]:
     """Orders for one member; empty while its report is older than the table."""
     if contact.report is None or not state.up_to_date(contact):
         return []
-    return [
-        *_aborts(state, member, contact),
-        *_sessions(state, contact),
-        *_tablets(state, wishes, member, contact),
-    ]
+    found = [*_aborts(state, member, contact), *_sessions(state, contact)]
+    if now - contact.swept_seconds > TABLETS_SECONDS:
+        contact.swept_seconds = now
+        found += _tablets(state, wishes, member, contact)
+    return found
 
 
 def _active(state: State) -> set[str]:
