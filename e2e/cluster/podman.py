@@ -20,6 +20,7 @@ events_logger = "file"
 runtime = "runc"
 tmp_dir = "{run}/tmp"
 [containers]
+pids_limit = 0
 default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 log_driver = "k8s-file"
 [network]

@@ -271,8 +271,8 @@ def end_plan(state: State, now: float) -> None:
     """The present plan is over when nothing of it waits or runs."""
     if state.record is None or state.running or state.promotions or len(state.queues):
         return
-    phase = "Failed" if state.record.failed else "Superseded" if state.cancelled else "Done"
     done = sum(state.record.done.values())
+    phase = _last_phase(state, state.record, done)
     seconds = now - state.record.started_seconds
     state.say(
         "RebalanceFinished" if phase == "Done" else "RebalanceIncomplete",
@@ -281,6 +281,13 @@ def end_plan(state: State, now: float) -> None:
         warning=phase == "Failed",
     )
     finish_record(state, phase, now)
+
+
+def _last_phase(state: State, record: Record, done: int) -> str:
+    """What was rolled back is planned again, so a plan that got somewhere is superseded, not failed."""
+    if record.failed and not done:
+        return "Failed"
+    return "Superseded" if record.failed or state.cancelled else "Done"
 
 
 def cancel(state: State, plan_number: int) -> None:

@@ -95,7 +95,9 @@ class ClusterLoop:
         together.
         """
         try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
             if any(not channel.free for channel in self._channels.values()):
                 await asyncio.sleep(min(self._pace.gather, seconds))
         except TimeoutError:

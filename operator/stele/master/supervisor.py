@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 """Between two looks at which clusters there are, when nothing tells of a change."""
 
+STOP_SECONDS = 1.0
+"""How long a loop may take to end before it is cancelled again."""
+
 FAILED_SECONDS = 5.0
 """After a loop failed, before it begins anew."""
 
@@ -81,7 +84,8 @@ class Supervisor:
             await self._match()
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._woken.wait()
             if time.monotonic() - listed > LIST_SECONDS:
                 listed = time.monotonic()
                 try:
@@ -163,8 +167,9 @@ class Supervisor:
         log.info("leaves TabletCluster %s/%s alone", *key)
         task = self._tasks.pop(key)
         self._loops.pop(key)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=STOP_SECONDS)
 
     async def close(self) -> None:
         for key in list(self._tasks):

@@ -327,7 +327,8 @@ class _Connection(asyncio.Protocol):
     async def _until_written(self) -> None:
         """Wait for a client that asks faster than it reads; cut off one that does not read at all."""
         try:
-            await asyncio.wait_for(self._writable.wait(), self._limits.stalled_seconds_max)
+            async with asyncio.timeout(self._limits.stalled_seconds_max):
+                await self._writable.wait()
         except TimeoutError:
             log.warning(
                 "connection %s is closed: it read no reply for %s seconds",

@@ -69,7 +69,8 @@ class Election:
             started = self._monotonic()
             left = self._terms.deadline_seconds - (started - renewed)
             try:
-                holder = await asyncio.wait_for(self._attempt(), left)
+                async with asyncio.timeout(left):
+                    holder = await self._attempt()
             except TimeoutError:
                 return
             if holder == self._identity:
