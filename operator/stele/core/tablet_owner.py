@@ -53,11 +53,12 @@ class LearnerState(Enum):
 class Progress:
     """What one other member holds, as far as it said so in this term. `takes`: it can take operations now."""
 
-    __slots__ = ("ask_at", "commit_sent", "flow", "match", "next", "takes", "version_sent")
+    __slots__ = ("ask_at", "commit_sent", "flow", "lost_at", "match", "next", "takes", "version_sent")
 
     def __init__(self) -> None:
         self.flow = Flow.PROBE
         self.takes = False
+        self.lost_at = 0.0
         self.match = 0
         self.next = 0
         self.commit_sent = 0
@@ -191,11 +192,16 @@ class Owner:
             self._settle(member, answer)
 
     def _refused(self, member: int, promised: int) -> None:
-        """A member of the row listens to somebody else: this owner is one no more."""
-        if member not in self.members:
-            return
-        self.tablet.promised = max(self.tablet.promised, promised)
-        self.phase = Phase.DEPOSED
+        """A higher term was promised there, for a row that came to be, or did not.
+
+        With a row of at least that version this member is the one: it establishes itself anew, in that term.
+        Else it is owner no more, unless the refusal is that of a learner, which has no say.
+        """
+        if self.term < promised <= self.tablet.row.version:
+            self.begin()
+        elif member in self.members:
+            self.tablet.promised = max(self.tablet.promised, promised)
+            self.phase = Phase.DEPOSED
 
     def next_step(self) -> Fetch | None:
         """In ASKING or ADOPTING, when all answered: what to fetch. None: wait, or `ready_to_commit`."""

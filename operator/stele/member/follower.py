@@ -1,7 +1,5 @@
 """What other members ask of this one: operations of their tablets, where its logs end, leases."""
 
-import asyncio
-import logging
 from typing import Protocol
 
 from stele.core.errors import Corrupt
@@ -10,10 +8,8 @@ from stele.core.tablet import Code
 from stele.member import limits
 from stele.member.links import Inbound
 from stele.member.replica import Replica
-from stele.member.replication import Replication, fail_as_corrupt
+from stele.member.replication import Loop, Replication
 from stele.wire import peer
-
-log = logging.getLogger("stele.follower")
 
 
 class FollowerHooks(Protocol):
@@ -29,11 +25,11 @@ class FollowerHooks(Protocol):
 class Follower:
     """Answers on the connection that asked, in order, once what was taken counts as held."""
 
-    def __init__(self, replication: Replication, hooks: FollowerHooks) -> None:
+    def __init__(self, replication: Replication, hooks: FollowerHooks, loop: Loop) -> None:
         self._replication = replication
         self._tablets = replication.tablets
         self._hooks = hooks
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     def on_message(self, sender: Inbound, message: peer.Message) -> None:
         if isinstance(message, peer.Append):
@@ -89,7 +85,7 @@ class Follower:
         try:
             code = self._replication.take(replica, (item.prev_term, item.prev_index), item.records)
         except Corrupt as error:
-            fail_as_corrupt(replica, error, log.error)
+            self._tablets.break_off(replica, error)
             return Code.NO_TABLET
         if code is Code.OK:
             match = item.prev_index + len(item.records)

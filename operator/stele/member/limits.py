@@ -52,6 +52,9 @@ NO_SPACE_BYTES = 64 * 1024 * 1024
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 SCAN_KEYS_MAX = 10_000
+LOST_SECONDS_MAX = 10.0
+"""A member that is connected and takes no operations of a tablet for so long is reported as silent too."""
+
 SILENT_MS_MIN = 500
 """A member that did not answer for this long, and for two heartbeats, is reported."""
 STOP_SECONDS_MAX = 10.0

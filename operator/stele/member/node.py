@@ -65,11 +65,13 @@ class Node:
         self.syncer = Syncer(
             engine, settings.fsync, self._sync_thread, lambda error: failed(f"log not synced: {error}")
         )
-        self.replication = Replication(self.tablets, self.syncer, (self.granted, self.held), self)
-        self.follower = Follower(self.replication, self)
+        leases = (self.granted, self.held)
+        self.replication = Replication(self.tablets, self.syncer, leases, self, self.loop)
+        self.follower = Follower(self.replication, self, self.loop)
         self.serving_requests = Serving(self.replication, self.held, self.loop.time)
         self.store = Store(self, self.serving_requests)
         self.tablets.on_cut = self.serving_requests.cut
+        self.tablets.on_broken = self.take_role
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushed_at = self.loop.time()
         self._flushing = False
@@ -399,21 +401,9 @@ class Node:
             for partition, (replica, record_log, index) in ends.items():
                 if replica.tablet.log is record_log:
                     replica.flushed = index
-                    self.tablets.trim(replica, self._trim_limit(partition, replica))
+                    self.tablets.trim(replica, min(self.pins(partition), replica.trim_limit))
         finally:
             self._flushing = False
-
-    def _trim_limit(self, partition: int, replica: Replica) -> int:
-        """The last operation that no member, learner or session needs."""
-        limit = self.pins(partition)
-        owner = replica.owner
-        if owner is not None:
-            limit = min([limit, *(owner.progress[m].match for m in owner.members if m in owner.progress)])
-            if owner.learner is not None:
-                limit = min(limit, owner.learner.pin)
-            if not owner.appending:
-                return 0
-        return limit
 
     async def stop(self) -> None:
         """Write down what is in memory; acknowledged writes are safe without it."""

@@ -105,6 +105,17 @@ class Replica:
             self.prefixes[keyspace] = found
         return found
 
+    @property
+    def trim_limit(self) -> int:
+        """The last operation that no member of the row and no learner needs."""
+        owner, limit = self.owner, self.tablet.log.applied[1]
+        if owner is None:
+            return limit
+        if not owner.appending:
+            return 0
+        limit = min([limit, *(owner.progress[m].match for m in owner.members)])
+        return limit if owner.learner is None else min(limit, owner.learner.pin)
+
     def start_owning(self) -> Owner:
         """The row names this member as owner: establish, with what was promised to learners before."""
         waited, frozen = self.meta.waited, self.meta.frozen

@@ -4,13 +4,11 @@ One turn (`_pump`) handles everything that came since the last: one write of the
 one message per member for all partitions. Persist before you send: nothing leaves before the write.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from stele.core.errors import Corrupt
 from stele.core.log import OpId
 from stele.core.tablet import Code
 from stele.core.tablet_owner import Answer, Fetch, Flow, Owner, Phase, Progress
@@ -18,7 +16,6 @@ from stele.core.votes import Granted, Held
 from stele.member import limits
 from stele.member.links import Inbound, Link
 from stele.member.replica import Replica
-from stele.member.syncer import Syncer
 from stele.member.tablets import Tablets
 from stele.wire import peer
 from stele.wire.volume_log import check_record, noop_record, term_of
@@ -44,23 +41,45 @@ class Hooks(Protocol):
     def leases_changed(self) -> None: ...
 
 
+class HeldLater(Protocol):
+    """Tells when what was written counts as held by this member."""
+
+    def after_write(self, then: Callable[[], None]) -> None: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Loop(Protocol):
+    """What is needed of an event loop; a simulation brings its own."""
+
+    def time(self) -> float: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+
 class Replication:
     """See the module. `links` are the sessions to other members, by index."""
 
-    def __init__(self, tablets: Tablets, syncer: Syncer, leases: tuple[Granted, Held], hooks: Hooks) -> None:
+    def __init__(
+        self, tablets: Tablets, syncer: HeldLater, leases: tuple[Granted, Held], hooks: Hooks, loop: Loop
+    ) -> None:
         self.tablets = tablets
         self.syncer = syncer
         self.granted, self.held = leases
         self.hooks = hooks
         self.links: dict[int, Link] = {}
         self.unsettled: dict[int, Replica] = {}
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._dirty: dict[int, Replica] = {}
         self._replies: list[tuple[Inbound, peer.Message]] = []
         self._to_apply: dict[int, Replica] = {}
         self._uncommitted: dict[int, Replica] = {}
         self._scheduled = False
-        self._commit_timer: asyncio.TimerHandle | None = None
+        self._commit_timer: Timer | None = None
 
     # -- gathering
 
@@ -275,6 +294,8 @@ class Replication:
             if code is Code.OK and item.term == owner.term:
                 self.held.followed(link.member, item.partition, item.term)
             self.step(replica)
+            if not owner.settled:
+                self.unsettled[replica.partition] = replica
             self.to_apply(replica)
             self.mark(replica)
             if owner.wants_waiting:
@@ -297,6 +318,7 @@ class Replication:
                 self.unsettled.pop(replica.partition, None)
                 continue
             self._ask(replica, owner, now, asks)
+            self._note_lost(owner, now)
             self.step(replica)
         for member, items in asks.items():
             link = self.links[member]
@@ -317,6 +339,14 @@ class Replication:
                 row=(row.version, row.replicas),
             )
             asks.setdefault(member, []).append(item)
+
+    @staticmethod
+    def _note_lost(owner: Owner, now: float) -> None:
+        """Since when a member of the row cannot be fed."""
+        for member in owner.members:
+            progress = owner.progress.get(member)
+            if progress is not None and (progress.flow is Flow.STREAM or not progress.lost_at):
+                progress.lost_at = 0.0 if progress.flow is Flow.STREAM else now
 
     def step(self, replica: Replica) -> None:
         """Go on establishing as far as what is known allows."""
@@ -400,10 +430,3 @@ class Replication:
         now = self._loop.time()
         for link in self.links.values():
             link.send(peer.Heartbeat(now))
-
-
-def fail_as_corrupt(replica: Replica, error: Corrupt, tell: Callable[[str], None]) -> None:
-    """The tablet contradicts its owner: offline, so that it is copied anew."""
-    if not replica.broken:
-        replica.broken = str(error)
-        tell(f"partition {replica.partition} goes offline: {error}")

@@ -93,6 +93,7 @@ def silent_peers(node: Node) -> list[m.SilentPeer]:
         if replica.owner is not None:
             needed.update(replica.owner.waited_for)
     found = []
+    lost = _lost_since(node)
     least = max(limits.SILENT_MS_MIN, 2 * node.settings.heartbeat_ms)
     now = node.loop.time()
     for member in sorted(needed):
@@ -101,6 +102,20 @@ def silent_peers(node: Node) -> list[m.SilentPeer]:
         silent_ms = int((now - heard_at) * 1000)
         if silent_ms >= least:
             found.append(m.SilentPeer(member, silent_ms))
+        elif (lost_at := lost.get(member)) is not None and now - lost_at > limits.LOST_SECONDS_MAX:
+            found.append(m.SilentPeer(member, int((now - lost_at) * 1000)))
+    return found
+
+
+def _lost_since(node: Node) -> dict[int, float]:
+    """Since when a connected member takes no operations of some tablet: its own is broken or gone."""
+    found: dict[int, float] = {}
+    for replica in node.replication.unsettled.values():
+        owner = replica.owner
+        for member in () if owner is None or not owner.appending else owner.members:
+            lost_at = owner.progress[member].lost_at if owner is not None else 0.0
+            if lost_at:
+                found[member] = min(lost_at, found.get(member, lost_at))
     return found
 
 

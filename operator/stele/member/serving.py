@@ -41,7 +41,8 @@ class Serving:
 
     def __init__(self, replication: Replication, held: Held, now: Callable[[], float]) -> None:
         self._replication = replication
-        self._engine = replication.tablets.engine
+        self.tablets = replication.tablets
+        self._engine = self.tablets.engine
         self._held = held
         self._now = now
         self.refusal: Failure | None = None

@@ -172,7 +172,11 @@ class Store:
         owner = None if replica is None else replica.owner
         if replica is None or owner is None or not owner.serving or not self._serving.has_room:
             return False
-        self._serving.run(replica, request)
+        try:
+            self._serving.run(replica, request)
+        except Corrupt as error:
+            request.failed(error)
+            self._serving.tablets.break_off(replica, error)
         return True
 
     # -- forwarding

@@ -40,7 +40,15 @@ class Tablets:
         self.applied_bytes = 0
         self._puts: list[tuple[bytes, bytes]] = []
         self._puts_bytes = 0
+        self.on_broken: Callable[[Replica], None] = lambda replica: None
         self.on_cut: Callable[[Replica, int], None] = lambda replica, index: None
+
+    def break_off(self, replica: Replica, error: Corrupt) -> None:
+        """What the tablet holds contradicts itself or its owner: offline, until it is copied anew."""
+        if not replica.broken:
+            replica.broken = str(error)
+            log.error("partition %d goes offline: %s", replica.partition, error)
+            self.on_broken(replica)
 
     # -- loading
 
@@ -183,7 +191,13 @@ class Tablets:
             if size >= limits.ENGINE_WRITE_BYTES_MAX:
                 complete = False
                 break
-            size, index = self._collect(replica, changes, size)
+            begin = len(changes)
+            try:
+                size, index = self._collect(replica, changes, size)
+            except Corrupt as error:
+                del changes[begin:]
+                self.break_off(replica, error)
+                continue
             touched.append((replica, index))
             complete = complete and index == replica.tablet.log.committed
         self.engine.write_data(changes)

@@ -34,11 +34,10 @@ class RocksEngine:
         self._volatile = volatile
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._data.get(key)
-        return value
+        return _get(self._data, key)
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(self._data, begin, end, limit)
+        return _scan(self._data.iter(_until(end)), begin, end, limit)
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
         return _last_key(self._data.iter(), begin, end)
@@ -75,20 +74,21 @@ class RocksEngine:
         return value
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        found: list[tuple[bytes, bytes]] = []
-        size = 0
-        for key, value in self._log.items(from_key=begin, read_opt=_until(end)):
-            found.append((key, value))
+        walk, found, size = self._log.iter(_until(end)), list[tuple[bytes, bytes]](), 0
+        walk.seek(begin)
+        while size < bytes_max and walk.valid():
+            value = walk.value()
+            found.append((walk.key(), value))
             size += len(value)
-            if size >= bytes_max:
-                return found
-        _check_end(self._log, found[-1][0] if found else begin, end)
+            walk.next()
+        _check(walk)
         return found
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         walk = self._log.iter()
         walk.seek(begin)
         if not walk.valid() or walk.key() >= end:
+            _check(walk)
             return None
         first: bytes = walk.key()
         last = _last_key(walk, begin, end)
@@ -129,23 +129,11 @@ class RocksView:
         self._walk = walk
 
     def get(self, key: bytes) -> bytes | None:
-        self._walk.seek(key)
-        if not self._walk.valid() or self._walk.key() != key:
-            return None
-        value: bytes = self._walk.value()
-        return value
+        found = _scan(self._walk, key, key + b"\0", 1)
+        return found[0][1] if found else None
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        walk, found = self._walk, list[tuple[bytes, bytes]]()
-        walk.seek(begin)
-        while len(found) < limit and walk.valid():
-            key = walk.key()
-            if key >= end:
-                break
-            found.append((key, walk.value()))
-            walk.next()
-        _check_status(walk)
-        return found
+        return _scan(self._walk, begin, end, limit)
 
     def close(self) -> None:
         self._walk = None
@@ -160,11 +148,10 @@ class CheckpointReader:
         self._data: Any = self._db.get_column_family(DATA)
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._data.get(key)
-        return value
+        return _get(self._data, key)
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(self._data, begin, end, limit)
+        return _scan(self._data.iter(_until(end)), begin, end, limit)
 
     def close(self) -> None:
         self._data.close()
@@ -203,36 +190,34 @@ def _until(end: bytes) -> ReadOptions:
     return options
 
 
-def _scan(source: Any, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+def _get(family: Any, key: bytes) -> bytes | None:
+    try:
+        value: bytes | None = family.get(key)
+    except Exception as error:  # rocksdict raises bare Exception
+        raise Corrupt(f"database: {error}") from error
+    return value
+
+
+def _scan(walk: Any, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
-    if limit <= 0:
-        return found
-    for entry in source.items(from_key=begin, read_opt=_until(end)):
-        found.append(entry)
-        if len(found) >= limit:
+    walk.seek(begin)
+    while len(found) < limit and walk.valid():
+        key = walk.key()
+        if key >= end:
             return found
-    _check_end(source, found[-1][0] if found else begin, end)
+        found.append((key, walk.value()))
+        walk.next()
+    _check(walk)
     return found
 
 
-def _check_end(source: Any, last: bytes, end: bytes) -> None:
-    """Raise Corrupt when a walk that ended at `last` ended too early.
-
-    `items()` of rocksdict ends silently at a damaged block; an iterator that goes on from there tells.
-    """
-    walk = source.iter(_until(end))
-    walk.seek(last)
-    if walk.valid() and walk.key() == last:
-        walk.next()
-    _check_status(walk)
+def _check(walk: Any) -> None:
+    """An iterator ends at a damaged block as it ends at the last entry; only its status tells."""
     if walk.valid():
-        raise Corrupt(f"database: a walk ended at {last.hex()}, but {walk.key().hex()} follows")
-
-
-def _check_status(walk: Any) -> None:
+        return
     try:
         walk.status()
-    except Exception as error:
+    except Exception as error:  # rocksdict raises bare Exception
         raise Corrupt(f"database: {error}") from error
 
 
@@ -241,6 +226,7 @@ def _last_key(walk: Any, begin: bytes, end: bytes) -> bytes | None:
     if walk.valid() and walk.key() == end:
         walk.prev()
     if not walk.valid():
+        _check(walk)
         return None
     key: bytes = walk.key()
     return key if key >= begin else None
