@@ -49,7 +49,7 @@ class Log:
         log.last = (log._terms[-1], last)
         log.bytes = size
         log._segments = [[last, size]]
-        if log.term_at(applied[1]) not in (applied[0], None) and applied[1] >= first:
+        if applied[1] >= first and log._terms[bisect_right(log._starts, applied[1]) - 1] != applied[0]:
             raise Corrupt(f"operation {applied} is applied, but the log has another term there")
         return log
 

@@ -1,0 +1,98 @@
+"""Garbage on the ports of a member: the connection is closed with an error, and nothing else happens."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import Client, cluster, eventually
+
+from stele.core.errors import BadInput
+from stele.member.settings import read_settings
+from stele.wire import peer
+from stele.wire.frames import encode_frame
+
+
+async def closed_after(host: str, port: int, data: bytes) -> bytes:
+    """What the member says before it closes the connection."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(data)
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+async def test_garbage_on_the_port_of_members(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as made:
+        client, member = Client(made), made.members[0]
+        assert await client.set(0, b"k", b"v")
+        good = peer.Hello(1, "x", 0, "u", member.uuid)
+        for data in (
+            os.urandom(200),
+            b"GET / HTTP/1.1\r\n\r\n",
+            encode_frame(b"\xc1"),
+            encode_frame(b"\x92\xa2hi\x01"),
+            encode_frame(peer.encode_message(peer.Heartbeat(1.0))),
+            b"\x00\x00\x00\x04\x00\x00\x00\x00abcd",
+        ):
+            await closed_after(member.host, member.ports[1], data)
+        answer = await closed_after(member.host, member.ports[1], encode_frame(peer.encode_message(good)))
+        assert b"WRONG_CLUSTER" in answer
+        assert await client.call(0, b"GET", b"k") == b"v"
+        assert "Traceback" not in member.log()
+        await eventually(lambda: made.exchange(0, rows=()), lambda reply: not reply.unserved)
+
+
+async def test_wrong_requests_of_the_admin_port(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member = made.members[0]
+        url = f"http://{member.host}:{member.ports[2]}"
+        for path, status in (
+            ("/v1/digest?partition=x", 400),
+            ("/v1/digest?partition=-1", 400),
+            ("/v1/digest?partition=99", 404),
+            ("/nothing", 404),
+        ):
+            async with made.http.get(url + path) as response:
+                assert response.status == status, path
+        await closed_after(member.host, member.ports[2], b"\x00\xff garbage\r\n\r\n")
+        assert "Traceback" not in member.log()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"STELE_DATA_DIR": ""}, "STELE_DATA_DIR is not set"),
+        (
+            {"STELE_PEER_PORT": "70000"},
+            "STELE_PEER_PORT is '70000'; it must be a whole number from 1 to 65535",
+        ),
+        ({"STELE_FSYNC": "always"}, "STELE_FSYNC is 'always'; it must be one of Always, Interval, Never"),
+        ({"STELE_LEASE_MS": "100"}, "STELE_LEASE_MS is 100; it must be at least twice STELE_HEARTBEAT_MS"),
+        ({"STELE_HEARTBEAT_MS": "-5"}, "STELE_HEARTBEAT_MS is '-5'"),
+    ],
+)
+def test_wrong_settings_are_named(changes: dict[str, str], text: str) -> None:
+    base = {"STELE_DATA_DIR": "/x", "STELE_CLUSTER_UID": "u", "STELE_MEMBER_NAME": "m"}
+    with pytest.raises(BadInput) as raised:
+        read_settings({**base, **changes})
+    assert text in str(raised.value)
+
+
+def test_the_process_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
+    for env, code, text in (
+        ({}, 2, "STELE_DATA_DIR is not set"),
+        (
+            {"STELE_DATA_DIR": "/proc/x", "STELE_CLUSTER_UID": "u", "STELE_MEMBER_NAME": "m"},
+            1,
+            "STELE_DATA_DIR /proc/x cannot be used",
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "stele.member"], env=env, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+        assert "Traceback" not in done.stderr + done.stdout
