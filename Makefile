@@ -47,7 +47,7 @@ cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up
 
 images: setup ## Build the three images and load them into the cluster
-	@$(PY) -m e2e.cluster images
+	@$(PY) -m e2e.cluster images --load
 
 crds: setup ## Write crds/ from the models
 	@$(PY) -m stele.model.crd crds

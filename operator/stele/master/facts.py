@@ -52,6 +52,7 @@ class View:
     wishes: Wishes
     now: float
     clock: datetime
+    foreign_claims: tuple[str, ...] = ()
 
     @property
     def formed(self) -> bool:
@@ -135,7 +136,7 @@ Condition = tuple[ConditionType, bool, Reason, str]
 
 def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
     return [
-        _ready(problems(cluster), view),
+        _ready([*_foreign(view), *problems(cluster)], view),
         _available(view),
         _progressing(view),
         _degraded(view),
@@ -176,6 +177,17 @@ def _lost(view: View) -> Condition:
     if lost:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
     return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
+
+
+def _foreign(view: View) -> list[Problem]:
+    if not view.foreign_claims:
+        return []
+    names = " ".join(view.foreign_claims)
+    text = (
+        f"the volume claims {names} hold the data of an earlier cluster; "
+        f"delete them when nobody needs it (kubectl delete pvc {names}), or choose another name"
+    )
+    return [Problem(Reason.FOREIGN_VOLUME, text)]
 
 
 def _ready(wrong: list[Problem], view: View) -> Condition:

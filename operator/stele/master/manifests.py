@@ -16,6 +16,7 @@ USER = 10001
 RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT, COPIER_PORT = 6379, 7000, 7001, 7002, 7010
 
 CLUSTER_LABEL = "stele.dev/cluster"
+CLUSTER_UID_LABEL = "stele.dev/cluster-uid"
 MEMBER_LABEL = "stele.dev/member"
 COMPONENT_LABEL = "stele.dev/component"
 
@@ -94,7 +95,14 @@ def claim(cluster: TabletCluster, index: int) -> Object:
         spec["storageClassName"] = storage.storage_class_name
     name = cluster.metadata.name
     member = name_of(name, index)
-    return _object("v1", "PersistentVolumeClaim", member, labels(name, "member", member), None, spec=spec)
+    marks = labels(name, "member", member) | {CLUSTER_UID_LABEL: cluster.metadata.uid}
+    return _object("v1", "PersistentVolumeClaim", member, marks, None, spec=spec)
+
+
+def is_foreign(claim: Object, cluster: TabletCluster) -> bool:
+    """Whether a claim holds the data of another cluster, such as an earlier one of the same name."""
+    uid = (claim["metadata"].get("labels") or {}).get(CLUSTER_UID_LABEL, cluster.metadata.uid)
+    return bool(uid != cluster.metadata.uid)
 
 
 def headless_service(cluster: TabletCluster) -> Object:

@@ -112,6 +112,15 @@ class KubernetesWorld:
         listed = self._cache.labelled(MEMBERS, self.namespace, manifests.CLUSTER_LABEL, self.name)
         return [each for each in listed if _owned_by(each, self.cluster_uid)]
 
+    def _foreign_claims(self) -> tuple[str, ...]:
+        """Claims that hold the data of another cluster under a member's name: never used, never deleted."""
+        cluster = self.cluster()
+        names = (each["metadata"]["name"] for each in self._members())
+        claims = (self._cache.get(CLAIMS, self.namespace, name) for name in names)
+        return tuple(
+            each["metadata"]["name"] for each in claims if each and manifests.is_foreign(each, cluster)
+        )
+
     def cancelled_plan(self, state: State) -> int:
         if state.record is None:
             return 0
@@ -124,8 +133,11 @@ class KubernetesWorld:
         member = self._cache.get(MEMBERS, self.namespace, name)
         if member is None:
             member = await self._make(MEMBERS, manifests.member_object(cluster, index))
-        if self._cache.get(CLAIMS, self.namespace, name) is None:
+        claim = self._cache.get(CLAIMS, self.namespace, name)
+        if claim is None:
             await self._make(CLAIMS, manifests.claim(cluster, index))
+        elif manifests.is_foreign(claim, cluster):
+            return
         pod = self._cache.get(PODS, self.namespace, name)
         if pod is not None:
             if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
@@ -220,7 +232,7 @@ class KubernetesWorld:
         """Status of the cluster, of its members and of its plans, where it changed."""
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
-        view = facts.View(state, wishes, now, clock)
+        view = facts.View(state, wishes, now, clock, self._foreign_claims())
         wanted = facts.cluster_status(cluster, view, plan_name(self.name, state))
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     UNDER_REPLICATED = "UnderReplicated"
     ALL_REPLICAS_LOST = "AllReplicasLost"
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
+    FOREIGN_VOLUME = "ForeignVolume"
     REQUESTS_EXCEED_LIMITS = "RequestsExceedLimits"
     INVALID_RESOURCE = "InvalidResource"
     CLUSTER_NOT_FOUND = "ClusterNotFound"
