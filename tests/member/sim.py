@@ -341,7 +341,7 @@ class SimMember:
             self.replication.to_apply(replica)
         elif replica.owner is not None:
             replica.owner = None
-            for request in self.serving_requests.give_up(replica):
+            for request in self.serving_requests.give_up(replica, follows=replica.tablet.named):
                 self.serving_requests.uncertain(request)
 
     # -- commands of the master

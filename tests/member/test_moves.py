@@ -272,3 +272,24 @@ async def test_a_deleted_tablet_keeps_its_last_operation_and_loses_its_data_late
         assert (again.state, again.last) == ("DELETED", report.last)
         await made.served()
         assert await Client(made).call(0, b"GET", key) == b"value"
+
+
+async def test_a_backup_becomes_owner_on_purpose_without_an_error(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        load = Load(made, [0, 1, 2])
+        await asyncio.sleep(0.3)
+        for partition in range(0, 16, 3):
+            old, new = made.rows[partition].replicas
+            assert old is not None
+            assert new is not None
+            term = made.version(partition) + 2
+            for index in (old, new):
+                assert (await made.command(index, m.Fence(partition, term, True))).code == "OK"
+            row = m.Row(partition, term, (new, old))
+            assert (await made.command(new, m.Accept(made.id(), row))).code == "OK"
+            made.rows[partition] = row
+            await made.publish()
+        assert await load.stop() == []
+        for member in range(3):
+            await load.check(member)
+        await made.same_everywhere()

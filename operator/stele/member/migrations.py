@@ -210,6 +210,7 @@ class Migrations:
         last = replica.last
         if replica.owner is not None:
             node.step_down(replica)
+        node.serving_requests.cut(replica, 0)
         gone = quarantine(block, time.time() + keep_seconds)
         await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
         replica.records.clear()

@@ -237,7 +237,8 @@ class Node:
     def step_down(self, replica: Replica) -> None:
         """Serve the tablet no more. What was logged and not committed may or may not survive."""
         replica.owner = None
-        self.store.send_again(self.serving_requests.give_up(replica))
+        follows = replica.ready and replica.tablet.named
+        self.store.send_again(self.serving_requests.give_up(replica, follows=follows))
 
     # -- hooks of replication
 
@@ -317,6 +318,7 @@ class Node:
         self, replica: Replica, applied: tuple[int, int], keyspaces: dict[bytes, tuple[int, int]]
     ) -> None:
         """The tablet begins anew, at what a copy brought; promises and row stay."""
+        self.serving_requests.cut(replica, 0)
         replica.tablet.log = Log(applied)
         replica.tablet.promised = max(replica.tablet.promised, applied[0])
         replica.keyspaces = keyspaces

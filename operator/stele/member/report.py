@@ -23,7 +23,7 @@ def reply(node: Node, commands: "Commands", code: str, detail: str) -> m.Exchang
         epoch=node.table.epoch,
         stamp=node.table.stamp,
         member_list_version=node.table.member_list_version,
-        tablets=tuple(tablet_report(r) for r in node.replicas.values() if r.block is not None),
+        tablets=tuple(tablet_report(r) for r in node.replicas.values() if r.block and not r.broken),
         accepted=_accepted(node),
         learners=tuple(_learners(node)),
         copies=tuple(commands.migrations.copy_reports()),

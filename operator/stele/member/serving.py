@@ -141,7 +141,8 @@ class Serving:
             self._answer(replica, request)
 
     def _answer(self, replica: Replica, request: Request) -> None:
-        if request.reads and not self._may_read(replica):
+        # A committed write proves that this member was the owner after the request came: it needs no lease.
+        if request.reads and not request.wrote and not self._may_read(replica):
             replica.starved.append(request)
             self.starved[replica.partition] = replica
             return
@@ -174,19 +175,25 @@ class Serving:
 
     # -- giving up
 
-    def give_up(self, replica: Replica) -> list[Request]:
-        """This member serves the tablet no more. Returns the requests that may be sent elsewhere."""
-        again: list[Request] = []
-        for request in (*replica.waiters, *replica.starved):
-            self._release(request)
-            if request.wrote:
-                self.uncertain(request)
-            else:
-                reset(request)
-                again.append(request)
+    def give_up(self, replica: Replica, *, follows: bool) -> list[Request]:
+        """This member serves the tablet no more. Returns the requests that may be sent elsewhere.
+
+        What was logged is answered all the same when this member `follows` the new owner and that commits it.
+        """
+        waiting = (*replica.waiters, *replica.starved)
         replica.waiters.clear()
         replica.starved.clear()
         replica.pending.clear()
+        again: list[Request] = []
+        for request in waiting:
+            if not request.wrote:
+                reset(request)
+                again.append(request)
+            elif follows:
+                replica.waiters.append(request)
+            else:
+                self._release(request)
+                self.uncertain(request)
         return again
 
     def cut(self, replica: Replica, index: int) -> None:

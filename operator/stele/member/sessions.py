@@ -264,4 +264,6 @@ def _age_seconds(path: Path) -> float:
 
 
 def _remove(path: Path) -> None:
+    """The description first: without it there is no session."""
+    (path / "session.json").unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
