@@ -19,7 +19,7 @@ setup: .venv/.stamp ## Make .venv with all that people and tests need
 	@test -x $(PY) || python3 -m venv .venv
 	@echo "setup: installing into .venv (about a minute)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member]'
 	@touch $@
 
 lint: setup ## Types, style and import contracts
