@@ -49,8 +49,8 @@ cluster: setup ## The test cluster alone
 images: setup ## Build the three images and load them into the cluster
 	@$(PY) -m e2e.cluster images --load
 
-crds: setup ## Write crds/ from the models
-	@$(PY) -m stele.model.crd crds
+crds: setup ## Write crds/ and the chart's copy from the models
+	@$(PY) -m stele.model.crd crds charts/stele/files/crds
 
 clean: ## Remove .venv and caches of the tools in this checkout
 	rm -rf .venv .mypy_cache .ruff_cache .hypothesis .import_linter_cache
