@@ -6,7 +6,7 @@ DATA ?=
 DEMO ?=
 PYTEST_ARGS ?=
 
-.PHONY: help setup test test-fast lint demo demo-down cluster images crds clean
+.PHONY: help setup test test-fast lint demo check-demo demo-down cluster images crds clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ setup: .venv/.stamp ## Make .venv with all that people and tests need
 .venv/.stamp: pyproject.toml
 	@command -v python3 >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, this is $$(python3 --version)"; exit 2; }
-	@test -x $(PY) || python3 -m venv .venv
+	@test -x $(PY) && $(PY) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; python3 -m venv .venv || { rm -rf .venv; echo "python3 cannot make a virtual environment: apt-get install python3-venv"; exit 2; }; }
 	@echo "setup: installing into .venv (about a minute)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member]'
@@ -37,8 +37,11 @@ test: setup lint ## Every test: unit, golden, property, contract, real control p
 	$(PY) -m e2e.cluster up
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
 
-demo: setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
+demo: check-demo setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
 	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)
+
+check-demo:
+	@case "$(DEMO)" in ""|json) ;; *) echo "DEMO is '$(DEMO)', expected json or nothing: make demo DEMO=json"; exit 2 ;; esac
 
 demo-down: setup ## Remove all that the demo made, the cluster too
 	@$(PY) -m e2e.cluster down
