@@ -1,6 +1,9 @@
 """What a Spark application is started with, and the copier's settings."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +79,36 @@ def test_local_mode_needs_no_pod():
 def test_wrong_settings_are_named(change, text):
     with pytest.raises(BadInput, match=text.replace("[", r"\[")):
         read_settings(POD | change)
+
+
+def _copier(*arguments):
+    command = [sys.executable, "-m", "stele.copyjob", *arguments]
+    return subprocess.run(command, env={}, capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_variable_that_the_copier_reads():
+    asked = set()
+
+    class Asked(dict):
+        def get(self, name, default=None):
+            asked.add(name)
+            return super().get(name, default)
+
+    read_settings(Asked(POD))
+    done = _copier("--help")
+    assert done.returncode == 0
+    assert set(re.findall(r"\b(?:STELE|POD)_[A-Z_]+", done.stdout)) == asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--nonsense"], "stele-copier: error: unrecognized arguments: --nonsense"),
+        (["nonsense"], "stele-copier: error: unrecognized arguments: nonsense"),
+        ([], "stele-copier: STELE_SPARK_IMAGE is not set"),
+    ],
+)
+def test_the_copier_refuses_what_it_does_not_know(arguments, text):
+    done = _copier(*arguments)
+    assert (done.returncode, text in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr

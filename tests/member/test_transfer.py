@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -405,6 +406,23 @@ async def test_the_program_starts_and_ends_on_sigterm(volume):
 def test_wrong_settings_are_named(environment, text):
     with pytest.raises(BadInput, match=text):
         read_settings(environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "texts"),
+    [
+        (["--help"], 0, ["STELE_DATA_DIR", "STELE_BIND", "(0.0.0.0)", "STELE_TRANSFER_PORT", "(7002)"]),
+        (["--nonsense"], 2, ["stele-transfer: error", "--nonsense"]),
+        (["nonsense"], 2, ["stele-transfer: error", "nonsense"]),
+        ([], 2, ["stele-transfer: STELE_DATA_DIR is ''"]),
+    ],
+)
+def test_the_program_tells_its_settings_and_takes_no_arguments(arguments, code, texts):
+    command = [sys.executable, "-m", "stele.member.transfer_main", *arguments]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
+    told = done.stderr if code else done.stdout
+    assert (done.returncode, [text for text in texts if text not in told]) == (code, []), told
+    assert "Traceback" not in told
 
 
 def test_a_manifest_is_readable_json(staging):

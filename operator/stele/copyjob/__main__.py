@@ -1,5 +1,6 @@
 """`stele-copier`: takes copy jobs over HTTP and has Spark run them. See `settings.py` for its environment."""
 
+import argparse
 import asyncio
 import logging
 import os
@@ -14,7 +15,7 @@ from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import delete_leftovers
 from stele.copyjob.runner import SparkRunner
-from stele.copyjob.settings import Settings, read_settings
+from stele.copyjob.settings import VARIABLES, Settings, read_settings
 from stele.core.errors import BadInput
 
 JOBS_PARALLEL = 16
@@ -48,8 +49,15 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
     return app
 
 
-def main() -> int:
-    """Run until SIGTERM; 2 when a setting is wrong."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM; 2 when an argument or a setting is wrong, named on standard error."""
+    parser = argparse.ArgumentParser(
+        prog="stele-copier",
+        description="Has Spark run the copy jobs of a Stele cluster. It is set up by environment variables:",
+        epilog=VARIABLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = read_settings(os.environ)

@@ -11,6 +11,20 @@ PORT = 7010
 DRIVERS_MAX = 4
 PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 KUBERNETES = "k8s://https://kubernetes.default.svc"
+VARIABLES = f"""\
+STELE_SPARK_MASTER            k8s://https://HOST, or local[N] to run the tasks in this machine's drivers
+                              ({KUBERNETES})
+STELE_SPARK_IMAGE             image of the executors (required, but for local[N])
+STELE_SPARK_SERVICE_ACCOUNT   service account of the executors (stele-spark)
+STELE_IMAGE_PULL_POLICY       of the executors: {", ".join(PULL_POLICIES)} ({PULL_POLICIES[0]})
+STELE_BIND                    address to listen on (0.0.0.0)
+STELE_COPIER_PORT             jobs of the operator, progress of tasks ({PORT})
+STELE_DRIVERS_MAX             Spark drivers that live at once, 1 to 64 ({DRIVERS_MAX})
+STELE_STAGING                 where executors find the destination's staging folder (/staging)
+STELE_SCRATCH                 folder for files that Spark needs while it runs (/tmp)
+POD_NAME, POD_NAMESPACE       of this pod (required, but for local[N])
+POD_IP                        where tasks report their progress (required; 127.0.0.1 for local[N])
+"""
 _LOCAL = re.compile(r"local\[[0-9]{1,3}(,[0-9]{1,2})?\]")
 
 

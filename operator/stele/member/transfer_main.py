@@ -1,10 +1,10 @@
 """`stele-transfer`: the second container of a member's pod, on the same volume.
 
 It serves checkpoints to whoever copies from this member, and copies tablets to this member (engine Direct),
-so that serving clients never waits for copying. Environment: STELE_DATA_DIR (the volume), STELE_BIND
-(0.0.0.0), STELE_TRANSFER_PORT (7002).
+so that serving clients never waits for copying. `VARIABLES` names its environment.
 """
 
+import argparse
 import asyncio
 import logging
 import os
@@ -25,6 +25,11 @@ from stele.core.errors import BadInput
 DIRECT_JOBS_PARALLEL = 2
 SHUTDOWN_SECONDS = 5.0
 PORT = 7002
+VARIABLES = f"""\
+STELE_DATA_DIR        the volume's folder, the same as the member's (required)
+STELE_BIND            address to listen on (0.0.0.0)
+STELE_TRANSFER_PORT   other members, copy tasks and the member of this pod; 0 is any free one ({PORT})
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,15 @@ def _is_local(request: web.Request) -> bool:
     return request.remote in ("127.0.0.1", "::1")
 
 
-def main() -> int:
-    """Run until SIGTERM; 2 when a setting is wrong."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM; 2 when an argument or a setting is wrong, named on standard error."""
+    parser = argparse.ArgumentParser(
+        prog="stele-transfer",
+        description="Copies tablets from and to one Stele member. It is set up by environment variables:",
+        epilog=VARIABLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = read_settings(os.environ)
