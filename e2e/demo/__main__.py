@@ -101,13 +101,14 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 
 def shrink(settings: Settings) -> Settings:
-    """The same run with few entries."""
+    """The same run with few entries, too few to be worth the start of a Spark driver."""
     return replace(
         settings,
         records_max=SMALL_RECORDS,
         padded_entries=SMALL_PADDED,
         quiet_seconds=SMALL_QUIET_SECONDS,
         safe_seconds_max=SMALL_SAFE_SECONDS_MAX,
+        spark_expected=False,
     )
 
 

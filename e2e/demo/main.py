@@ -39,6 +39,7 @@ def run(settings: Settings) -> tuple[Result, Path]:
     folder = cache.root() / "results" / f"{settings.cluster}-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     result = Result(name, records.source, len(records.values), records.replaced)
+    result.spark_expected = settings.spark_expected
     prepared = stage.Stage(settings, folder)
     endpoint = prepared.prepare()
     result.setup = prepared.times

@@ -13,6 +13,7 @@ from rich.text import Text
 from e2e.demo.loader import Load
 from e2e.demo.phases import PhaseResult
 from e2e.demo.progress import size
+from e2e.demo.settings import PhaseName
 from e2e.demo.state import Moves
 from e2e.demo.verify import Verification
 
@@ -35,11 +36,13 @@ class Result:
     verification: Verification | None = None
     seconds: float = 0.0
     failure: str = ""
+    spark_expected: bool = False
 
     def problems(self) -> list[str]:
         """Each broken promise in a sentence."""
         found = [f"The run stopped: {self.failure}"] if self.failure else []
         found += [f"Phase {each.name} failed: {each.error}" for each in self.phases if each.error]
+        found += self._course_problems()
         if self.clients.get("violations_total"):
             first = self.clients["violations"][0]
             found.append(
@@ -47,6 +50,15 @@ class Result:
                 f"the first: {first['key']}: {first['breach']} ({first['detail']})"
             )
         return found + self._verification_problems()
+
+    def _course_problems(self) -> list[str]:
+        """What the run was to show and did not."""
+        scaled = any(each.name is PhaseName.SCALE_UP for each in self.phases)
+        if self.spark_expected and scaled and not sum(each.moves.bytes_by_spark for each in self.phases):
+            return [
+                "Spark copied nothing in the whole run; the refusals and events of the rebalances say why."
+            ]
+        return []
 
     def _verification_problems(self) -> list[str]:
         if self.verification is None:

@@ -46,7 +46,11 @@ SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER)
 
 @dataclass(frozen=True)
 class Settings:
-    """One run. `records_max` None means all; `rate` is operations per second of all clients together."""
+    """One run. `records_max` None means all; `rate` is operations per second of all clients together.
+
+    `partitions` and `engine` None leave what the example says. `spark_expected`: so much is moved that a
+    scale-up in which Spark copied no byte is a broken promise.
+    """
 
     data: Path | None = None
     json: bool = False
@@ -64,6 +68,9 @@ class Settings:
     images: str = ""
     live: bool = True
     safe_seconds_max: float = 900.0
+    partitions: int | None = None
+    engine: str | None = None
+    spark_expected: bool = True
 
     @property
     def resource(self) -> str:

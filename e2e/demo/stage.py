@@ -166,11 +166,16 @@ def check(settings: Settings) -> None:
 
 
 def manifest(text: str, settings: Settings) -> dict[str, Any]:
-    """The example TabletCluster with the run's own name, namespace, number of members and port."""
+    """The example TabletCluster with the run's own name, namespace, number of members and port, and its
+    partitions and engine where the run has a wish."""
     made: dict[str, Any] = yaml.safe_load(text)
     made["metadata"] |= {"name": settings.cluster, "namespace": settings.namespace}
     made["spec"]["members"] = settings.members
     made["spec"].setdefault("resp", {})["nodePort"] = settings.node_port
+    if settings.partitions is not None:
+        made["spec"]["partitions"] = settings.partitions
+    if settings.engine is not None:
+        made["spec"].setdefault("migration", {})["engine"] = settings.engine
     return made
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -37,7 +38,14 @@ def good() -> Result:
         measures=[summary],
         clients={"total": summary, "violations_total": 0, "violations": [], "acknowledged": 1, "doubtful": 0},
         verification=Verification(tally, [], 5, 2.0),
+        spark_expected=True,
     )
+
+
+def without_spark() -> Result:
+    result = good()
+    result.phases[0].moves = replace(result.phases[0].moves, bytes_by_spark=0)
+    return result
 
 
 def drawn(result: Result) -> str:
@@ -92,3 +100,16 @@ def test_each_broken_promise_is_told_and_gives_exit_code_1(break_it) -> None:  #
     assert any("ledger:k" in problem for problem in result.problems())
     assert result.as_json()["ok"] is False
     assert "ledger:k" in drawn(result)
+
+
+def test_a_run_in_which_spark_copied_nothing_is_broken() -> None:
+    result = without_spark()
+    assert result.exit_code == 1
+    assert "Spark copied nothing" in result.problems()[0]
+
+
+def test_spark_is_not_missed_where_it_is_not_expected_or_nothing_was_scaled() -> None:
+    small, quiet = without_spark(), without_spark()
+    small.spark_expected = False
+    quiet.phases[0].name = PhaseName.QUIET
+    assert small.problems() == quiet.problems() == []

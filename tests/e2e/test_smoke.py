@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
-from e2e.demo.settings import SMALL_PHASES
+from e2e.demo import padded, stage
+from e2e.demo.settings import EXAMPLE, SMALL_PHASES
 from e2e.scenarios import smoke
+from stele.core.tablet_owner import FILL_BYTES_MAX
 
 RECORDS = 3_000
 
@@ -22,6 +25,14 @@ def records_without_apt(folder: Path) -> Path | None:
     return path
 
 
+def test_every_tablet_is_larger_than_what_an_owner_sends_from_its_log() -> None:
+    wanted = smoke.settings()
+    spec = stage.manifest(EXAMPLE.read_text(), wanted)["spec"]
+    assert (spec["partitions"], spec["migration"]["engine"], wanted.spark_expected) == (31, "Spark", True)
+    assert spec["migration"].items() >= yaml.safe_load(EXAMPLE.read_text())["spec"]["migration"].items()
+    assert wanted.padded_entries * padded.VALUE_BYTES // smoke.PARTITIONS > 3 * FILL_BYTES_MAX
+
+
 @pytest.mark.cluster
 def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
     result = smoke.run(records_without_apt(tmp_path))
@@ -29,5 +40,6 @@ def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
     assert [phase.name for phase in result.phases] == list(SMALL_PHASES)
     assert result.clients["acknowledged"] > 0
     assert result.phases[1].moves.done.total() > 0
+    assert result.phases[1].moves.bytes_by_spark > 0
     assert result.verification is not None
     assert result.verification.tally.replicas == 2 * result.verification.tally.partitions
