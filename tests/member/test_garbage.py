@@ -11,6 +11,7 @@ from harness import Client, cluster, eventually
 
 from stele.core.errors import BadInput
 from stele.member.settings import read_settings
+from stele.model.cluster import Storage
 from stele.wire import peer
 from stele.wire.frames import encode_frame
 
@@ -80,6 +81,11 @@ def test_wrong_settings_are_named(changes: dict[str, str], text: str) -> None:
     with pytest.raises(BadInput) as raised:
         read_settings({**base, **changes})
     assert text in str(raised.value)
+
+
+def test_a_write_is_synced_before_it_is_acknowledged_unless_told_otherwise() -> None:
+    base = {"STELE_DATA_DIR": "/x", "STELE_CLUSTER_UID": "u", "STELE_MEMBER_NAME": "m"}
+    assert read_settings(base).fsync.value == Storage(size="1Gi").fsync.value == "Always"
 
 
 def test_the_process_says_what_is_wrong_and_ends(tmp_path: Path) -> None:

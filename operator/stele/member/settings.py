@@ -28,7 +28,7 @@ class Settings:
     peer_port: int = 7000
     admin_port: int = 7001
     transfer_port: int = 7002
-    fsync: Fsync = Fsync.INTERVAL
+    fsync: Fsync = Fsync.ALWAYS
     heartbeat_ms: int = 300
     lease_ms: int = 2000
     retention_seconds: int = 3600
@@ -48,7 +48,7 @@ STELE_RESP_PORT           clients, RESP (6379)
 STELE_PEER_PORT           members; the same at all members (7000)
 STELE_ADMIN_PORT          master, probes, metrics (7001)
 STELE_TRANSFER_PORT       the transfer process of this pod, and of every other (7002)
-STELE_FSYNC               Always, Interval (100 ms) or Never (Interval)
+STELE_FSYNC               Always, Interval (100 ms) or Never (Always)
 STELE_HEARTBEAT_MS        between two heartbeats to each member, 10 to 60000 (300)
 STELE_LEASE_MS            how long a lease lasts, at least 2 heartbeats, at most 600000 (2000)
 STELE_RETENTION_SECONDS   how long a deleted tablet's data stays in quarantine, 0 to 31536000 (3600)
@@ -66,7 +66,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         peer_port=_number(env, "STELE_PEER_PORT", 7000, 1, 65535),
         admin_port=_number(env, "STELE_ADMIN_PORT", 7001, 1, 65535),
         transfer_port=_number(env, "STELE_TRANSFER_PORT", 7002, 1, 65535),
-        fsync=_fsync(env.get("STELE_FSYNC", Fsync.INTERVAL.value)),
+        fsync=_fsync(env.get("STELE_FSYNC", Fsync.ALWAYS.value)),
         heartbeat_ms=_number(env, "STELE_HEARTBEAT_MS", 300, 10, 60_000),
         lease_ms=_number(env, "STELE_LEASE_MS", 2000, 20, 600_000),
         retention_seconds=_number(env, "STELE_RETENTION_SECONDS", 3600, 0, 31_536_000),
