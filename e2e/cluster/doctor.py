@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ MEMORY_FREE_BYTES_MIN = 4 * GIBIBYTE  # the linker of kube-apiserver 2, the node
 HOST_PORTS = (30379,)
 GO_SELF_UPDATING_MIN = (1, 21)  # from here on Go fetches a newer toolchain by itself
 GO_SECONDS_MAX = 10.0
+IMAGE_PYTHON = (3, 11)  # that of the images' Debian; wheels made by another Python would not fit
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Facts:
     can_install: bool
     go_version: tuple[int, ...]
     go_toolchain: str
+    python_version: tuple[int, ...]
     ports_in_use: Sequence[tuple[int, str]]
     disk_free_bytes: int
     memory_free_bytes: int
@@ -75,7 +78,18 @@ def _program_problems(facts: Facts) -> list[str]:
     elif facts.go_version < programs.GO_VERSION_MIN and not _updates_itself(facts):
         seen = ".".join(map(str, facts.go_version))
         found.append(f"Go {seen} is too old; install Go {wanted} or newer from https://go.dev/dl.")
-    return found
+    return [*found, *python_problems(facts.python_version)]
+
+
+def python_problems(version: tuple[int, ...]) -> list[str]:
+    """One sentence when wheels made by this Python do not fit the images (PySpark has no ready one)."""
+    if version == IMAGE_PYTHON:
+        return []
+    seen, wanted = ".".join(map(str, version)), ".".join(map(str, IMAGE_PYTHON))
+    return [
+        f"This is Python {seen}, and the images need wheels made by Python {wanted}; "
+        f"remove .venv, make it anew with python{wanted} -m venv .venv, and run make again."
+    ]
 
 
 def _updates_itself(facts: Facts) -> bool:
@@ -139,6 +153,7 @@ def probe(ports: Sequence[int] = HOST_PORTS) -> Facts:
         can_install=debian.can_install(),
         go_version=version,
         go_toolchain=toolchain,
+        python_version=sys.version_info[:2],
         ports_in_use=[(port, _owner(port)) for port in ports if _in_use(port)],
         disk_free_bytes=shutil.disk_usage(place).free,
         memory_free_bytes=_memory_free_bytes(),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import cache, debian, podman, rootfs
+from e2e.cluster import cache, debian, doctor, podman, rootfs
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, step, succeeds
 
@@ -24,7 +24,6 @@ PROJECT = Path(__file__).parents[2]
 NAMES = ("operator", "member", "spark")
 ALIAS_TAG = "dev"
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "tini")
-IMAGE_PYTHON = (3, 11)  # that of the base; wheels made by another Python would not fit
 BUILD_SECONDS_MAX = 1800.0
 _PATIENCE = {"spark": "about 90 s the first time: PySpark is an archive of 456 MB"}
 
@@ -142,9 +141,8 @@ def _base(env: Mapping[str, str]) -> str:
 
 def _wheels(recipe: Recipe) -> Path:
     """A folder with the wheels of all that the image needs, the project's own apart."""
-    if sys.version_info[:2] != IMAGE_PYTHON:
-        wanted = ".".join(map(str, IMAGE_PYTHON))
-        raise ClusterError(f"Images need wheels for Python {wanted}; run this with Python {wanted}.")
+    if found := doctor.python_problems(sys.version_info[:2]):
+        raise ClusterError(found[0])
 
     def make(folder: Path) -> None:
         with step(f"get the wheels of {recipe.name}", _PATIENCE.get(recipe.name, "")):

@@ -2,10 +2,11 @@
 
 import dataclasses
 import socket
+import sys
 
 import pytest
 
-from e2e.cluster import doctor
+from e2e.cluster import doctor, rootfs
 from e2e.cluster.doctor import GIBIBYTE, Facts, problems
 
 WELL = Facts(
@@ -15,6 +16,7 @@ WELL = Facts(
     can_install=True,
     go_version=(1, 26),
     go_toolchain="local",
+    python_version=(3, 11),
     ports_in_use=(),
     disk_free_bytes=100 * GIBIBYTE,
     memory_free_bytes=16 * GIBIBYTE,
@@ -38,6 +40,7 @@ def test_a_machine_that_has_all_gives_no_complaint() -> None:
         ({"go_version": (), "go_toolchain": ""}, ["Go is missing", "1.26", "https://go.dev/dl"]),
         ({"go_version": (1, 19), "go_toolchain": ""}, ["Go 1.19 is too old", "1.26"]),
         ({"go_version": (1, 25)}, ["Go 1.25 is too old"]),
+        ({"python_version": (3, 13)}, ["Python 3.13", "made by Python 3.11", "python3.11 -m venv .venv"]),
         (
             {"ports_in_use": ((30379, "redis-server (process 7)"),)},
             ["30379", "redis-server (process 7)", "end"],
@@ -79,6 +82,14 @@ def test_the_probe_names_who_holds_a_port() -> None:
         seen = doctor.probe([port]).ports_in_use
     assert [number for number, _ in seen] == [port]
     assert "process" in seen[0][1]
+
+
+def test_the_probe_sees_the_python_that_would_make_the_wheels() -> None:
+    assert doctor.probe(()).python_version == sys.version_info[:2]
+
+
+def test_the_images_are_of_the_python_that_their_debian_has() -> None:
+    assert (rootfs.DEBIAN_SUITE, doctor.IMAGE_PYTHON) == ("bookworm", (3, 11))
 
 
 def test_the_probe_sees_that_a_port_is_free() -> None:
