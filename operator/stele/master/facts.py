@@ -12,7 +12,7 @@ from stele.core.plan import Refusal as PlanRefusal
 from stele.core.reign import Record, State, Wishes
 from stele.core.roster import life_of
 from stele.core.table import version_sum
-from stele.model import TabletCluster, TabletMember
+from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import (
     ClusterPhase,
     ClusterState,
@@ -22,7 +22,7 @@ from stele.model.cluster import (
     PartitionCounts,
     TabletClusterStatus,
 )
-from stele.model.conditions import Conditions, ConditionType, Reason, set_condition, timestamp
+from stele.model.conditions import Conditions, ConditionType, Reason, find_condition, set_condition, timestamp
 from stele.model.member import MemberState, TabletMemberStatus
 from stele.model.rebalance import (
     REFUSALS_LIMIT,
@@ -84,7 +84,9 @@ def lives(state: State, wishes: Wishes, now: float) -> dict[int, Life]:
 def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> TabletClusterStatus:
     state, wishes, record = view.state, view.wishes, view.state.record
     phase, message = _phase(view)
-    members = MemberCounts(desired=wishes.members, current=len(state.contacts), ready=view.ready)
+    members = MemberCounts(
+        desired=wishes.members, current=len(state.contacts), ready=view.ready, lite=_lite(state)
+    )
     return TabletClusterStatus(
         observed_generation=cluster.metadata.generation,
         phase=phase,
@@ -105,6 +107,11 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         rebalance=rebalance if record is not None else "",
         conditions=_conditions(cluster, view),
     )
+
+
+def _lite(state: State) -> int:
+    """Members that the dictionary has as lite and that are there."""
+    return sum(index in state.contacts for index, member in state.table.members.items() if member.lite)
 
 
 def _phase(view: View) -> tuple[ClusterPhase, str]:
@@ -275,33 +282,54 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     owned = sum(row.owner == index for row in rows)
     held = sum(index in row.members for row in rows)
     alone = sum(row.members == {index} for row in rows)
+    life = life_of(state, index, view.wishes, view.now)
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
         incarnation=0 if report is None else report.incarnation,
         address="" if entry is None or not entry.address else f"{entry.address}:6379",
-        state=MemberState(life_of(state, index, view.wishes, view.now).value),
+        state=MemberState(life.value),
         owned=owned,
         backups=held - owned,
         bytes=0 if report is None else sum(each.bytes for each in report.tablets if each.state != "DELETED"),
         stamp="" if report is None else str(report.stamp),
         safe_to_evict=not alone,
         restarts=restarts,
-        conditions=_member_conditions(member, alone, held, view.clock),
+        conditions=_member_conditions(member, [_member_ready(life, held), _safe_to_evict(alone, held)], view),
     )
 
 
-def _member_conditions(member: TabletMember, alone: int, held: int, clock: datetime) -> Conditions:
-    if alone:
-        status, reason, text = False, Reason.HOLDS_LAST_COPIES, f"{alone} partitions have no other copy"
-    elif held:
-        status, reason, text = True, Reason.HOLDS_DATA, f"{held} copies, each with another elsewhere"
-    else:
-        status, reason, text = True, Reason.HOLDS_NOTHING, "nothing would be missed"
+def _member_conditions(member: TabletMember, observed: Sequence[Condition], view: View) -> Conditions:
+    found, generation = member.status.conditions, member.metadata.generation
+    for type_, status, reason, text in observed:
+        found = set_condition(found, type_, status, reason, text, generation=generation, now=view.clock)
+    return found
+
+
+def _member_ready(life: Life, held: int) -> Condition:
+    type_ = ConditionType.READY
+    match life:
+        case Life.ACTIVE:
+            return type_, True, Reason.AS_DESIRED, "it serves"
+        case Life.DRAINING if held:
+            return type_, False, Reason.DRAINING, f"{held} copies are still to be moved off"
+        case Life.DRAINING:
+            return type_, True, Reason.AS_DESIRED, "it serves and holds nothing any more"
+        case Life.JOINING:
+            return type_, False, Reason.MEMBERS_STARTING, "it does not serve yet"
+        case Life.LEFT:
+            return type_, False, Reason.HOLDS_NOTHING, "it was removed on purpose, with nothing on it"
+        case _:
+            return type_, False, Reason.MEMBER_UNREACHABLE, "it does not answer"
+
+
+def _safe_to_evict(alone: int, held: int) -> Condition:
     type_ = ConditionType.SAFE_TO_EVICT
-    before = member.status.conditions
-    generation = member.metadata.generation
-    return set_condition(before, type_, status, reason, text, generation=generation, now=clock)
+    if alone:
+        return type_, False, Reason.HOLDS_LAST_COPIES, f"{alone} partitions have no other copy"
+    if held:
+        return type_, True, Reason.HOLDS_DATA, f"{held} copies, each with another elsewhere"
+    return type_, True, Reason.HOLDS_NOTHING, "nothing would be missed"
 
 
 def counts(some: Mapping[Type, int]) -> CountsByType:
@@ -323,7 +351,58 @@ def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
     )
 
 
-def rebalance_status(record: Record, view: View, generation: int) -> TabletRebalanceStatus:
+FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
+"""Phases that a plan never leaves."""
+
+
+def rebalance_status(record: Record, view: View, stored: TabletRebalance) -> TabletRebalanceStatus:
+    """`stored` is the object as it is: its conditions are carried on."""
+    return with_ready(_progress(record, view), stored, view.clock)
+
+
+def with_ready(
+    status: TabletRebalanceStatus, stored: TabletRebalance, clock: datetime
+) -> TabletRebalanceStatus:
+    """The status with its condition Ready and the generation that it is about."""
+    type_, holds, reason, text = _plan_ready(status, stored)
+    generation, before = stored.metadata.generation, stored.status.conditions
+    conditions = set_condition(before, type_, holds, reason, text, generation=generation, now=clock)
+    return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
+def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condition:
+    type_ = ConditionType.READY
+    match status.phase:
+        case RebalancePhase.DONE:
+            return type_, True, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
+        case RebalancePhase.PROPOSED:
+            return type_, True, Reason.AS_DESIRED, "the status says what would be done"
+        case RebalancePhase.FAILED:
+            text = status.reason if not status.failed else f"{status.failed} migrations were rolled back"
+            return type_, False, Reason.MIGRATION_FAILED, text
+        case RebalancePhase.CANCELLING:
+            return type_, False, Reason.CANCELLED, "what is under way ends or is rolled back"
+        case RebalancePhase.SUPERSEDED:
+            return _superseded(stored)
+        case RebalancePhase.PENDING:
+            text = f"no TabletCluster here is named {stored.spec.cluster}; create it, or delete this plan"
+            return type_, False, Reason.CLUSTER_NOT_FOUND, text
+        case _:
+            text = f"{status.done.total} of {status.planned.total} migrations are done"
+            return type_, False, Reason.MIGRATING, text
+
+
+def _superseded(stored: TabletRebalance) -> Condition:
+    """A plan that was over before its user cancelled it stays superseded."""
+    before = find_condition(stored.status.conditions, ConditionType.READY)
+    ended = stored.status.phase in FINAL
+    cancelled = before.reason == Reason.CANCELLED if ended and before is not None else stored.spec.cancel
+    if cancelled:
+        return ConditionType.READY, False, Reason.CANCELLED, "spec.cancel was set; nothing of it is under way"
+    return ConditionType.READY, False, Reason.SUPERSEDED, "a newer plan or master took its place"
+
+
+def _progress(record: Record, view: View) -> TabletRebalanceStatus:
     state, now, clock = view.state, view.now, view.clock
     end = record.finished_seconds
     seconds = max(0.001, (now if end is None else end) - record.started_seconds)
@@ -333,7 +412,6 @@ def rebalance_status(record: Record, view: View, generation: int) -> TabletRebal
     refusals = [*record.plan.refusals, *record.refusals.values()]
     eta = int(seconds / done * (planned - done)) if done and end is None else None
     return TabletRebalanceStatus(
-        observed_generation=generation,
         phase=RebalancePhase(record.phase),
         reason=record.reason,
         engine=None if record.engine is None else EngineChoice(record.engine.value),

@@ -1,9 +1,10 @@
 """TabletRebalance objects: one for each plan with its progress, a preview for each that a user made."""
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
-from stele.adapters.kubernetes.api import REBALANCES, AlreadyExists, Api, NotFound
+from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, AlreadyExists, Api, NotFound
 from stele.core.plan import Plan, plan
 from stele.core.queues import planned_bytes
 from stele.core.rebalance import data_members, sizes
@@ -12,19 +13,12 @@ from stele.master import facts, manifests
 from stele.master.cache import Cache
 from stele.master.status import patch_of
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
-from stele.model.rebalance import (
-    RebalanceMode,
-    RebalancePhase,
-    Refusal,
-    TabletRebalanceStatus,
-)
+from stele.model.rebalance import RebalanceMode, RebalancePhase, Refusal, TabletRebalanceStatus
 
 HISTORY_LIMIT = 10
 """Finished plans that are kept for each cluster."""
 
 PLAN_LABEL = "stele.dev/plan"
-
-FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
 
 Object = dict[str, Any]
 
@@ -42,9 +36,9 @@ async def show_plans(api: Api, cache: Cache, cluster: TabletCluster, view: facts
             if record.finished_seconds is not None and now - record.finished_seconds > 60:
                 continue
             stored = await _create(api, cache, cluster, name)
-        generation = int(stored["metadata"].get("generation", 0))
-        status = facts.rebalance_status(record, view, generation)
-        await _write(api, cache, stored, status)
+        model = TabletRebalance.read(stored)
+        if not isinstance(model, Unreadable):
+            await _write(api, cache, stored, facts.rebalance_status(record, view, model))
     others = [
         each
         for each in cache.all(REBALANCES)
@@ -95,7 +89,7 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
 async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
     """Plans of an earlier master are over; a preview is answered; a plan that a user wants run is refused."""
     model = TabletRebalance.read(stored)
-    if isinstance(model, Unreadable) or model.status.phase in FINAL:
+    if isinstance(model, Unreadable) or model.status.phase in facts.FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
         status = model.status.model_copy(update={"phase": RebalancePhase.SUPERSEDED})
@@ -109,9 +103,23 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
         status = TabletRebalanceStatus(
             phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1
         )
-    await _write(
-        api, cache, stored, status.model_copy(update={"observed_generation": model.metadata.generation})
-    )
+    await _write(api, cache, stored, facts.with_ready(status, model, view.clock))
+
+
+async def show_orphans(api: Api, cache: Cache, clock: datetime) -> None:
+    """Say of each plan of a cluster that does not exist that it waits for one; those that the operator made
+    go with their cluster.
+    """
+    clusters = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in cache.all(CLUSTERS)}
+    for stored in list(cache.all(REBALANCES)):
+        model = TabletRebalance.read(stored)
+        if isinstance(model, Unreadable) or model.status.phase in facts.FINAL | {RebalancePhase.PROPOSED}:
+            continue
+        known = (model.metadata.namespace, model.spec.cluster) in clusters
+        if known or PLAN_LABEL in model.metadata.labels or model.metadata.deletion_timestamp is not None:
+            continue
+        status = TabletRebalanceStatus(phase=RebalancePhase.PENDING)
+        await _write(api, cache, stored, facts.with_ready(status, model, clock))
 
 
 def _preview(view: facts.View) -> TabletRebalanceStatus:
@@ -129,7 +137,7 @@ def _preview(view: facts.View) -> TabletRebalanceStatus:
 
 
 async def _trim(api: Api, others: list[Object]) -> None:
-    finals = {each.value for each in FINAL}
+    finals = {each.value for each in facts.FINAL}
     finished = [
         each
         for each in others

@@ -17,6 +17,7 @@ from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
 from stele.master.events import post
 from stele.master.loop import ClusterLoop, Deposed
+from stele.master.plans import show_orphans
 from stele.master.ports import Members
 from stele.master.settings import Settings
 from stele.master.world import KubernetesWorld, clock_of
@@ -82,6 +83,7 @@ class Supervisor:
         listed = time.monotonic()
         while True:
             await self._match()
+            await self._show_orphans()
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -92,6 +94,12 @@ class Supervisor:
                     await self.list_all()
                 except SteleError as error:
                     log.warning("objects could not be listed: %s", error)
+
+    async def _show_orphans(self) -> None:
+        try:
+            await show_orphans(self._api, self.cache, self._clock(time.monotonic()))
+        except SteleError as error:
+            log.warning("plans without a cluster: %s", error)
 
     async def _match(self) -> None:
         """A loop for each cluster that exists and is not being deleted."""

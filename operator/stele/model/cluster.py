@@ -48,7 +48,7 @@ class KeepVolumes(StrEnum):
 
 
 class Fsync(StrEnum):
-    """When a write is forced to disk: Always before it is acknowledged, Interval every second, Never leaves
+    """When a write is forced to disk: Always before it is acknowledged, Interval every 100 ms, Never leaves
     it to the system. A write that is acknowledged is on every in-sync replica whatever is chosen here."""
 
     ALWAYS = "Always"
@@ -82,7 +82,6 @@ class ClusterPhase(StrEnum):
     DEGRADED = "Degraded"
     LOST = "Lost"
     INVALID = "Invalid"
-    DELETING = "Deleting"
 
 
 class Storage(Model):
@@ -253,7 +252,7 @@ class MemberCounts(Model):
     ready: int = count()
     """Members that serve."""
     lite: int = count()
-    """Members that own nothing by wish."""
+    """Members that are there and hold no partitions by wish."""
 
 
 class PartitionCounts(Model):

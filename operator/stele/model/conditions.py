@@ -24,7 +24,7 @@ class ConditionStatus(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions that Stele sets (70-operator.md)."""
+    """The conditions that Stele sets; docs/resources.md explains each."""
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -64,7 +64,6 @@ class Reason(StrEnum):
     CANCELLED = "Cancelled"
     SUPERSEDED = "Superseded"
     MIGRATION_FAILED = "MigrationFailed"
-    UNKNOWN = "Unknown"
 
 
 class Condition(Model):

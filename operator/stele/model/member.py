@@ -13,7 +13,7 @@ INDEX_LIMIT = 1_000_000
 
 
 class MemberState(StrEnum):
-    """Where a member is in its life (30-master.md)."""
+    """Where a member is in its life."""
 
     JOINING = "Joining"
     ACTIVE = "Active"

@@ -1,0 +1,173 @@
+"""What the statuses of clusters, members and plans say, and the generation that they are about."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stele.core.membership import Contact, Life, Seen, Timing
+from stele.core.migration import Type
+from stele.core.plan import Plan
+from stele.core.reign import Record, State, Wishes
+from stele.core.table import Member, Partition, PartitionTable
+from stele.master import facts
+from stele.model import TabletCluster, TabletMember, TabletRebalance
+from stele.model.conditions import Condition, find_condition
+from stele.model.rebalance import RebalancePhase
+
+NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+TIMING = Timing(1.0, 3.0, 30.0)
+ENTRIES = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(3)}
+
+
+def cluster(members: int = 3, replicas: int = 2, name: str = "demo") -> TabletCluster:
+    spec = {"members": members, "replicas": replicas, "storage": {"size": "1Gi"}}
+    meta = {"name": name, "namespace": "ns", "uid": "u", "generation": 7}
+    found = TabletCluster.read({"kind": "TabletCluster", "metadata": meta, "spec": spec})
+    assert isinstance(found, TabletCluster)
+    return found
+
+
+def member(index: int = 0) -> TabletMember:
+    spec = {"cluster": "demo", "index": index}
+    meta = {"name": f"demo-{index}", "namespace": "ns", "uid": "m", "generation": 3}
+    found = TabletMember.read({"kind": "TabletMember", "metadata": meta, "spec": spec})
+    assert isinstance(found, TabletMember)
+    return found
+
+
+def stored_plan(status: Any = None, name: str = "mine", **spec: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "ns", "uid": name, "generation": 5, "resourceVersion": "1"}
+    return {
+        "kind": "TabletRebalance",
+        "metadata": meta,
+        "spec": {"cluster": "demo", "mode": "DryRun", **spec},
+        "status": status or {},
+    }
+
+
+def rebalance(status: Any = None, **spec: Any) -> TabletRebalance:
+    found = TabletRebalance.read(stored_plan(status, **spec))
+    assert isinstance(found, TabletRebalance)
+    return found
+
+
+def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIES) -> facts.View:
+    """A table with these rows; every member answered at time 100, which is now."""
+    table = PartitionTable(tuple(Partition(1, row) for row in rows), entries)
+    state = State(1, table, 1, len(entries), 0.0)
+    for index, entry in entries.items():
+        contact = Contact(index, 0.0, answered_seconds=100.0)
+        contact.seen = Seen(index, entry.name, lite=entry.lite)
+        state.contacts[index] = contact
+    return facts.View(state, Wishes(3, replicas, TIMING), 100.0, NOON)
+
+
+def record(phase: str, failed: int = 0) -> Record:
+    planned = Counter({Type.MOVE: 4})
+    finished = None if phase in ("Running", "Cancelling") else 90.0
+    made = Record(1, Plan(), "3 members", 50.0, 400, Counter(), planned, Counter({Type.MOVE: 2}), failed)
+    made.phase, made.finished_seconds, made.bytes_copied = phase, finished, 400
+    return made
+
+
+def ready_of(conditions: tuple[Condition, ...]) -> tuple[str, str, int]:
+    found = find_condition(conditions, "Ready")
+    assert found is not None
+    return found.status.value, found.reason, found.observed_generation
+
+
+@pytest.mark.parametrize(
+    ("phase", "failed", "cancel", "status", "reason"),
+    [
+        ("Done", 0, False, "True", "AsDesired"),
+        ("Running", 0, False, "False", "Migrating"),
+        ("Failed", 3, False, "False", "MigrationFailed"),
+        ("Superseded", 0, False, "False", "Superseded"),
+        ("Cancelling", 0, True, "False", "Cancelled"),
+        ("Superseded", 0, True, "False", "Cancelled"),
+    ],
+)
+def test_a_plan_is_ready_when_it_is_done(
+    phase: str, failed: int, cancel: bool, status: str, reason: str
+) -> None:
+    found = facts.rebalance_status(record(phase, failed), view((0, 1)), rebalance(cancel=cancel))
+    assert ready_of(found.conditions) == (status, reason, 5)
+    assert (found.observed_generation, found.phase) == (5, phase)
+
+
+def test_the_numbers_of_a_plan() -> None:
+    running = facts.rebalance_status(record("Running"), view((0, 1)), rebalance())
+    assert (running.planned.move, running.done.total, running.bytes_copied) == (4, 2, 400)
+    assert (running.throughput_bytes_per_second, running.eta_seconds) == (8, 50)
+    assert (running.started_at, running.finished_at) == ("2030-01-01T11:59:10Z", None)
+    done = facts.rebalance_status(record("Done"), view((0, 1)), rebalance())
+    assert (done.throughput_bytes_per_second, done.eta_seconds) == (10, None)
+    assert done.finished_at == "2030-01-01T11:59:50Z"
+
+
+def test_a_plan_that_was_over_before_it_was_cancelled_stays_superseded() -> None:
+    first = facts.rebalance_status(record("Superseded"), view((0, 1)), rebalance())
+    again = facts.rebalance_status(
+        record("Superseded"), view((0, 1)), rebalance(first.to_dict(), cancel=True)
+    )
+    assert ready_of(again.conditions) == ("False", "Superseded", 5)
+
+
+def test_the_transition_time_of_a_plan_moves_with_the_status_only() -> None:
+    first = facts.rebalance_status(record("Running"), view((0, 1)), rebalance())
+    failed = facts.TabletRebalanceStatus(phase=RebalancePhase.FAILED, failed=2)
+    later = facts.with_ready(failed, rebalance(first.to_dict()), NOON + timedelta(minutes=1))
+    found = find_condition(later.conditions, "Ready")
+    assert found is not None
+    assert (found.last_transition_time, found.message) == (
+        "2030-01-01T12:00:00Z",
+        "2 migrations were rolled back",
+    )
+
+
+@pytest.mark.parametrize(
+    ("life", "rows", "status", "reason"),
+    [
+        (Life.ACTIVE, [(0, 1)], "True", "AsDesired"),
+        (Life.DRAINING, [(0, 1)], "False", "Draining"),
+        (Life.DRAINING, [(1, 2)], "True", "AsDesired"),
+        (Life.JOINING, [(1, 2)], "False", "MembersStarting"),
+        (Life.UNREACHABLE, [(0, 1)], "False", "MemberUnreachable"),
+        (Life.LOST, [(1, 2)], "False", "MemberUnreachable"),
+        (Life.LEFT, [(1, 2)], "False", "HoldsNothing"),
+    ],
+)
+def test_a_member_is_ready_when_it_serves_and_gives_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, life: Life, rows: list[tuple[int, ...]], status: str, reason: str
+) -> None:
+    monkeypatch.setattr(facts, "life_of", lambda *_: life)
+    found = facts.member_status(member(), view(*rows), 0)
+    assert ready_of(found.conditions) == (status, reason, 3)
+    assert found.state == life.value
+
+
+def test_a_member_tells_what_it_holds_and_whether_it_may_go() -> None:
+    found = facts.member_status(member(), view((0, 1), (1, 0), (0,)), 4)
+    assert (found.owned, found.backups, found.restarts, found.safe_to_evict) == (2, 1, 4, False)
+    assert (found.uuid, found.address, found.observed_generation) == ("uuid-0", "10.0.0.1:6379", 3)
+    evict = find_condition(found.conditions, "SafeToEvict")
+    assert evict is not None
+    assert (evict.status.value, evict.reason) == ("False", "HoldsLastCopies")
+
+
+def test_more_replicas_than_members_is_told_with_what_to_do() -> None:
+    found = facts.cluster_status(cluster(members=3, replicas=4), view((0, 1, 2), replicas=4), "")
+    assert ready_of(found.conditions) == ("False", "FewerMembersThanReplicas", 7)
+    ready = find_condition(found.conditions, "Ready")
+    assert ready is not None
+    assert "raise spec.members to 4 or lower spec.replicas to 3" in ready.message
+
+
+def test_the_counts_of_a_cluster() -> None:
+    entries = {**ENTRIES, 3: Member(3, "demo-3", "uuid-3", "10.0.0.4", lite=True)}
+    found = facts.cluster_status(cluster(), view((0, 1), (1, None), entries=entries), "")
+    assert found.members.to_dict() == {"desired": 3, "current": 4, "ready": found.members.ready, "lite": 1}
+    assert found.partitions.to_dict() == {"total": 2, "safe": 1, "underReplicated": 1, "lost": 0}
+    assert (found.observed_generation, found.version_sum, found.rebalance) == (7, 2, "")
