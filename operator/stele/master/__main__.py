@@ -47,8 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(kubeconfig: str | None, context: str | None) -> int:
+    # Before the login, so that a wrong variable is told even where there is no cluster.
+    given = read(os.environ, f"{socket.gethostname()}-{os.getpid()}")
     login = await log_in(kubeconfig, context)
-    settings = read(os.environ, login.namespace, f"{socket.gethostname()}-{os.getpid()}")
+    settings = given.in_namespace(login.namespace)
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     async with Api(login) as api, MemberClient() as members:

@@ -3,7 +3,7 @@ expected.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stele.core.errors import BadInput
 
@@ -40,12 +40,17 @@ class Settings:
     http_port: int = 8080
     log_level: str = "INFO"
 
+    def in_namespace(self, namespace: str) -> "Settings":
+        """With the namespace of the login where the environment names none."""
+        own = self.own_namespace or namespace
+        return replace(self, own_namespace=own, namespaces=self.namespaces or (own,))
 
-def read(env: Mapping[str, str], own_namespace: str, process: str) -> Settings:
-    """`process` identifies this process where there is no pod. Raises BadInput with the variable and what
-    to do.
+
+def read(env: Mapping[str, str], process: str) -> Settings:
+    """`process` identifies this process where there is no pod. `own_namespace` and `namespaces` are empty
+    where the environment names none. Raises BadInput with the variable and what to do.
     """
-    own = env.get("POD_NAMESPACE", "").strip() or own_namespace
+    own = env.get("POD_NAMESPACE", "").strip()
     listed = [each.strip() for each in env.get("STELE_WATCH_NAMESPACES", "").split(",")]
     policy = env.get("STELE_IMAGE_PULL_POLICY", "IfNotPresent")
     level = env.get("STELE_LOG_LEVEL", "INFO")
@@ -56,7 +61,7 @@ def read(env: Mapping[str, str], own_namespace: str, process: str) -> Settings:
     return Settings(
         member_image=_required(env, "STELE_MEMBER_IMAGE"),
         spark_image=_required(env, "STELE_SPARK_IMAGE"),
-        namespaces=tuple(dict.fromkeys(each for each in listed if each)) or (own,),
+        namespaces=tuple(dict.fromkeys(each for each in listed if each)) or ((own,) if own else ()),
         own_namespace=own,
         identity=env.get("POD_UID", "").strip() or process,
         pull_policy=policy,
