@@ -13,6 +13,7 @@ from e2e.demo.errors import DemoError
 from e2e.demo.kube import GROUP, Api, kubectl
 from e2e.demo.progress import Board, Snapshot
 from e2e.demo.settings import (
+    KILL_POLL_SECONDS,
     OPERATOR_NAMESPACE,
     POLL_SECONDS,
     RESTART_SECONDS_MAX,
@@ -30,13 +31,18 @@ MEMBER_CONTAINER, OPERATOR_CONTAINER = "member", "operator"
 
 @dataclass
 class PhaseResult:
-    """What happened in one phase. `error` is why it did not come to its end."""
+    """What happened in one phase. `error` is why it did not come to its end.
+
+    `open_at_kill`: moves that were not done yet when the operator had been killed; None when it was not
+    killed.
+    """
 
     name: PhaseName
     seconds: float = 0.0
     moves: Moves = field(default_factory=Moves)
     events: list[str] = field(default_factory=list)
     error: str = ""
+    open_at_kill: int | None = None
 
 
 class Phases:
@@ -109,7 +115,7 @@ class Phases:
 
     async def _scale_down(self) -> None:
         await self._scale(self._settings.members)
-        await self._wait_until_safe(self._settings.members, _OperatorKill(self).look)
+        await self._wait_until_safe(self._settings.members, _OperatorKill(self))
 
     async def _scale(self, members: int) -> None:
         words = ("scale", self._settings.resource, f"--replicas={members}")
@@ -117,13 +123,18 @@ class Phases:
         self._event(f"kubectl scale {self._settings.resource} --replicas={members}")
 
     async def kill_operator(self) -> None:
-        """SIGKILL the operator's process, and note when in the plan that was."""
+        """SIGKILL the operator's process, and note when in the plan that was.
+
+        The moves are read again afterwards: some end while the signal is on its way.
+        """
         pods = await self._api.list(f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods")
         running = [each for each in pods if _has_running(each, OPERATOR_CONTAINER)]
         if not running:
             raise DemoError(f"No operator runs in namespace {OPERATOR_NAMESPACE}.")
         done = await kill(self._env, container_of(running[0], OPERATOR_CONTAINER))
+        await self._observe()
         moves = self._tracker.moves()
+        self._result.open_at_kill = max(0, moves.planned.total() - moves.done.total())
         self._event(f"{done}, with {moves.done.total()} of {moves.planned.total()} moves done")
 
     async def _wait_until_restarted(self, victim: Container) -> None:
@@ -141,15 +152,15 @@ class Phases:
             f"{victim.pod} does not run again within {RESTART_SECONDS_MAX:.0f} s after it was killed."
         )
 
-    async def _wait_until_safe(self, members: int, look: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def _wait_until_safe(self, members: int, killing: _OperatorKill | None = None) -> None:
         """Until the cluster is safe with so many members and has been so for `SAFE_HELD_SECONDS`."""
         limit = self._settings.safe_seconds_max
         deadline = time.monotonic() + limit
         safe_since: float | None = None
         while True:
             cluster = await self._observe()
-            if look is not None:
-                await look()
+            if killing is not None:
+                await killing.look()
             now, reason = time.monotonic(), unsafe_reason(cluster, members)
             safe_since = None if reason else safe_since or now
             self._show(reason)
@@ -158,7 +169,7 @@ class Phases:
             if now > deadline:
                 facts = "; ".join(filter(None, [conditions_text(cluster), self._tracker.refusal()]))
                 raise DemoError(f"not safe after {limit:.0f} s: {reason}. {facts}")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS if killing is None or killing.over else KILL_POLL_SECONDS)
 
     async def _observe(self) -> dict[str, Any]:
         self._clients.check()
@@ -200,24 +211,24 @@ class Phases:
 
 
 class _OperatorKill:
-    """Kills the operator once, when the moves of the phase are between `KILL_FROM` and `KILL_UPTO` done."""
+    """Kills the operator once, when at least `KILL_FROM` of the moves of the phase are done.
+
+    Past `KILL_UPTO` it is late, and done all the same while any move is open.
+    """
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
-        self._over = False
+        self.over = False
 
     async def look(self) -> None:
-        """Kill when the time has come; say so when it was missed."""
+        """Kill when the time has come. When all is done it waits: another plan may follow."""
         fraction = self._phases.moves().fraction_done
-        if self._over or fraction < KILL_FROM:
+        if self.over or not KILL_FROM <= fraction < 1:
             return
-        self._over = True
+        self.over = True
         if fraction > KILL_UPTO:
-            self._phases.note(
-                f"{fraction:.0%} of the moves were done before the operator could be killed mid-way"
-            )
-        if fraction < 1:
-            await self._phases.kill_operator()
+            self._phases.note(f"{fraction:.0%} of the moves were done before the operator could be killed")
+        await self._phases.kill_operator()
 
 
 def _has_running(pod: Mapping[str, Any], name: str) -> bool:

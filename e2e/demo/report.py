@@ -17,6 +17,12 @@ from e2e.demo.settings import PhaseName
 from e2e.demo.state import Moves
 from e2e.demo.verify import Verification
 
+NO_SPARK = "Spark copied nothing in the whole run; the refusals and events of the rebalances say why."
+NO_KILL = (
+    "In phase {phase} the operator was {how}: nothing shows that it goes on after a kill amid the moves."
+)
+NEVER, TOO_LATE = "not killed while moves were open", "killed too late, when all moves were done"
+
 EXIT_OK, EXIT_BROKEN, EXIT_PREFLIGHT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
@@ -53,12 +59,15 @@ class Result:
 
     def _course_problems(self) -> list[str]:
         """What the run was to show and did not."""
+        missed = [
+            NO_KILL.format(phase=each.name, how=NEVER if each.open_at_kill is None else TOO_LATE)
+            for each in self.phases
+            if each.name is PhaseName.SCALE_DOWN and not each.open_at_kill
+        ]
         scaled = any(each.name is PhaseName.SCALE_UP for each in self.phases)
         if self.spark_expected and scaled and not sum(each.moves.bytes_by_spark for each in self.phases):
-            return [
-                "Spark copied nothing in the whole run; the refusals and events of the rebalances say why."
-            ]
-        return []
+            return [NO_SPARK, *missed]
+        return missed
 
     def _verification_problems(self) -> list[str]:
         if self.verification is None:
@@ -126,6 +135,7 @@ def _phase_json(phase: PhaseResult, measure: dict[str, Any] | None) -> dict[str,
         "seconds": phase.seconds,
         "error": phase.error,
         "events": phase.events,
+        "moves_open_when_operator_was_killed": phase.open_at_kill,
         "moves": moves_json(phase.moves, phase.seconds),
         "reads": measured.get("reads"),
         "writes": measured.get("writes"),

@@ -29,6 +29,8 @@ READY_SECONDS_MAX = 300.0
 SAFE_HELD_SECONDS = 1.0
 RESTART_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.25
+# All moves of the scale-down may be over in five seconds.
+KILL_POLL_SECONDS = 0.05
 
 
 class PhaseName(StrEnum):

@@ -20,14 +20,15 @@ BALANCED = {"type": "Balanced", "status": "True", "reason": "AsDesired"}
 class ScriptedCluster:
     """Answers as the API server does. After a scale it moves one tablet at each look."""
 
-    def __init__(self, moves: int = 10) -> None:
+    def __init__(self, moves: int = 10, jump: int = 1) -> None:
+        self.jump, self.done_at_kill = jump, 0
         self.members, self.moves, self.done, self.generation = 3, moves, moves, 1
         self.identity = {"member": 0, "operator": 0}
         self.restarts = True
         self.said: list[str] = []
 
     async def get(self, path: str) -> dict[str, Any]:
-        self.done = min(self.moves, self.done + 1)
+        self.done = min(self.moves, self.done + (1 if self.done else self.jump))
         status = {
             "observedGeneration": self.generation,
             "members": {"ready": self.members, "current": self.members},
@@ -64,6 +65,7 @@ class ScriptedCluster:
     async def kill(self, env: Mapping[str, str], victim: Container) -> str:
         self.said.append(f"kill {victim.pod} at {self.done}")
         self.identity[victim.name] += self.restarts
+        self.done = max(self.done, self.done_at_kill if victim.name == "operator" else 0)
         return "killed"
 
 
@@ -111,13 +113,35 @@ async def test_the_whole_course(monkeypatch: pytest.MonkeyPatch) -> None:
         "scale tabletcluster/demo --replicas=3",
     ]
     assert cluster.said[3] in {f"kill operator-x at {done}" for done in (2, 3)}
+    assert 0 < (results[-1].open_at_kill or 0) <= 8
     assert [each.moves.done.total() for each in results] == [0, 10, 0, 10]
 
 
 @pytest.mark.usefixtures("quick")
 async def test_moves_that_were_too_fast_for_the_kill_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    results, _ = await run(ScriptedCluster(moves=1), monkeypatch)
-    assert any("before the operator could be killed" in event for event in results[-1].events)
+    cluster = ScriptedCluster(moves=1)
+    results, _ = await run(cluster, monkeypatch)
+    assert (results[-1].open_at_kill, results[-1].error) == (None, "")
+    assert not any("operator" in said for said in cluster.said)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_moves_that_jump_past_the_middle_are_still_killed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster(moves=20, jump=17)
+    results, _ = await run(cluster, monkeypatch)
+    assert cluster.said[-1] in {"kill operator-x at 17", "kill operator-x at 18"}
+    assert results[-1].open_at_kill in (2, 3)
+    assert any("85% of the moves were done before" in event for event in results[-1].events)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_moves_that_ended_while_the_signal_was_on_its_way_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = ScriptedCluster()
+    cluster.done_at_kill = cluster.moves
+    results, _ = await run(cluster, monkeypatch)
+    assert results[-1].open_at_kill == 0
 
 
 @pytest.mark.usefixtures("quick")

@@ -108,6 +108,16 @@ def test_a_run_in_which_spark_copied_nothing_is_broken() -> None:
     assert "Spark copied nothing" in result.problems()[0]
 
 
+@pytest.mark.parametrize(("open_at_kill", "told"), [(None, "was not killed"), (0, "was killed too late")])
+def test_an_operator_that_was_not_killed_in_the_middle_is_told(open_at_kill: int | None, told: str) -> None:
+    result = good()
+    result.phases.append(PhaseResult(PhaseName.SCALE_DOWN, 5.0, Moves(), open_at_kill=open_at_kill))
+    assert result.exit_code == 1
+    assert told in result.problems()[0]
+    result.phases[-1].open_at_kill = 1
+    assert result.problems() == []
+
+
 def test_spark_is_not_missed_where_it_is_not_expected_or_nothing_was_scaled() -> None:
     small, quiet = without_spark(), without_spark()
     small.spark_expected = False
