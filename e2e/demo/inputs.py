@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,10 @@ VALUE_BYTES_MAX = 8 * 1024**2
 APT_SECONDS_MAX = 120.0
 KEY_FIELDS = ("key", "id", "_id", "uuid", "name", "package", "Package")
 HEADER_WORDS = frozenset(word.lower() for word in KEY_FIELDS)
+TOO_DEEP = (
+    "line {number} is JSON with too many lists or objects inside one another: "
+    "nest them less deep, a few hundred levels are fine."
+)
 _JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 _CSV_SUFFIXES = frozenset({".csv", ".tsv"})
 
@@ -135,12 +140,24 @@ def parse_json_lines(text: str) -> Iterator[Pair]:
     """
     rule: Callable[[int, str, object], Pair] | None = None
     for number, line in _lines(text):
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(_json_complaint(number, line, error)) from None
+        value = _json_of(number, line)
         rule = rule or _rule_for(value)
         yield rule(number, line, value)
+
+
+def _json_of(number: int, line: str) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(_json_complaint(number, line, error)) from None
+    except RecursionError:
+        raise ValueError(TOO_DEEP.format(number=number)) from None
+    except ValueError:
+        # Python refuses to make an integer of more digits, as that takes quadratic time.
+        raise ValueError(
+            f"line {number} holds an integer of more than {sys.get_int_max_str_digits():,} digits: "
+            "write it as text, in quotes."
+        ) from None
 
 
 def _json_complaint(number: int, line: str, error: json.JSONDecodeError) -> str:
@@ -172,7 +189,10 @@ def _by_key_and_value(number: int, line: str, value: object) -> Pair:
             "make all lines alike."
         )
     content = value["value"]
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    try:
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    except RecursionError:
+        raise ValueError(TOO_DEEP.format(number=number)) from None
     return _key_text(number, "key", value["key"]), _encode(number, text)
 
 
@@ -213,6 +233,7 @@ def parse_tsv(text: str) -> Iterator[Pair]:
 
 
 def _parse_rows(text: str, delimiter: str) -> Iterator[Pair]:
+    csv.field_size_limit(VALUE_BYTES_MAX)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows = _numbered_rows(reader)
     first = next(rows, None)
@@ -236,9 +257,18 @@ def _numbered_rows(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]
         except StopIteration:
             return
         except csv.Error as error:
+            if "field limit" in str(error):
+                raise ValueError(_field_complaint(number)) from None
             raise ValueError(f"line {number} is not CSV ({error}): correct it.") from None
         if row:
             yield number, row
+
+
+def _field_complaint(number: int) -> str:
+    return (
+        f"line {number} has a column of more than {VALUE_BYTES_MAX:,} characters, or a quote that opens and "
+        "does not close: shorten or correct it."
+    )
 
 
 def _pair_of(number: int, row: list[str], columns: int, delimiter: str) -> Pair:

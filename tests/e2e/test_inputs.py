@@ -1,5 +1,6 @@
 """Input that people give: read as promised, or refused in a sentence with the line's number."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -67,6 +68,14 @@ def test_the_first_line_decides_without_a_suffix(tmp_path: Path) -> None:
         ("d.jsonl", '{"key": "a", "value": 1}\n[]\n', "line 2 is not an object"),
         ("d.jsonl", '{"id": "\\ud800"}\n', "line 1 holds half a character"),
         ("d.json", '[\n{"id": 1}\n]\n', "jq -c"),
+        ("d.jsonl", '{"id": 1}\n' + "[" * 200_000 + "]" * 200_000 + "\n", "line 2 is JSON with too many"),
+        ("d.jsonl", '{"id": 1}\n{"id": ' + "7" * 5_000 + "}\n", "line 2 holds an integer of more than 4,300"),
+        ("d.jsonl", '{"id": "a", "n": -' + "7" * 5_000 + "}\n", "line 1 holds an integer of more than 4,300"),
+        (
+            "d.csv",
+            "a,1\nb," + "x" * (inputs.VALUE_BYTES_MAX + 1),
+            "line 2 has a column of more than 8,388,608",
+        ),
         ("d.csv", "a,1\nb\n", "line 2 has 1 columns"),
         ("d.csv", "a,1\n,2\n", "line 2 has an empty first column"),
         ("d.csv", 'a,1\nb,"2\n', "is not CSV"),
@@ -95,3 +104,28 @@ def test_without_apt_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PreflightError, match="DATA=FILE"):
         inputs.read(None)
+
+
+def test_a_column_that_is_longer_than_the_csv_module_reads_by_itself(tmp_path: Path) -> None:
+    text = "x" * 200_000
+    assert given(tmp_path, "d.csv", f"a,{text}\nb,y\n").values == {b"a": text.encode(), b"b": b"y"}
+
+
+def test_large_numbers_and_moderate_depth_stay_as_they_are_written(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": "a", "n": 7**2_000}), '{"id": "b", "n": ' + "[" * 300 + "]" * 300 + "}"]
+    records = given(tmp_path, "d.jsonl", "\n".join(lines))
+    assert records.values == {b"a": lines[0].encode(), b"b": lines[1].encode()}
+
+
+@pytest.mark.parametrize("depth", [2_000, 50_000])
+def test_nesting_too_deep_for_python_is_refused_in_a_value_too(tmp_path: Path, depth: int) -> None:
+    with pytest.raises(PreflightError, match="line 1 is JSON with too many"):
+        given(tmp_path, "d.jsonl", '{"key": "a", "value": ' + "[" * depth + "]" * depth + "}")
+
+
+def test_no_depth_of_nesting_ends_otherwise_than_read_or_refused(tmp_path: Path) -> None:
+    for depth in range(900, 1_010, 2):
+        with contextlib.suppress(PreflightError):
+            nested = "[" * depth + "]" * depth
+            records = given(tmp_path, "d.jsonl", '{"key": "a", "value": ' + nested + "}")
+            assert records.values == {b"a": nested.encode()}
