@@ -400,7 +400,8 @@ class SimMember:
         generation = self.block.highest + 1
         begin, end = keys.tablet_range(P, source.replica.generation)
         entries = source.engine.scan(begin, end, 10**9)
-        self.engine.write_data([(keys.rekey(key, P, generation), value) for key, value in entries])
+        prefix = keys.tablet_prefix(P, generation)
+        self.engine.write_data([(prefix + key[keys.TABLET_PREFIX_BYTES :], value) for key, value in entries])
         self.engine.flush()
         self.tablets.clear_log(self.replica)
         self.engine.sync_log()

@@ -22,7 +22,7 @@ from stele.adapters.transfer.copy import copy_tablet
 from stele.core.errors import BadInput, Corrupt, Refused, Stale, Unavailable
 from stele.member.transfer_main import make_app, read_settings
 from stele.wire.copyjobs import CopyJob
-from stele.wire.keys import pack_value, rekey, user_key
+from stele.wire.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
 from stele.wire.messages import CopyItem, OpId
 
 _spec = importlib.util.spec_from_file_location(
@@ -76,7 +76,8 @@ ITEM = CopyItem(partition=7, source_generation=3, generation=9)
 
 async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, tmp_path):
     made = volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES), 8: (3, NEIGHBOUR)})
-    expected = {rekey(key, 7, 9): value for key, value in made.items() if key[:2] == b"\x00\x07"}
+    own = {key[TABLET_PREFIX_BYTES:]: value for key, value in made.items() if key[:2] == b"\x00\x07"}
+    expected = {tablet_prefix(7, 9) + rest: value for rest, value in own.items()}
     came = []
     async with transfer(volume) as url:
         manifest = await copy_now(url, staging, ITEM, progress=came.append)

@@ -123,24 +123,10 @@ def _settle(made: Evaluation, existed: bool, now_ms: int) -> Evaluation:
     return made
 
 
-def is_known(name: bytes) -> bool:
-    """Whether `evaluate` offers this command."""
-    return name.upper() in _COMMANDS
-
-
 def is_write(name: bytes) -> bool:
     """Whether the command may change something, and so needs the log. Unknown ones do not."""
     command = _COMMANDS.get(name.upper())
     return command is not None and command.write
-
-
-def is_retry_safe(name: bytes) -> bool:
-    """Whether the command may be sent again when nobody knows if it ran.
-
-    Reads only. A SET is not: repeated, it could put its value over one that another client wrote between.
-    """
-    command = _COMMANDS.get(name.upper())
-    return command is not None and not command.write
 
 
 def text_of(raw: bytes) -> str:
@@ -396,5 +382,4 @@ _COMMANDS: dict[bytes, _Command] = {
     b"PERSIST": _Command(_persist, 2, True),
 }
 
-SINGLE_KEY_COMMANDS = tuple(name.decode().lower() for name in _COMMANDS)
 ARITIES = {name: command.arity for name, command in _COMMANDS.items()}

@@ -7,7 +7,6 @@ limited in `core.commands`.
 
 import struct
 
-PARTITION_MAX = 0xFFFF
 KEYSPACE_BYTES_MAX = 63
 
 META = 0
@@ -43,11 +42,6 @@ def user_key(partition: int, generation: int, keyspace: bytes, key: bytes) -> by
 def meta_key(partition: int, generation: int, name: bytes) -> bytes:
     """Data key of the tablet's own state, such as `applied`."""
     return _TABLET.pack(partition, generation) + bytes((META,)) + name
-
-
-def rekey(data_key: bytes, partition: int, generation: int) -> bytes:
-    """The same entry under another generation: what a copy writes."""
-    return _TABLET.pack(partition, generation) + data_key[TABLET_PREFIX_BYTES:]
 
 
 def split_user(data_key: bytes) -> tuple[bytes, bytes] | None:

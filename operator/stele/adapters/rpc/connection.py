@@ -1,7 +1,6 @@
 """One TCP connection that carries frames of msgpack messages (asyncio streams cost twice as much)."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol, cast
 
 from stele.wire.frames import FrameDecoder, FrameError, encode_frame
@@ -91,8 +90,3 @@ class Connection(asyncio.Protocol):
         if not self._closed:
             self._closed = True
             self._handler.closed(self, self._reason)
-
-
-def make_factory(handler: Callable[[], Handler]) -> Callable[[], Connection]:
-    """A connection with a handler of its own, for a server."""
-    return lambda: Connection(handler())
