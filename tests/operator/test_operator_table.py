@@ -6,10 +6,11 @@ import pytest
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.adapters.kubernetes.table_store import KubernetesTableStore, fresh_head
+from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.errors import Conflict, Corrupt
 from stele.core.table import Partition
+from stele.master.loop import fresh_head
 from stele.master.ports import TableStore
 from tests.operator.control_plane import ControlPlane
 

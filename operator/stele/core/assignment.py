@@ -1,4 +1,4 @@
-"""Which member should hold which replica: a target row per partition (20-partition-table.md, "Assignment").
+"""Which member should hold which replica: a target row per partition.
 
 Owners and replicas come within one of each member's fair share whenever rows allow it; a replica that may
 stay stays, at its index, so that the target is reached with one copy per replica that is new. Nothing here

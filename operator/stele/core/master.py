@@ -1,4 +1,4 @@
-"""One decision of the master (30-master.md, "The loop"): listen, take over, repair, plan, start, commit,
+"""One decision of the master (docs/operator.md, "The loop"): listen, take over, repair, plan, start, commit,
 sweep.
 
 `decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the

@@ -20,7 +20,7 @@ CONFIRM_SECONDS = 0.5
 
 
 class Life(Enum):
-    """States of a member (30-master.md, "Membership")."""
+    """States of a member (docs/operator.md, "Members that come and go")."""
 
     JOINING = "Joining"
     ACTIVE = "Active"

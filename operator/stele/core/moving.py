@@ -17,7 +17,7 @@ from enum import Enum
 
 from stele.core.errors import Refused
 from stele.core.ids import MemberIndex, PartitionId, Version
-from stele.core.migration import Migration, Type, step
+from stele.core.migration import Migration, step
 from stele.core.orders import (
     OK,
     WAIT,
@@ -221,8 +221,3 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
             raise Refused(text, "ILLEGAL_STATE")
         running.step = Step.ACCEPT
     return running
-
-
-def is_urgent(migration: Migration) -> bool:
-    """Whether it makes a missing copy."""
-    return migration.type in (Type.COPY, Type.SHIFT_DOWN)

@@ -1,4 +1,4 @@
-"""What stays of a row: the first step of an assignment, row by row (20-partition-table.md, "Assignment")."""
+"""What stays of a row: the first step of an assignment, row by row."""
 
 from collections.abc import Collection, Mapping
 

@@ -1,6 +1,6 @@
 """The partition table as a value: rows of replicas with a version each, and the member dictionary.
 
-Rules that hold for every table (20-partition-table.md, "Model"); `check_invariants` checks them:
+Rules that hold for every table; `check_invariants` checks them:
 a row has at most 7 replica indexes and no empty one at its end; a member appears at most once in a row and
 is in the dictionary; lite members are in no row; a partition of version 0 was never assigned, so its row
 is empty.
@@ -80,10 +80,6 @@ class PartitionTable:
             raise BadInput(f"partitions is {partitions}; it must be 1 to {PARTITIONS_MAX}")
         known = {member.index: member for member in members}
         return PartitionTable((EMPTY,) * partitions, MappingProxyType(known))
-
-    def with_members(self, members: Iterable[Member]) -> "PartitionTable":
-        """The same rows with another dictionary."""
-        return PartitionTable(self.partitions, MappingProxyType({member.index: member for member in members}))
 
 
 def row_fault(replicas: Replicas, members: Mapping[MemberIndex, Member] | None = None) -> str | None:
@@ -187,8 +183,8 @@ def stamp_of(versions: Iterable[Version]) -> int:
 class Stamp:
     """The stamp of a table, kept up to date row by row.
 
-    The first 64 bits (signed) of MurmurHash3 x64 128 with seed 0 over all versions as big-endian int32
-    (20-partition-table.md). Setting a version costs O(1); the hash is computed when it is asked for, once
+    The first 64 bits (signed) of MurmurHash3 x64 128 with seed 0 over all versions as big-endian int32.
+    Setting a version costs O(1); the hash is computed when it is asked for, once
     per change.
     """
 

@@ -1,5 +1,5 @@
-"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken (30-master.md, "The
-loop").
+"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken (docs/operator.md,
+"The loop").
 
 Commit first, command second: what is decided is stored by compare-and-set before anything is sent that
 rests on it. Any surprise while storing ends the reign: the memory is dropped and the table is taken over
@@ -45,6 +45,11 @@ class Pace:
     report: float = 1.0
     objects: float = 1.0
     restart: float = 1.0
+
+
+def fresh_head(partitions: int, replicas: int) -> Head:
+    """The head of a table in which nothing was assigned yet."""
+    return Head(0, "Active", partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
 
 
 class ClusterLoop:
@@ -148,8 +153,7 @@ class ClusterLoop:
 
     async def _begin(self) -> State:
         wishes = self._world.wishes()
-        partitions = self._world.partitions()
-        fresh = Head(0, "Active", partitions, wishes.replicas, 0, 0, stamp_of([0] * partitions), 0, ())
+        fresh = fresh_head(self._world.partitions(), wishes.replicas)
         reigned = await self._store.take_over(fresh, self._epoch_above)
         self._head = head = reigned.head
         log.info("reigns with epoch %d over %d members", head.epoch, len(head.members))

@@ -15,7 +15,7 @@ nothing after the colon: no replica). The head's `members` says who the indexes 
 `index name uuid address data|lite` (address `-`: not known yet).
 
 Both carry a format number; a text of another format, with a key or a line that is not understood, is
-refused with Corrupt and never half read (20-partition-table.md, "In Kubernetes").
+refused with Corrupt and never half read.
 """
 
 import re

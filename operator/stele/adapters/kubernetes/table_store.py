@@ -1,5 +1,5 @@
-"""The partition table in ConfigMaps, written only by compare-and-set (20-partition-table.md, "In
-Kubernetes").
+"""The partition table in ConfigMaps, written only by compare-and-set (docs/operator.md, "Who
+reigns").
 
 `take_over` writes the new epoch into the head and into *every* shard, so each late write of an older master
 fails on its resourceVersion. Shards are created before the head: a head without one of its shards is
@@ -13,7 +13,7 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api, NotFound
 from stele.core.errors import Conflict, Corrupt
-from stele.core.table import EMPTY, Partition, PartitionTable, stamp_of
+from stele.core.table import EMPTY, Partition, PartitionTable
 from stele.wire.table_text import (
     Head,
     decode_head,
@@ -34,11 +34,6 @@ class Reigned:
 
     head: Head
     table: PartitionTable
-
-
-def fresh_head(partitions: int, replicas: int) -> Head:
-    """The head of a table in which nothing was assigned yet."""
-    return Head(0, "Active", partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
 
 
 def reigned(head: Head, rows: Sequence[Partition]) -> Reigned:

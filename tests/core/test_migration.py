@@ -1,0 +1,40 @@
+"""What a migration makes of a row, and that it is refused on a row that it was not planned on."""
+
+import pytest
+
+from stele.core.errors import Conflict
+from stele.core.migration import Migration, clear, copy, move, shift_down, shift_up, step
+from stele.core.table import Replicas, trimmed
+
+ROW = (0, 1, 2)
+GAP = (0, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "migration", "made"),
+    [
+        (ROW, move(0, 1, 1, 5), (0, 5, 2)),
+        (ROW, clear(0, 2, 2), (0, 1)),
+        (ROW, shift_up(0, 2, 2, 1, replaced=1), (0, 2)),
+        (GAP, copy(0, 1, 5), (0, 5, 2)),
+        (GAP, shift_up(0, 2, 2, 1), (0, 2)),
+        (GAP, shift_down(0, 0, 0, 1, 5), (5, 0, 2)),
+        (GAP, copy(0, 4, 5), (0, None, 2, None, 5)),
+    ],
+)
+def test_a_step_makes_the_row(row: Replicas, migration: Migration, made: Replicas) -> None:
+    assert trimmed(step(row, migration)) == made
+
+
+@pytest.mark.parametrize(
+    "migration",
+    [move(0, 1, 7, 5), move(0, 1, 1, 2), copy(0, 1, 5), copy(0, 3, 2), shift_up(0, 2, 2, 1), clear(0, 1, 2)],
+)
+def test_a_step_on_another_row_is_a_conflict(migration: Migration) -> None:
+    with pytest.raises(Conflict, match="does not fit the row"):
+        step(ROW, migration)
+
+
+def test_shift_down_needs_an_empty_index() -> None:
+    with pytest.raises(Conflict, match="index 1 is not empty"):
+        step(ROW, shift_down(0, 0, 0, 1, 5))
