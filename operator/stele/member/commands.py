@@ -17,12 +17,20 @@ log = logging.getLogger("stele.commands")
 
 Handler = Callable[[Any], Awaitable[m.Result]]
 
+PATIENCE_SECONDS = 0.5
+"""How long one exchange waits for bulk work. What takes longer goes on, and answers WAIT until it is asked
+again after its end: a master that hears nothing for a few seconds takes the member for lost.
+"""
+_BULK = (m.Ingest, m.OpenSession)
+_STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
+
 
 class Commands:
     """Every command is idempotent; what is refused changes nothing."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
         self.migrations = Migrations(node)
         self.promotion = Promotion(node)
         self.sessions = Sessions(node)
@@ -44,7 +52,22 @@ class Commands:
 
     async def run(self, commands: tuple[m.Command, ...]) -> tuple[m.Result, ...]:
         """One result per command, in order."""
-        return tuple(await asyncio.gather(*(self._run(command) for command in commands)))
+        for command in [each for each, task in self._bulk.items() if task.done() and each not in commands]:
+            del self._bulk[command]
+        return tuple(await asyncio.gather(*(self._answer(command) for command in commands)))
+
+    async def _answer(self, command: m.Command) -> m.Result:
+        """The result, or WAIT for bulk work that is not done yet; the same command again finds it."""
+        if not isinstance(command, _BULK):
+            return await self._run(command)
+        task = self._bulk.get(command)
+        if task is None:
+            task = self._bulk[command] = asyncio.create_task(self._run(command))
+        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        if not task.done():
+            return _STILL_BUSY
+        self._bulk.pop(command, None)
+        return task.result()
 
     async def _run(self, command: m.Command) -> m.Result:
         partition = getattr(command, "partition", None)
