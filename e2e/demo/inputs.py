@@ -6,9 +6,11 @@ wins, as it would when they were written in this order; how many were replaced i
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +24,8 @@ RECORDS_MAX = 2_000_000
 KEY_BYTES_MAX = 64 * 1024  # limits of the store itself, docs/protocol.md
 VALUE_BYTES_MAX = 8 * 1024**2
 APT_SECONDS_MAX = 120.0
+INDEX_PACKAGES_MIN = 1_000
+"""Debian's index has tens of thousands; fewer than these mean that this machine never fetched it."""
 KEY_FIELDS = ("key", "id", "_id", "uuid", "name", "package", "Package")
 HEADER_WORDS = frozenset(word.lower() for word in KEY_FIELDS)
 TOO_DEEP = (
@@ -59,7 +63,27 @@ def read(path: Path | None) -> Records:
 
 
 def read_packages() -> Records:
-    """What `apt-cache dumpavail` prints: key = name of the package, value = its whole stanza."""
+    """What `apt-cache dumpavail` prints: key = name of the package, value = its whole stanza.
+
+    A machine that never fetched the index lists only what is installed: it is fetched then, as root.
+    """
+    text = _dump_available()
+    if text.count(b"\nPackage:") < INDEX_PACKAGES_MIN and os.geteuid() == 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["apt-get", "-qq", "update"], capture_output=True, timeout=APT_SECONDS_MAX, check=False
+            )
+        text = _dump_available()
+    records = collect("apt-cache dumpavail", parse_packages(text))
+    if not records.values:
+        raise PreflightError(
+            "apt-cache dumpavail lists no package: run apt-get update, or give data of your own, "
+            "make demo DATA=FILE (JSON lines or CSV)."
+        )
+    return records
+
+
+def _dump_available() -> bytes:
     try:
         done = subprocess.run(
             ["apt-cache", "dumpavail"], capture_output=True, timeout=APT_SECONDS_MAX, check=False
@@ -71,13 +95,7 @@ def read_packages() -> Records:
         ) from None
     except subprocess.TimeoutExpired:
         raise PreflightError(f"apt-cache dumpavail did not end within {APT_SECONDS_MAX:.0f} s.") from None
-    records = collect("apt-cache dumpavail", parse_packages(done.stdout))
-    if not records.values:
-        raise PreflightError(
-            "apt-cache dumpavail lists no package: run apt-get update, or give data of your own, "
-            "make demo DATA=FILE (JSON lines or CSV)."
-        )
-    return records
+    return done.stdout
 
 
 def parse_packages(text: bytes) -> Iterator[Pair]:
