@@ -33,6 +33,7 @@ test-fast: setup ## Tests that need neither a control plane nor a cluster
 
 test: setup lint ## Every test: unit, golden, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
+	$(PY) -m e2e.cluster programs
 	.venv/bin/pytest -m 'not cluster' $(PYTEST_ARGS)
 	$(PY) -m e2e.cluster up
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)

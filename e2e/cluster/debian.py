@@ -27,6 +27,8 @@ PACKAGES = {
     "ca-certificates": "/etc/ssl/certs/ca-certificates.crt",
     "libc6-dev": "/usr/include/stdio.h",
     "iptables": "iptables",
+    # Clients that are not ours, for the tests and the steps by hand.
+    "redis-tools": "redis-cli",
 }
 INSTALL_SECONDS_MAX = 900.0
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import cache, doctor, engine, external, images, layout, node_image, podman, programs
+from e2e.cluster import cache, debian, doctor, engine, external, images, layout, node_image, podman, programs
 from e2e.cluster.engine import Engine
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, say, step, succeeds
@@ -61,6 +61,7 @@ def up() -> None:
         if status.complete and status.answers:
             say(f"The cluster {NAME!r} is up already; its kubeconfig is {kubeconfig()}")
             return
+        debian.ensure_packages()
         _up(status)
 
 

@@ -95,7 +95,11 @@ def built() -> bool:
 
 
 def ensure() -> Path:
-    """The folder that holds all of `NAMES`; builds them first when their inputs changed."""
+    """The folder that holds all of `NAMES`; builds them first when their inputs changed.
+
+    Packages of the host that are missing are installed in any case: what was built needs them to run.
+    """
+    debian.ensure_packages()
     return cache.entry("programs", key(), _make) / "bin"
 
 
@@ -113,7 +117,6 @@ def kind_sources() -> Path:
 
 
 def _make(folder: Path) -> None:
-    debian.ensure_packages()
     target = folder / "bin"
     target.mkdir()
     log = cache.root() / "logs" / "programs.log"
