@@ -3,7 +3,7 @@
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import mmh3
 import msgspec
@@ -11,11 +11,13 @@ from aiohttp import web
 
 from stele.member import limits
 from stele.member.exchange import Exchange
+from stele.member.holdings import tablet_facts, tablet_list
 from stele.member.metrics import Metrics
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.wire import keys
 from stele.wire import messages as m
+from stele.wire.holdings import TABLETS_LIMIT_MAX
 from stele.wire.volume import APPLIED, decode_state
 
 log = logging.getLogger("stele.admin")
@@ -39,6 +41,8 @@ class Admin:
         app.router.add_get("/metrics", self._on_metrics)
         app.router.add_get("/v1/digest", self._on_digest)
         app.router.add_get("/v1/status", self._on_status)
+        app.router.add_get("/v1/tablets", self._on_tablets)
+        app.router.add_get("/v1/tablets/{partition}", self._on_tablet)
         return app
 
     async def _on_exchange(self, request: web.Request) -> web.Response:
@@ -85,9 +89,26 @@ class Admin:
         }
         return web.json_response(facts)
 
+    async def _on_tablets(self, request: web.Request) -> web.Response:
+        after = _number(request.query, "after", -1)
+        limit = _number(request.query, "limit", TABLETS_LIMIT_MAX)
+        if not 1 <= limit <= TABLETS_LIMIT_MAX:
+            raise web.HTTPBadRequest(text=f"limit is {limit}; it must be 1 to {TABLETS_LIMIT_MAX}\n")
+        return _json(tablet_list(self._node, after, limit))
+
+    async def _on_tablet(self, request: web.Request) -> web.Response:
+        return _json(tablet_facts(self._node, self._replica(request)))
+
+    def _replica(self, request: web.Request) -> Replica:
+        partition = _number(request.match_info, "partition")
+        replica = self._node.replicas.get(partition)
+        if replica is None:
+            raise web.HTTPNotFound(text=f"this member knows nothing of partition {partition}\n")
+        return replica
+
     async def _on_digest(self, request: web.Request) -> web.StreamResponse:
         """NDJSON: first what the tablet is at, then [key (base64), hash of the value, expire_at_ms] each."""
-        partition = _number(request, "partition")
+        partition = _number(request.query, "partition")
         keyspace = request.query.get("keyspace", "default").encode()
         replica = self._node.replicas.get(partition)
         if replica is None or not replica.ready:
@@ -131,8 +152,14 @@ def _line(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def _number(request: web.Request, name: str) -> int:
-    text = request.query.get(name, "")
+def _json(answer: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer) + b"\n", content_type="application/json")
+
+
+def _number(values: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = values.get(name, "")
+    if default is not None and not text:
+        return default
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise web.HTTPBadRequest(text=f"{name} is {text!r}; it must be a whole number\n")
     return int(text)

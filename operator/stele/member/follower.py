@@ -88,6 +88,7 @@ class Follower:
             self._tablets.break_off(replica, error)
             return Code.NO_TABLET
         if code is Code.OK:
+            replica.owner_commit = max(replica.owner_commit, item.commit)
             match = item.prev_index + len(item.records)
             if replica.tablet.log.commit(min(item.commit, match)):
                 self._replication.to_apply(replica)

@@ -23,8 +23,8 @@ class Replica:
 
     `records` holds operations that are logged and not applied, by index. `pending` holds, for the owner,
     what the newest such operation makes of each data key. `flushed` is the last index that a crash cannot
-    take from the data. `fetched_at` is when a log's tail was last asked for.
-    `broken` says why the tablet is offline, if it is.
+    take from the data. `owner_commit` is what the owner last told as committed, `fetched_at` when a
+    log's tail was last asked for. `broken` says why the tablet is offline, if it is.
     """
 
     __slots__ = (
@@ -37,6 +37,7 @@ class Replica:
         "lock",
         "meta",
         "owner",
+        "owner_commit",
         "owner_row",
         "owner_since",
         "partition",
@@ -57,6 +58,7 @@ class Replica:
         self.owner: Owner | None = None
         self.owner_since = 0
         self.owner_row = 0
+        self.owner_commit = 0
         self.promising = False
         self.records: dict[int, bytes] = {}
         self.pending: dict[bytes, Pending] = {}

@@ -26,10 +26,11 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class Quarantined(msgspec.Struct, frozen=True, array_like=True):
-    """A generation that was given up, and when its data goes (Unix seconds)."""
+    """A generation that was given up, when its data goes (Unix seconds), and its last operation."""
 
     generation: int
     until_s: float
+    last: OpId = OpId()
 
 
 class Superblock(msgspec.Struct, frozen=True):

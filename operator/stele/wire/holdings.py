@@ -1,0 +1,100 @@
+"""What a member says of its tablets and its quarantine on its admin port, as JSON (docs/member.md).
+
+The same structs are what `stele-member inspect` prints of a volume that no process has open; what only a
+running member knows is None there.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from stele.wire.messages import OpId
+
+TABLETS_LIMIT_MAX = 1000
+"""Tablets in one answer; the rest is asked for with `after`."""
+
+RoleName = Literal["OWNER", "BACKUP", "LEARNER", "NONE"]
+StateName = Literal["DOES_NOT_EXIST", "COPYING", "READY", "DELETED"]
+
+
+class LogRange(msgspec.Struct, frozen=True):
+    """Operations first..last of a log; `last` is below `first` when it holds none. `bytes` counts records."""
+
+    first: int
+    last: int
+    bytes: int
+
+
+class QuarantinedTablet(msgspec.Struct, frozen=True):
+    """Data of a tablet that was given up. `until_s`: when it goes (Unix seconds)."""
+
+    partition: int
+    generation: int
+    until_s: float
+    last: OpId
+    applied: OpId
+    entries: int
+    bytes: int
+
+
+class QuarantinedVolume(msgspec.Struct, frozen=True):
+    """A whole volume that was put aside. It goes only when somebody purges it."""
+
+    name: str
+    reason: str
+    bytes: int
+    put_aside_s: float
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    """Answer of `GET /v1/quarantine`."""
+
+    retention_seconds: float
+    tablets: tuple[QuarantinedTablet, ...]
+    volumes: tuple[QuarantinedVolume, ...]
+
+
+class TabletFacts(msgspec.Struct, frozen=True):
+    """One tablet of one member.
+
+    `role` is by the table that this member knows; LEARNER receives a copy. `term` is the term of the owner
+    that is followed (0: none was heard yet), `promised` the lowest that is still heard. `committed` and
+    `flushed` are indexes. `lag` counts operations that the owner told as committed and that are not applied
+    here; at the owner `behind` counts, by member, operations that the member did not acknowledge. `bytes`
+    counts keys and values. `offline` says why the tablet takes no part; empty when it does. `copy`: the id of
+    the migration to this member, if any.
+    """
+
+    partition: int
+    role: RoleName
+    state: StateName
+    generation: int
+    version: int
+    replicas: tuple[int | None, ...]
+    term: int | None
+    promised: int
+    last: OpId
+    applied: OpId
+    committed: int | None
+    flushed: int
+    log: LogRange
+    lag: int | None
+    behind: dict[str, int]
+    serving: bool
+    entries: int
+    bytes: int
+    offline: str
+    copy: str
+    quarantined: tuple[QuarantinedTablet, ...] = ()
+
+
+class TabletList(msgspec.Struct, frozen=True):
+    """Answer of `GET /v1/tablets`. `next`: what to pass as `after` for the rest; None at the end."""
+
+    uuid: str
+    name: str
+    index: int
+    epoch: int
+    stamp: str
+    tablets: tuple[TabletFacts, ...]
+    next: int | None = None
