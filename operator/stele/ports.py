@@ -52,6 +52,16 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
+class Transfer(Protocol):
+    """The process that copies tablets into this member's volume."""
+
+    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Raise Refused for an answer that says no, and Unavailable when there is none."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class Engine(Protocol):
     """One ordered store per member, with two families (design 40-tablet, "One RocksDB per member").
 
@@ -106,7 +116,11 @@ class Engine(Protocol):
         ...
 
     def checkpoint(self, path: str) -> None:
-        """Slow. A directory that `adapters.rocksdb.open_checkpoint` reads; files are hard links."""
+        """Slow. A directory that `open_checkpoint` reads; files are hard links."""
+        ...
+
+    def open_checkpoint(self, path: str) -> View:
+        """Slow. The data of a checkpoint that this engine made."""
         ...
 
     def ingest(self, paths: Sequence[str]) -> None:

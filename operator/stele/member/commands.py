@@ -11,6 +11,7 @@ from stele.member.migrations import Migrations
 from stele.member.node import Node
 from stele.member.promotion import Promotion
 from stele.member.sessions import Sessions
+from stele.ports import Transfer
 from stele.wire import messages as m
 
 log = logging.getLogger("stele.commands")
@@ -28,12 +29,12 @@ _STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
 class Commands:
     """Every command is idempotent; what is refused changes nothing."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, transfer: Transfer) -> None:
         self._node = node
         self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
         self.migrations = Migrations(node)
         self.promotion = Promotion(node)
-        self.sessions = Sessions(node)
+        self.sessions = Sessions(node, transfer)
         self.ingester = Ingester(node)
         migrations, promotion, sessions = self.migrations, self.promotion, self.sessions
         self._handlers: dict[Any, Handler] = {

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from typing import Any, Literal
 
 import msgspec
@@ -211,7 +210,7 @@ class Migrations:
         if replica.owner is not None:
             node.step_down(replica)
         node.serving_requests.cut(replica, 0)
-        gone = quarantine(block, time.time() + keep_seconds)
+        gone = quarantine(block, node.wall() + keep_seconds)
         await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
         replica.records.clear()
         replica.keyspaces = {}
@@ -219,7 +218,7 @@ class Migrations:
 
     async def sweep(self) -> None:
         """Delete what was quarantined long enough."""
-        node, now_s = self._node, time.time()
+        node, now_s = self._node, self._node.wall()
         for replica in list(node.replicas.values()):
             if replica.block is None or not replica.block.quarantined:
                 continue

@@ -6,6 +6,7 @@ knows a published row earlier (in memory; the master sends it again). Both end i
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -40,7 +41,7 @@ log = logging.getLogger("stele.member")
 
 
 class Node:
-    """Implements what links, replication, follower and store ask of the member."""
+    """Implements what links, replication, follower and store ask of the member. `wall`: Unix seconds."""
 
     def __init__(
         self,
@@ -48,11 +49,13 @@ class Node:
         files: tuple[Volume, Instance],
         engine: Engine,
         failed: Callable[[str], None],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.volume, self.instance = volume, _ = files
         self.engine = engine
         self.failed = failed
+        self.wall = wall
         self.loop = asyncio.get_running_loop()
         self.slow = ThreadPoolExecutor(1, "slow")
         self._sync_thread = ThreadPoolExecutor(1, "sync")
@@ -68,7 +71,7 @@ class Node:
         leases = (self.granted, self.held)
         self.replication = Replication(self.tablets, self.syncer, leases, self, self.loop)
         self.follower = Follower(self.replication, self, self.loop)
-        self.serving_requests = Serving(self.replication, self.held, self.loop.time)
+        self.serving_requests = Serving(self.replication, self.held, self.loop.time, wall)
         self.store = Store(self, self.serving_requests)
         self.tablets.on_cut = self.serving_requests.cut
         self.tablets.on_broken = self.take_role

@@ -19,6 +19,7 @@ from stele.member.commands import Commands
 from stele.member.door import start_door
 from stele.member.exchange import Exchange
 from stele.member.links import Inbound
+from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
 from stele.member.node import Node
 from stele.member.settings import Settings
@@ -97,7 +98,7 @@ class Process:
     async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[Commands, Exchange]:
         """Open all ports; whatever listens is closed again, last first, when the stack ends."""
         settings = self._settings
-        commands = Commands(node)
+        commands = Commands(node, LocalTransfer(settings))
         exchange = Exchange(node, commands)
         runner = web.AppRunner(Admin(node, exchange, Metrics(node)).application(), access_log=None)
         await runner.setup()

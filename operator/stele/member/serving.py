@@ -39,12 +39,19 @@ class Counters(msgspec.Struct):
 class Serving:
     """Runs requests on tablets that this member serves. `refusal` is why writes are refused, if they are."""
 
-    def __init__(self, replication: Replication, held: Held, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        replication: Replication,
+        held: Held,
+        now: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._replication = replication
         self.tablets = replication.tablets
         self._engine = self.tablets.engine
         self._held = held
         self._now = now
+        self._wall = wall
         self.refusal: Failure | None = None
         self.pending_bytes = 0
         self.counters = Counters()
@@ -73,7 +80,7 @@ class Serving:
 
     def _execute(self, replica: Replica, request: Request) -> None:
         prefix = replica.prefix(request.keyspace)
-        now_ms = int(time.time() * 1000)
+        now_ms = int(self._wall() * 1000)
         records: list[bytes] = []
         replies = request.replies = []
         pending, owner = replica.pending, replica.owner
@@ -122,7 +129,7 @@ class Serving:
         prefix = replica.prefix(request.keyspace)
         begin, end = prefix + request.after + b"\0", _after_prefix(prefix)
         limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
-        now_ms = int(time.time() * 1000)
+        now_ms = int(self._wall() * 1000)
         while True:
             page = self._engine.scan(begin, end, limit)
             live = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]

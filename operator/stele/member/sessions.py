@@ -5,19 +5,18 @@ import logging
 import os
 import secrets
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import aiohttp
 import msgspec
 
-from stele.adapters.rocksdb.engine import open_checkpoint
-from stele.core.errors import Refused
+from stele.core.errors import Refused, Unavailable
 from stele.member import limits
+from stele.member.local_transfer import bracketed
 from stele.member.node import Node
 from stele.member.volume import CHECKPOINTS, STAGING, sync_folder, write_aside
+from stele.ports import Transfer
 from stele.wire import keys
 from stele.wire import messages as m
 from stele.wire.copyjobs import CopyJob, CopyJobStatus, SessionFile
@@ -52,11 +51,11 @@ class _Fetch:
 class Sessions:
     """Open sessions end by CloseSession, or when nobody opens them again within their lease."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, transfer: Transfer) -> None:
         self._node = node
+        self._transfer = transfer
         self.open: dict[str, _Open] = {}
         self._fetches: dict[str, _Fetch] = {}
-        self._http: aiohttp.ClientSession | None = None
         node.pins = self.pin
 
     def pin(self, partition: int) -> int:
@@ -102,7 +101,7 @@ class Sessions:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self._node.engine.checkpoint(str(folder / "db"))
-        reader = open_checkpoint(folder / "db")
+        reader = self._node.engine.open_checkpoint(str(folder / "db"))
         try:
             tablets = tuple(_describe(reader.get, p, g) for p, g in generations.items())
         finally:
@@ -147,7 +146,7 @@ class Sessions:
             session=name,
             destination=self._node.settings.name,
             claim="",
-            source_url=f"http://{_host(source.address)}:{self._node.settings.transfer_port}",
+            source_url=f"http://{bracketed(source.address)}:{self._node.settings.transfer_port}",
             token=command.token,
             items=command.items,
         )
@@ -162,38 +161,23 @@ class Sessions:
         while fetch.report.state == "RUNNING":
             try:
                 if not started:
-                    await self._call("POST", "/v1/copies", _encode(job))
+                    await self._transfer.call("POST", "/v1/copies", _encode(job))
                     started = True
-                status = _status(await self._call("GET", f"/v1/copies/{job.session}"))
+                status = _status(await self._transfer.call("GET", f"/v1/copies/{job.session}"))
                 heard = self._node.loop.time()
                 fetch.report = _fetch_report(job.session, status)
             except Refused as error:
                 fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=str(error))
-            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
+            except (Unavailable, msgspec.MsgspecError) as error:
                 if self._node.loop.time() - heard > FETCH_SILENCE_SECONDS_MAX:
-                    text = f"the transfer process does not answer: {error or type(error).__name__}"
+                    text = f"the transfer process does not answer: {error}"
                     fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=text)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """Refused for an answer that says no; ClientError when there is none."""
-        if self._http is None:
-            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))
-        settings = self._node.settings
-        url = f"http://{_host(settings.local_host)}:{settings.transfer_port}{path}"
-        headers = {"Content-Type": "application/json"}
-        async with self._http.request(method, url, data=body, headers=headers) as response:
-            content = await response.read()
-            if response.status >= 500:
-                raise aiohttp.ClientError(f"{response.status} {content[:200]!r}")
-            if response.status >= 400:
-                raise Refused(content.decode(errors="replace")[:500], "COPY_REFUSED")
-            return content
-
     async def _cancel_copy(self, session: str) -> None:
         try:
-            await self._call("DELETE", f"/v1/copies/{session}")
-        except (aiohttp.ClientError, TimeoutError, OSError, Refused) as error:
+            await self._transfer.call("DELETE", f"/v1/copies/{session}")
+        except (Unavailable, Refused) as error:
             log.warning("session %s: its copy could not be cancelled: %s", session, error)
 
     def fetch_reports(self) -> list[m.FetchReport]:
@@ -216,15 +200,20 @@ class Sessions:
             if path.name not in open_now and path.name not in self.open:
                 _remove(path)
         for path in volume.path(STAGING).iterdir():
-            if path.name not in self._fetches and _age_seconds(path) > limits.STAGING_AGE_SECONDS:
+            if path.name not in self._fetches and self._age_seconds(path) > limits.STAGING_AGE_SECONDS:
                 _remove(path)
+
+    def _age_seconds(self, path: Path) -> float:
+        try:
+            return self._node.wall() - path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     async def stop(self) -> None:
         for fetch in self._fetches.values():
             if fetch.task is not None:
                 fetch.task.cancel()
-        if self._http is not None:
-            await self._http.close()
+        await self._transfer.close()
 
 
 def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
@@ -250,17 +239,6 @@ def _plain(session: str) -> str:
             f"session is {session!r}; it must be a plain name of at most 200 letters", "BAD_REQUEST"
         )
     return session
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
-def _age_seconds(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _remove(path: Path) -> None:

@@ -124,6 +124,9 @@ class MemoryEngine:
         self.flush()
         self.checkpoints[path] = _Sorted(self._data.values)
 
+    def open_checkpoint(self, path: str) -> MemoryView:
+        return MemoryView(self.checkpoints[path])
+
     def ingest(self, paths: Sequence[str]) -> None:
         for path in paths:
             self.write_data(self.files.pop(path))

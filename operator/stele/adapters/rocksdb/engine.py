@@ -106,6 +106,9 @@ class RocksEngine:
         self._data.flush(True)
         Checkpoint(self._db).create_checkpoint(path)
 
+    def open_checkpoint(self, path: str) -> "CheckpointReader":
+        return open_checkpoint(Path(path))
+
     def ingest(self, paths: Sequence[str]) -> None:
         options = IngestExternalFileOptions()
         options.set_move_files(True)
