@@ -19,7 +19,7 @@ setup: .venv/.stamp ## Make .venv with all that people and tests need
 	@test -x $(PY) && $(PY) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; python3 -m venv .venv || { rm -rf .venv; echo "python3 cannot make a virtual environment: apt-get install python3-venv"; exit 2; }; }
 	@echo "setup: installing into .venv (about a minute)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli]'
 	@touch $@
 
 lint: setup ## Types, style and import contracts

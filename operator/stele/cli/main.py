@@ -1,0 +1,65 @@
+"""The command line: which commands there are, and what an error means for the exit code."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.main import get_command
+
+import stele
+from stele.cli import output as out
+from stele.cli import planning
+from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
+
+PROGRAM = "kubectl stele"
+
+app = typer.Typer(
+    help="""Look at Stele's clusters, members and plans.
+
+    \b
+    Exit codes:
+      0    done
+      1    the request was understood and failed
+      2    wrong usage or bad input; the message says what to correct
+      3    the cluster, or a member, cannot be reached
+      130  interrupted
+    """,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command()(planning.plan)
+
+
+@app.command()
+def version() -> None:
+    """Print the version of this program.
+
+    \b
+    Example:
+      kubectl stele version
+    """
+    print(stele.__version__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # Names may hold letters that the terminal's encoding lacks.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        get_command(app)(args=arguments, prog_name=PROGRAM)
+    except SteleError as error:
+        out.say_error(str(error))
+        return exit_code(error)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else out.EXIT_FAILURE
+    return 0
+
+
+def exit_code(error: SteleError) -> int:
+    """What the type of an error says to the calling script."""
+    if isinstance(error, BadInput):
+        return out.EXIT_BAD_INPUT
+    return out.EXIT_UNREACHABLE if isinstance(error, Unavailable | Uncertain) else out.EXIT_FAILURE

@@ -1,0 +1,45 @@
+"""What commands print: JSON and YAML for programs, plain sentences for errors, tables for people."""
+
+import json
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_FAILURE = 1
+EXIT_BAD_INPUT = 2
+EXIT_UNREACHABLE = 3
+
+
+class Output(StrEnum):
+    """`wide` is the table for people, with nothing left out."""
+
+    JSON = "json"
+    YAML = "yaml"
+    WIDE = "wide"
+
+
+def data(found: Mapping[str, Any], output: Output) -> None:
+    """Print a document as JSON or YAML; keys keep their order."""
+    if output is Output.JSON:
+        json.dump(found, sys.stdout, ensure_ascii=False)
+        sys.stdout.write("\n")
+        return
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    yaml.dump(found, sys.stdout, dumper, default_flow_style=None, sort_keys=False, allow_unicode=True)
+
+
+def console() -> "Console":
+    """For people; without a terminal it has no colours and the width of COLUMNS, or 80 letters."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False, markup=False)
+
+
+def say_error(text: str) -> None:
+    print(f"kubectl stele: {text}", file=sys.stderr)

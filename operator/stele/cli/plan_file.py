@@ -1,0 +1,317 @@
+"""The file of `plan --offline`: read, checked, and turned into what the planner takes.
+
+Every fault is told with the path of the value, the value, and what is expected there; all that one look
+finds are told together.
+"""
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stele.cli.situation import Situation
+from stele.core.assignment import WEIGHT_MAX
+from stele.core.errors import BadInput
+from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
+from stele.core.plan import DataMember, Move
+from stele.core.table import Partition, PartitionTable, trimmed
+
+INPUT_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one file; the largest table with names of 100 letters fits."""
+NAME_LETTERS_MAX = 253
+"""Letters of the name of a member or a zone, as for names in Kubernetes."""
+MOVES_MAX = PARTITIONS_MAX
+"""Wished moves in one file."""
+FAULTS_SHOWN_MAX = 20
+"""Faults that one message lists; the others are counted."""
+DIGITS_MAX = 4_000
+"""Digits of a number that is read as it is; a longer one is out of every range here."""
+SHOWN_LETTERS_MAX = 60
+
+Location = tuple[str | int, ...]
+Fault = str
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class MemberEntry(_Strict):
+    """A member that is alive; leaving ones are emptied, lite ones hold nothing."""
+
+    name: str
+    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1
+    zone: str | None = None
+    lite: bool = False
+    leaving: bool = False
+
+
+class MoveEntry(_Strict):
+    """A wish: the replica of `partition` on `source` should be on `destination`."""
+
+    partition: Annotated[int, Field(ge=0, le=PARTITIONS_MAX - 1)]
+    source: str
+    destination: str
+
+
+class PlanFile(_Strict):
+    """The whole file; names are compared letter by letter."""
+
+    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
+    members: Annotated[list[MemberEntry], Field(min_length=1, max_length=MEMBERS_MAX)]
+    current: Annotated[
+        list[Annotated[list[str | None], Field(max_length=MAX_REPLICAS)]], Field(max_length=PARTITIONS_MAX)
+    ]
+    moves: Annotated[list[MoveEntry], Field(max_length=MOVES_MAX)] = []
+
+
+_NAME = f"a string of 1 to {NAME_LETTERS_MAX} printable characters"
+_EXPECTED = {
+    "$": 'an object with the keys "partitions", "replicas", "members", "current" and, when wished, "moves"',
+    "$.partitions": f"a whole number from 1 to {PARTITIONS_MAX}",
+    "$.replicas": f"a whole number from 1 to {MAX_REPLICAS}, the owner included",
+    "$.members": f"a list of 1 to {MEMBERS_MAX} members",
+    "$.members[]": 'an object such as {"name": "a", "weight": 1, "zone": "z1"}',
+    "$.members[].name": _NAME,
+    "$.members[].weight": f"a whole number from 1 to {WEIGHT_MAX}; leave it out for 1",
+    "$.members[].zone": f"{_NAME}; leave it out for a member without zone",
+    "$.members[].lite": "true or false; leave it out for false",
+    "$.members[].leaving": "true or false; leave it out for false",
+    "$.current": f"a list with one row for each partition, at most {PARTITIONS_MAX}",
+    "$.current[]": f'a row of at most {MAX_REPLICAS} names by replica index, the owner first: ["a", null]',
+    "$.current[][]": f"null for nobody, or the name of a member: {_NAME}",
+    "$.moves": f"a list of at most {MOVES_MAX} moves; leave it out for none",
+    "$.moves[]": 'an object such as {"partition": 0, "source": "a", "destination": "b"}',
+    "$.moves[].partition": "a whole number, the place of the partition in $.current",
+    "$.moves[].source": "the name of the member that holds the replica today",
+    "$.moves[].destination": "the name of a member that is to hold it",
+}
+_KEYS = {
+    "$": tuple(PlanFile.model_fields),
+    "$.members[]": tuple(MemberEntry.model_fields),
+    "$.moves[]": tuple(MoveEntry.model_fields),
+}
+
+
+def load(file: str) -> Situation:
+    """Read a file, or standard input for `-`; raises BadInput with all faults."""
+    where = "standard input" if file == "-" else file
+    return situation(_parsed(_text(_bytes(file, where), where), where), where)
+
+
+def situation(value: object, where: str) -> Situation:
+    """Check a parsed file; raises BadInput with all faults."""
+    try:
+        wish = PlanFile.model_validate(value)
+    except ValidationError as error:
+        raise _refused(where, [_fault(each) for each in error.errors(include_url=False)]) from None
+    faults = [*_member_faults(wish), *_row_faults(wish), *_move_faults(wish)]
+    if faults:
+        raise _refused(where, faults)
+    return _situation(wish)
+
+
+def _situation(wish: PlanFile) -> Situation:
+    index = {member.name: number for number, member in enumerate(wish.members)}
+    for row in wish.current:
+        for name in row:
+            if name is not None:
+                index.setdefault(name, len(index))
+    rows = (trimmed(None if name is None else index[name] for name in row) for row in wish.current)
+    # A row that names nobody was never assigned; one that names members that are gone has lost its copies.
+    partitions = tuple(Partition(1 if row else 0, row) for row in rows)
+    members = tuple(
+        DataMember(number, member.weight, member.zone, member.leaving)
+        for number, member in enumerate(wish.members)
+        if not member.lite
+    )
+    moves = tuple(Move(m.partition, index[m.source], index[m.destination]) for m in wish.moves)
+    lite = frozenset(number for number, member in enumerate(wish.members) if member.lite)
+    return Situation(tuple(index), PartitionTable(partitions, {}), members, lite, wish.replicas, moves)
+
+
+def _bytes(file: str, where: str) -> bytes:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(INPUT_BYTES_MAX + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(INPUT_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInput(f"{where} cannot be read: {reason}; give a file, or - for standard input") from None
+    if len(data) > INPUT_BYTES_MAX:
+        raise BadInput(f"{where} has more than {INPUT_BYTES_MAX} bytes, the most that is read", "TOO_LARGE")
+    return data
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        text = f"byte {error.start} (line {line}) is no UTF-8; write the file as UTF-8"
+        raise BadInput(f"{where}: {text}") from None
+
+
+def _parsed(text: str, where: str) -> object:
+    twice: dict[int, tuple[dict[str, Any], list[str]]] = {}
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(found)
+        if len(made) < len(found):
+            keys = Counter(key for key, _ in found)
+            twice[id(made)] = (made, [key for key, count in keys.items() if count > 1])
+        return made
+
+    try:
+        value: object = json.loads(text, object_pairs_hook=pairs, parse_int=_whole)
+    except json.JSONDecodeError as error:
+        found = "nothing" if not text.strip() else "no JSON"
+        text = f"{found} at line {error.lineno}, column {error.colno}: {error.msg}"
+        raise BadInput(f"{where}: {text}") from None
+    except RecursionError:
+        raise BadInput(f"{where} is nested too deeply; lists of lists are all that is needed") from None
+    if twice:
+        raise _refused(where, list(_twice_faults(value, {at: keys for at, (_, keys) in twice.items()})))
+    return value
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) <= DIGITS_MAX else math.inf
+
+
+def _twice_faults(value: object, twice: Mapping[int, Sequence[str]]) -> Iterator[Fault]:
+    """Outer objects come first, so at least one that is still part of the value is found."""
+    for location, found in _walk(value):
+        for key in twice.get(id(found), ()):
+            yield f"{_path((*location, key))} is there twice; give each key once"
+
+
+def _walk(value: object) -> Iterator[tuple[Location, object]]:
+    todo: list[tuple[Location, object]] = [((), value)]
+    while todo:
+        location, found = todo.pop()
+        yield location, found
+        if isinstance(found, dict):
+            todo.extend(((*location, key), each) for key, each in found.items())
+        elif isinstance(found, list):
+            todo.extend(((*location, place), each) for place, each in enumerate(found))
+
+
+def _refused(where: str, faults: Sequence[Fault]) -> BadInput:
+    shown = [f"  {fault}" for fault in faults[:FAULTS_SHOWN_MAX]]
+    if len(faults) > FAULTS_SHOWN_MAX:
+        shown.append(f"  and {len(faults) - FAULTS_SHOWN_MAX} more")
+    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    return BadInput("\n".join([f"{where} has {count}", *shown]))
+
+
+def _fault(error: Mapping[str, Any]) -> Fault:
+    """What pydantic found, in our words; what is expected tells more than how it was missed."""
+    location: Location = error["loc"]
+    path = _path(location)
+    if error["type"] == "string_unicode":
+        return f"{path} has a key that is no text (half of a surrogate pair); correct the key"
+    if error["type"] == "extra_forbidden":
+        return f"{path} is not known; {_known(location)}"
+    expected = _EXPECTED[_pattern(location)]
+    if error["type"] == "missing":
+        return f"{path} is missing; expected {expected}"
+    return f"{path} is {shown(error['input'])}; expected {expected}"
+
+
+def _known(location: Location) -> str:
+    keys = _KEYS[_pattern(location[:-1])]
+    near = get_close_matches(str(location[-1]), keys, 1)
+    return f'did you mean "{near[0]}"?' if near else f"known are {', '.join(keys)}"
+
+
+def _path(location: Location) -> str:
+    return "$" + "".join(map(_part, location))
+
+
+def _part(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if part.isascii() and part.isidentifier() else f"[{shown(part)}]"
+
+
+def _pattern(location: Location) -> str:
+    return "$" + "".join("[]" if isinstance(part, int) else f".{part}" for part in location)
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: never long, never over several lines."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object of {len(value)} keys"
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN_LETTERS_MAX else f"{text[:SHOWN_LETTERS_MAX]}..."
+
+
+def _is_name(name: str) -> bool:
+    return 1 <= len(name) <= NAME_LETTERS_MAX and name.isprintable()
+
+
+def _member_faults(wish: PlanFile) -> Iterator[Fault]:
+    places: dict[str, int] = {}
+    for number, member in enumerate(wish.members):
+        if not _is_name(member.name):
+            yield _not_expected(("members", number, "name"), member.name)
+        elif member.name in places:
+            first = f"$.members[{places[member.name]}] has this name"
+            yield f"$.members[{number}].name is {shown(member.name)}; {first}: give each member its own"
+        places.setdefault(member.name, number)
+        if member.zone is not None and not _is_name(member.zone):
+            yield _not_expected(("members", number, "zone"), member.zone)
+
+
+def _row_faults(wish: PlanFile) -> Iterator[Fault]:
+    if len(wish.current) != wish.partitions:
+        rows = f"$.current is a list of {len(wish.current)}; $.partitions is {wish.partitions}"
+        yield f"{rows}: give one row for each partition"
+    lite = {member.name for member in wish.members if member.lite}
+    fine = {None} | {member.name for member in wish.members} - lite
+    for number, row in enumerate(wish.current):
+        held = [name for name in row if name is not None]
+        if not fine.issuperset(row) or len(set(held)) < len(held):
+            yield from _slot_faults(number, row, lite)
+
+
+def _slot_faults(number: int, row: Sequence[str | None], lite: Iterable[str]) -> Iterator[Fault]:
+    for place, name in enumerate(row):
+        if name is None:
+            continue
+        found = f"$.current[{number}][{place}] is {shown(name)}"
+        if not _is_name(name):
+            yield _not_expected(("current", number, place), name)
+        elif name in lite:
+            yield f"{found}; lite members hold no replica: make it leaving instead, or take it out of the row"
+        elif row.index(name) < place:
+            yield f"{found}; index {row.index(name)} of the row is, too: a member holds one copy at most"
+
+
+def _move_faults(wish: PlanFile) -> Iterator[Fault]:
+    names = {member.name for member in wish.members}
+    for number, move in enumerate(wish.moves):
+        if move.partition >= wish.partitions:
+            text = f"the partitions are 0 to {wish.partitions - 1}"
+            yield f"$.moves[{number}].partition is {move.partition}; {text}"
+        for key, name in (("source", move.source), ("destination", move.destination)):
+            if name not in names:
+                near = get_close_matches(name, names, 1)
+                hint = f'; did you mean "{near[0]}"?' if near else ""
+                yield f"$.moves[{number}].{key} is {shown(name)}; no entry of $.members has this name{hint}"
+
+
+def _not_expected(location: Location, value: object) -> Fault:
+    return f"{_path(location)} is {shown(value)}; expected {_EXPECTED[_pattern(location)]}"

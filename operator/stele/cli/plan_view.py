@@ -1,0 +1,202 @@
+"""A plan as people see it: what each member holds before and after, and what it takes."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stele.cli.situation import Outcome, Situation, detail
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.plan import WHOLE_CLUSTER
+from stele.core.table import Replicas
+
+MEMBERS_SHOWN_MAX = 40
+REFUSALS_SHOWN_MAX = 10
+"""Rows of each that the plain table has; -o wide shows all."""
+PARTITIONS_SHOWN_MAX = 8
+"""Partitions that are listed with one refusal."""
+BAR_LETTERS_MAX = 24
+BARS_FROM_COLUMNS = 60
+"""Narrower terminals get the numbers alone."""
+NUMBERS_COLUMNS = 44
+"""Columns that names and numbers take beside two bars."""
+
+_BLOCKS, _PLAIN = ("█", "▓", "░"), ("#", "+", "-")
+_STYLES = ("", "green", "red")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One member: partitions owned and replicas held, each before and after."""
+
+    name: str
+    note: str
+    owners: tuple[int, int]
+    replicas: tuple[int, int]
+
+
+def show(console: Console, outcome: Outcome, wide: bool) -> None:
+    """Print everything; `wide` leaves nothing out and adds the migrations in their order."""
+    situation = outcome.situation
+    able = len(situation.staying)
+    console.print(
+        f"Plan for {len(situation.table.partitions)} partitions, {situation.replicas} replicas, "
+        f"{able} members that take data"
+    )
+    console.print()
+    _show_members(console, outcome, wide)
+    console.print()
+    _show_facts(console, outcome)
+    _show_refusals(console, outcome, wide)
+    if wide:
+        _show_migrations(console, outcome)
+
+
+def lines(outcome: Outcome) -> list[Line]:
+    """Members that are alive, then those that are gone and still in rows."""
+    situation = outcome.situation
+    before, after = _held(situation.rows), _held(outcome.plan.targets)
+    notes = _notes(situation)
+    return [
+        Line(
+            name,
+            notes.get(member, "gone"),
+            (before[0][member], after[0][member]),
+            (before[1][member], after[1][member]),
+        )
+        for member, name in enumerate(situation.names)
+    ]
+
+
+def _held(rows: Sequence[Replicas]) -> tuple[Counter[MemberIndex | None], Counter[MemberIndex | None]]:
+    owners = Counter(row[0] for row in rows if row)
+    return owners, Counter(member for row in rows for member in row)
+
+
+def _notes(situation: Situation) -> dict[MemberIndex, str]:
+    notes = dict.fromkeys(situation.lite, "lite")
+    for member in situation.members:
+        weight = f"weight {member.weight}" if member.weight != 1 else ""
+        words = (member.zone or "", weight, "leaving" if member.leaving else "")
+        notes[member.index] = ", ".join(word for word in words if word)
+    return notes
+
+
+def _show_members(console: Console, outcome: Outcome, wide: bool) -> None:
+    found = lines(outcome)
+    shown = found if wide else found[:MEMBERS_SHOWN_MAX]
+    width = _bar_width(console, shown)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("MEMBER", overflow="fold")
+    for title in ("OWNERS", "REPLICAS"):
+        table.add_column(title, justify="right", no_wrap=True)
+        if width:
+            table.add_column("", no_wrap=True)
+    noted = any(line.note for line in shown)
+    if noted:
+        table.add_column("", overflow="fold")
+    most_owners = max((max(line.owners) for line in found), default=0)
+    most_replicas = max((max(line.replicas) for line in found), default=0)
+    for line in shown:
+        cells: list[str | Text] = [line.name]
+        for counts, most in ((line.owners, most_owners), (line.replicas, most_replicas)):
+            cells.append(f"{counts[0]} -> {counts[1]}")
+            if width:
+                cells.append(_bar(console, counts, most, width))
+        table.add_row(*cells, *([line.note] if noted else []))
+    console.print(table)
+    if len(shown) < len(found):
+        console.print(f"and {len(found) - len(shown)} more members; -o wide shows all")
+    if width:
+        same, more, less = _letters(console)
+        console.print(f"{same} as before  {more} more  {less} less", style="dim")
+
+
+def _bar_width(console: Console, shown: Sequence[Line]) -> int:
+    if console.width < BARS_FROM_COLUMNS:
+        return 0
+    texts = max((len(line.name) + len(line.note) for line in shown), default=0)
+    return max(0, min(BAR_LETTERS_MAX, (console.width - NUMBERS_COLUMNS - min(texts, 40)) // 2))
+
+
+def _letters(console: Console) -> tuple[str, str, str]:
+    try:
+        "".join(_BLOCKS).encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return _PLAIN
+    return _BLOCKS
+
+
+def _bar(console: Console, counts: tuple[int, int], most: int, width: int) -> Text:
+    """What stays, then what comes or what goes; the longest bar is the most that anybody holds."""
+    before, after = (-(-count * width // most) if most else 0 for count in counts)
+    same = min(before, after)
+    bar = Text()
+    lengths = (same, after - same, before - same)
+    for letter, length, style in zip(_letters(console), lengths, _STYLES, strict=True):
+        bar.append(letter * length, style)
+    return bar
+
+
+def _show_facts(console: Console, outcome: Outcome) -> None:
+    made = outcome.plan
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    kinds = Counter(each.type.value for each in made.migrations)
+    parts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    table.add_row("Migrations", f"{len(made.migrations)}: {parts}" if parts else "none")
+    table.add_row("Copies", f"{made.copies} (lower bound {made.lower_bound})")
+    table.add_row("Spread", f"owners {outcome.owner_spread}, replicas {outcome.replica_spread}")
+    table.add_row("Planned in", f"{outcome.seconds:.3f} s")
+    table.add_row("Refusals", str(len(made.refusals) or "none"))
+    console.print(table)
+
+
+def _show_refusals(console: Console, outcome: Outcome, wide: bool) -> None:
+    found: dict[str, list[PartitionId]] = {}
+    for refusal in outcome.plan.refusals:
+        reason = f"{refusal.reason}: {detail(outcome.situation, refusal)}"
+        found.setdefault(reason, []).append(refusal.partition)
+    shown = list(found.items())[: None if wide else REFUSALS_SHOWN_MAX]
+    for reason, partitions in shown:
+        console.print(f"  {reason} ({_places(partitions, wide)})")
+    if len(shown) < len(found):
+        console.print(f"  and {len(found) - len(shown)} more; -o wide shows all")
+
+
+def _places(partitions: Sequence[PartitionId], wide: bool) -> str:
+    if partitions[0] == WHOLE_CLUSTER:
+        return "cluster"
+    shown = partitions if wide else partitions[:PARTITIONS_SHOWN_MAX]
+    more = ", ..." if len(shown) < len(partitions) else ""
+    count = "partition" if len(partitions) == 1 else f"{len(partitions)} partitions:"
+    return f"{count} {', '.join(map(str, shown))}{more}"
+
+
+def _show_migrations(console: Console, outcome: Outcome) -> None:
+    if not outcome.plan.migrations:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("PARTITION", "TYPE", "SOURCE", "INDEX", "DESTINATION", "INDEX"):
+        table.add_column(title, overflow="fold")
+    for cells in _migrations(outcome):
+        table.add_row(*cells)
+    console.print()
+    console.print(table)
+
+
+def _migrations(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    def name(member: MemberIndex | None) -> str:
+        return "-" if member is None else outcome.situation.names[member]
+
+    def indexes(current: int, new: int) -> str:
+        return f"{'-' if current < 0 else current} -> {'-' if new < 0 else new}"
+
+    for each in outcome.plan.migrations:
+        source = (name(each.source), indexes(each.source_current_index, each.source_new_index))
+        destination = indexes(each.destination_current_index, each.destination_new_index)
+        yield str(each.partition), each.type.value, *source, name(each.destination), destination

@@ -1,0 +1,141 @@
+"""What a plan is made from and what came of it, with names for member indexes."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from stele.core.ids import MemberIndex
+from stele.core.migration import Migration
+from stele.core.plan import DataMember, Move, Plan, Refusal, plan
+from stele.core.table import PartitionTable, Replicas
+
+SPREAD_DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`names` are by member index: all members that are alive, and those that rows name and that are gone."""
+
+    names: tuple[str, ...]
+    table: PartitionTable
+    members: tuple[DataMember, ...]
+    lite: frozenset[MemberIndex]
+    replicas: int
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def staying(self) -> dict[MemberIndex, int]:
+        """Weights of the members that take data."""
+        return {member.index: member.weight for member in self.members if not member.leaving}
+
+    @property
+    def rows(self) -> list[Replicas]:
+        return [partition.replicas for partition in self.table.partitions]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A plan and how long it took to make, reading and printing left out."""
+
+    situation: Situation
+    plan: Plan
+    seconds: float
+
+    @property
+    def owner_spread(self) -> float:
+        return spread((row[0] for row in self.plan.targets if row), self.situation)
+
+    @property
+    def replica_spread(self) -> float:
+        return spread((member for row in self.plan.targets for member in row), self.situation)
+
+
+def planned(situation: Situation) -> Outcome:
+    """Plan; raises BadInput for what the planner refuses as a whole."""
+    begin = time.perf_counter()
+    made = plan(situation.table, situation.members, situation.replicas, situation.moves)
+    return Outcome(situation, made, time.perf_counter() - begin)
+
+
+def spread(holders: Iterable[MemberIndex | None], situation: Situation) -> float:
+    """The most that a member holds above its fair share, plus the most that one holds below.
+
+    With equal weights that is the most minus the fewest. Fair is what the weights give each of all replicas
+    that members which stay hold, at most one of each partition. Leaving and lite members do not count.
+    """
+    weights = situation.staying
+    held = Counter(dict.fromkeys(weights, 0))
+    held.update(member for member in holders if member in weights)
+    if not held:
+        return 0
+    shares = _fair(held.total(), len(situation.table.partitions), weights)
+    apart = [held[member] - shares[member] for member in weights]
+    found = max(apart) - min(apart)
+    return int(found) if found.denominator == 1 else round(float(found), SPREAD_DIGITS)
+
+
+def _fair(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[MemberIndex, Fraction]:
+    """Exact shares; what a heavy member cannot hold goes to the others."""
+    shares: dict[MemberIndex, Fraction] = {}
+    rest = dict(weights)
+    while rest:
+        each = Fraction(total, sum(rest.values()))
+        full = [member for member, weight in rest.items() if each * weight > cap]
+        if not full:
+            return shares | {member: each * weight for member, weight in rest.items()}
+        for member in full:
+            shares[member] = Fraction(cap)
+            total -= cap
+            del rest[member]
+    return shares
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """What `-o json` prints; docs/kubectl-stele.md says what each key means."""
+    names = outcome.situation.names
+    made = outcome.plan
+    return {
+        "target": [_named(row, names) for row in made.targets],
+        "migrations": [_migration(each, names) for each in made.migrations],
+        "refusals": [
+            {"partition": each.partition, "reason": f"{each.reason}: {detail(outcome.situation, each)}"}
+            for each in made.refusals
+        ],
+        "stats": {
+            "copies": made.copies,
+            "lower_bound": made.lower_bound,
+            "owner_spread": outcome.owner_spread,
+            "replica_spread": outcome.replica_spread,
+            "seconds": round(outcome.seconds, 6),
+        },
+    }
+
+
+def _named(row: Replicas, names: tuple[str, ...]) -> list[str | None]:
+    return [None if member is None else names[member] for member in row]
+
+
+def _migration(each: Migration, names: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "partition": each.partition,
+        "type": each.type.value,
+        "source": None if each.source is None else names[each.source],
+        "source_current_index": each.source_current_index,
+        "source_new_index": each.source_new_index,
+        "destination": None if each.destination is None else names[each.destination],
+        "destination_current_index": each.destination_current_index,
+        "destination_new_index": each.destination_new_index,
+    }
+
+
+def detail(situation: Situation, refusal: Refusal) -> str:
+    """The planner's words with names in place of member indexes."""
+    names = situation.names
+    if refusal.reason == "CYCLE":
+        row = ", ".join(name or "-" for name in _named(situation.rows[refusal.partition], names))
+        return f"members of the row ({row}) cannot change places without a moment with fewer copies"
+    return re.sub(r"\bmember (\d+)\b", lambda found: names[int(found[1])], refusal.detail)

@@ -1,0 +1,59 @@
+"""What holds for every command: help with examples, exit codes, no traceback for a user's mistake."""
+
+import pytest
+from typer.main import get_command
+
+import stele
+from stele.cli import planning
+from stele.cli.main import app
+from tests.cli.conftest import Run
+
+COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(run: Run, command: str) -> None:
+    ran = run(command, "--help")
+    assert ran.code == 0
+    assert "Example" in ran.out
+    assert f"  kubectl stele {command}" in ran.out
+
+
+def test_the_overview_lists_commands_and_exit_codes(run: Run) -> None:
+    found = run("--help").out
+    assert all(f"  {command} " in found for command in COMMANDS)
+    assert "130  interrupted" in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plam"], "Did you mean 'plan'"),
+        (["plan", "--offlin", "x"], "--offline"),
+        (["plan", "--offline", "x", "-o", "xml"], "xml"),
+        (["version", "more"], "more"),
+    ],
+)
+def test_wrong_usage_ends_with_two(run: Run, arguments: list[str], said: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_version(run: Run) -> None:
+    assert run("version").out == f"{stele.__version__}\n"
+
+
+def test_an_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning, "_show", interrupted)
+    ran = run(
+        "plan",
+        "--offline",
+        "-",
+        stdin=b'{"partitions":1,"replicas":1,"members":[{"name":"a"}],"current":[[]]}',
+    )
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
