@@ -183,7 +183,9 @@ class Cluster:
             commands=commands,
             want_tablets=want,
         )
-        reply = await self.post(self.members[index], request)
+        reply = await eventually(
+            lambda: self.post(self.members[index], request), lambda made: made.code != "STARTING"
+        )
         if reply.code != "OK":
             raise RefusedError(f"member {index}: {reply.code}: {reply.detail}")
         return reply

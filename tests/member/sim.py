@@ -269,7 +269,7 @@ class SimMember:
         self.serving_requests.applied(replica)
 
     def serving(self, replica: Replica) -> None:
-        replica.pending.clear()
+        replica.forget_ahead()
 
     def leases_changed(self) -> None:
         self.serving_requests.leases_changed()
@@ -451,3 +451,14 @@ class SimFuture:
     def set_exception(self, error: SteleError) -> None:
         self._done = True
         self._then(error)
+
+
+def ask(member: SimMember, *args: bytes, seconds: float = 5.0) -> Any:
+    """The reply of a member that serves, or the SteleError; AssertionError when none comes in that time."""
+    replies: list[Any] = []
+    assert member.call(list(args), SimFuture(replies.append)), "it does not serve"
+    end = member.sim.now + seconds
+    while not replies:
+        assert member.sim.now < end, "no reply"
+        member.sim.run(member.sim.now + 0.05)
+    return replies[0]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stele.core.commands import ARITIES, Failure, Reply, Simple, wrong_number
+from stele.core.once import ARITY, ONCE
 from stele.core.routing import partition_of
 from stele.wire.resp import Request
 
@@ -50,7 +51,7 @@ MANY_KEYS: dict[bytes, tuple[Callable[[Request], list[Request]], Combine]] = {
 
 def is_keyed(name: bytes) -> bool:
     """Whether the (upper-case) command works on keys, so that it goes to the store."""
-    return name in ARITIES or name in MANY_KEYS
+    return name in ARITIES or name in MANY_KEYS or name == ONCE
 
 
 @dataclass(slots=True)
@@ -79,11 +80,21 @@ class Segment:
         if many is not None:
             self._add_many(name, request, many)
             return
+        if name == ONCE:
+            self._add_once(request)
+            return
         arity = ARITIES[name]
         if len(request) != arity if arity > 0 else len(request) < -arity:
             self._answers.append(wrong_number(name))
             return
-        self._answers.append(self._place(request))
+        self._answers.append(self._place(request, request[1]))
+
+    def _add_once(self, request: Request) -> None:
+        """The owner checks the rest, because it answers other members too."""
+        if len(request) < -ARITY:
+            self._answers.append(wrong_number(ONCE))
+        else:
+            self._answers.append(self._place([ONCE, *request[1:]], request[4]))
 
     def _add_many(
         self, name: bytes, request: Request, many: tuple[Callable[[Request], list[Request]], Combine]
@@ -94,13 +105,13 @@ class Segment:
             return
         begin = len(self.commands)
         for command in split(request):
-            self._place(command)
+            self._place(command, command[1])
         self._answers.append((combine, begin, len(self.commands)))
 
-    def _place(self, command: Request) -> int:
+    def _place(self, command: Request, key: bytes) -> int:
         place = len(self.commands)
         self.commands.append(command)
-        self.groups.setdefault(partition_of(command[1], self.partitions), []).append(place)
+        self.groups.setdefault(partition_of(key, self.partitions), []).append(place)
         return place
 
     def calls(self, places: list[int]) -> list[list[int]]:

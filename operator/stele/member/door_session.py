@@ -17,6 +17,7 @@ from stele.core.commands import (
     text_of,
     wrong_number,
 )
+from stele.core.once import ARITY, ONCE
 from stele.member.door_plan import MANY_KEYS
 from stele.member.door_scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, pattern_matcher, scan
 from stele.ports import Store
@@ -226,6 +227,8 @@ def _describe(name: bytes) -> Reply:
     flags: list[Reply] = [Simple("write" if is_write(name) or name == b"MSET" else "readonly")]
     if name in MANY_KEYS:
         return [name.lower(), -3 if name == b"MSET" else -2, flags, 1, -1, 2 if name == b"MSET" else 1]
+    if name == ONCE:
+        return [name.lower(), ARITY, [Simple("write")], 4, 4, 1]
     if name in ARITIES:
         return [name.lower(), ARITIES[name], flags, 1, 1, 1]
     return [name.lower(), _COMMANDS[name][0], flags, 0, 0, 0]
@@ -304,5 +307,5 @@ _COMMANDS: dict[bytes, tuple[int, Callable[[Server, Session, Request], Answer | 
     b"DBSIZE": (1, _dbsize),
 }
 
-OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *_COMMANDS} - {b"AUTH", b"KEYS"}))
+OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *_COMMANDS, ONCE} - {b"AUTH", b"KEYS"}))
 _OFFERED = ", ".join(name.decode() for name in OFFERED)

@@ -252,7 +252,7 @@ class Node:
         owner = replica.owner
         assert owner is not None
         self._began_serving += 1
-        replica.pending.clear()
+        replica.forget_ahead()
         self.store.drain(replica.partition)
         if owner.wants_waiting:
             self.wants_promise(replica)

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from stele.core.once import Clients
 from stele.core.states import TabletState
 from stele.core.tablet import Tablet
 from stele.core.tablet_owner import Learner, LearnerState, Owner
@@ -22,15 +23,17 @@ class Replica:
     """`tablet` decides; the rest are the facts that it decides on.
 
     `records` holds operations that are logged and not applied, by index. `pending` holds, for the owner,
-    what the newest such operation makes of each data key. `flushed` is the last index that a crash cannot
-    take from the data. `owner_commit` is what the owner last told as committed, `fetched_at` when a
-    log's tail was last asked for. `broken` says why the tablet is offline, if it is.
+    what the newest such operation makes of each data key, and `clients` whom it remembers (`core.once`), when
+    it was asked. `flushed` is the last index that a crash cannot take from the data. `owner_commit` is what
+    the owner last told as committed, `fetched_at` when a log's tail was last asked for. `broken` says why
+    the tablet is offline, if it is.
     """
 
     __slots__ = (
         "block",
         "broken",
         "busy",
+        "clients",
         "fetched_at",
         "flushed",
         "keyspaces",
@@ -62,6 +65,7 @@ class Replica:
         self.promising = False
         self.records: dict[int, bytes] = {}
         self.pending: dict[bytes, Pending] = {}
+        self.clients: Clients | None = None
         self.waiters: deque[Request] = deque()
         self.starved: list[Request] = []
         self.keyspaces: dict[bytes, tuple[int, int]] = {}
@@ -92,13 +96,19 @@ class Replica:
             return self.block.last
         return OpId(*self.tablet.log.last)
 
+    def forget_ahead(self) -> None:
+        """What the log makes of keys is not known ahead of the data any more, or needs not be."""
+        self.pending.clear()
+        self.clients = None
+
     @property
     def size_bytes(self) -> int:
         return sum(size for _, size in self.keyspaces.values())
 
     @property
     def entries(self) -> int:
-        return sum(count for count, _ in self.keyspaces.values())
+        """What users stored."""
+        return sum(count for keyspace, (count, _) in self.keyspaces.items() if keyspace != keys.SERVICE)
 
     def prefix(self, keyspace: bytes) -> bytes:
         found = self.prefixes.get(keyspace)

@@ -7,6 +7,7 @@ from typing import Any
 
 from stele.core.commands import Reply, is_write
 from stele.core.errors import SteleError
+from stele.core.once import ONCE
 
 
 class Kind(IntEnum):
@@ -44,9 +45,13 @@ class Request:
         self.replies: list[Reply] = []
 
     @property
+    def may_repeat(self) -> bool:
+        """Whether sending it twice does nothing twice."""
+        return self.kind is not Kind.EXECUTE or not any(args and is_write(args[0]) for args in self.commands)
+
+    @property
     def may_write(self) -> bool:
-        """Whether sending it twice could do something twice."""
-        return self.kind is Kind.EXECUTE and any(args and is_write(args[0]) for args in self.commands)
+        return not self.may_repeat or any(args and args[0] == ONCE for args in self.commands)
 
     def done(self, value: Any) -> None:
         if not self.future.done():

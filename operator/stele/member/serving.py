@@ -5,21 +5,23 @@ all that was seen is committed. So a client never reads what could still be lost
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from stele.core.commands import Evaluation, Failure, Put, Stored, evaluate
 from stele.core.errors import Unavailable, Uncertain
+from stele.core.once import ONCE
 from stele.core.tablet_owner import Phase
 from stele.core.votes import Held
 from stele.member import limits
 from stele.member.latency import Histogram
+from stele.member.once import Attempt, run_once
 from stele.member.replica import Replica
 from stele.member.replication import Replication
 from stele.member.requests import Kind, Request
-from stele.wire.keys import EXPIRY_BYTES, unpack_value
-from stele.wire.volume_log import delete_record, put_record
+from stele.wire.keys import EXPIRY_BYTES, after_prefix, unpack_value
+from stele.wire.volume_log import batch_record, delete_record, put_record
 
 PASSIVE = Failure(
     "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
@@ -87,6 +89,9 @@ class Serving:
         assert owner is not None
         index = replica.tablet.log.last[1]
         for args in request.commands:
+            if args and args[0] == ONCE:
+                self._once(replica, request, args, records)
+                continue
             stored: Stored | None = None
             if len(args) > 1:
                 data_key = prefix + args[1]
@@ -116,6 +121,31 @@ class Serving:
             request.bytes = size
             self._replication.append(replica, records)
 
+    def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
+        """A command that is answered as before when it ran before; see `member.once`."""
+        at, pending, owner = replica.tablet.log.last[1] + len(records), replica.pending, replica.owner
+        assert owner is not None
+
+        def read(data_key: bytes) -> Stored | None:
+            ahead = pending.get(data_key)
+            if ahead is not None:
+                request.index = at
+                return ahead[0]
+            raw = self._engine.get(data_key)
+            return None if raw is None else unpack_value(raw)
+
+        attempt = Attempt(request.keyspace, args, int(time.time() * 1000), self.refusal)
+        reply, changes = run_once(self._engine, replica, attempt, read)
+        request.replies.append(reply)
+        if not changes:
+            request.reads = True
+            return
+        records.append(batch_record(owner.term, changes))
+        for change in changes:
+            data_key = replica.prefix(change.keyspace) + change.key
+            after = None if change.value is None else (change.value, change.expire_at_ms)
+            pending[data_key] = (after, at + 1)
+
     @staticmethod
     def _log(replica: Replica, request: Request, made: Evaluation, records: list[bytes], term: int) -> None:
         op, keyspace = made.op, request.keyspace
@@ -127,7 +157,7 @@ class Serving:
     def _scan(self, replica: Replica, request: Request) -> tuple[list[bytes], bool]:
         """Keys that are greater than `after` and did not expire; whether the keyspace ends with them."""
         prefix = replica.prefix(request.keyspace)
-        begin, end = prefix + request.after + b"\0", _after_prefix(prefix)
+        begin, end = prefix + request.after + b"\0", after_prefix(prefix)
         limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
         now_ms = int(self._wall() * 1000)
         while True:
@@ -190,7 +220,7 @@ class Serving:
         waiting = (*replica.waiters, *replica.starved)
         replica.waiters.clear()
         replica.starved.clear()
-        replica.pending.clear()
+        replica.forget_ahead()
         again: list[Request] = []
         for request in waiting:
             if not request.wrote:
@@ -253,12 +283,6 @@ def reset(request: Request) -> None:
     request.index = 0
     request.reads = False
     request.replies = []
-
-
-def _after_prefix(prefix: bytes) -> bytes:
-    """The first key behind all that begin with the prefix."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,))
 
 
 def _expired(stored: bytes, now_ms: int) -> bool:

@@ -217,12 +217,12 @@ class Store:
             request.failed(Corrupt(f"the owner's answer cannot be read: {error}"))
 
     def lost(self, requests: list[Request]) -> None:
-        """The session ended on which they were sent: reads go again, writes may have happened."""
+        """The session ended on which they were sent. What may be repeated goes again."""
         for request in requests:
-            if request.may_write:
-                self._serving.uncertain(request)
-            else:
+            if request.may_repeat:
                 self._enqueue(request)
+            else:
+                self._serving.uncertain(request)
 
     def send_again(self, requests: list[Request]) -> None:
         """This member gave up the tablet; they logged nothing here."""

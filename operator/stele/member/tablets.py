@@ -17,7 +17,7 @@ from stele.ports import Engine
 from stele.wire import keys
 from stele.wire.messages import OpId
 from stele.wire.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
-from stele.wire.volume_log import DELETE, NOOP, split_record, term_of
+from stele.wire.volume_log import BATCH, DELETE, NOOP, split_batch, split_record, term_of
 
 log = logging.getLogger("stele.tablets")
 
@@ -239,15 +239,30 @@ class Tablets:
         fresh: dict[bytes, int | None],
     ) -> None:
         kind, keyspace, key, value, expire_at_ms = split_record(record)
-        if kind == NOOP:
-            return
+        if kind == BATCH:
+            for change in split_batch(value):
+                new = None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
+                self._entry(replica, index, (change.keyspace, change.key, new), changes, fresh)
+        elif kind != NOOP:
+            new = None if kind == DELETE else keys.pack_value(value, expire_at_ms)
+            self._entry(replica, index, (keyspace, key, new), changes, fresh)
+
+    def _entry(
+        self,
+        replica: Replica,
+        index: int,
+        entry: tuple[bytes, bytes, bytes | None],
+        changes: list[Change],
+        fresh: dict[bytes, int | None],
+    ) -> None:
+        """One entry that operation `index` stores or removes: (keyspace, key, stored value)."""
+        keyspace, key, new = entry
         data_key = replica.prefix(keyspace) + key
         if data_key in fresh:
             old = fresh[data_key]
         else:
             stored = self.engine.get(data_key)
             old = None if stored is None else len(stored)
-        new = None if kind == DELETE else keys.pack_value(value, expire_at_ms)
         changes.append((data_key, new))
         pending = replica.pending.get(data_key)
         if pending is not None and pending[1] <= index:

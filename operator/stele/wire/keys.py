@@ -8,6 +8,8 @@ limited in `core.commands`.
 import struct
 
 KEYSPACE_BYTES_MAX = 63
+SERVICE = b""
+"""The keyspace of what a partition keeps for itself: logged, copied and counted like those of users."""
 
 META = 0
 USER = 1
@@ -42,6 +44,12 @@ def user_key(partition: int, generation: int, keyspace: bytes, key: bytes) -> by
 def meta_key(partition: int, generation: int, name: bytes) -> bytes:
     """Data key of the tablet's own state, such as `applied`."""
     return _TABLET.pack(partition, generation) + bytes((META,)) + name
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The first key behind all that begin with the prefix."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,))
 
 
 def split_user(data_key: bytes) -> tuple[bytes, bytes] | None:

@@ -1,18 +1,23 @@
 """One logged operation as bytes: the same in the log and between members.
 
 Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1), length of key (4), then
-keyspace, key and value. The index is in the log's key, and follows from the place in a message.
+keyspace, key and value. The index is in the log's key, and follows from the place in a message. A BATCH has
+neither keyspace nor key; its value is msgpack of changes that are applied as one, in order.
 """
 
 import struct
+from typing import Annotated
 
-from stele.core.commands import KEY_BYTES_MAX
+import msgspec
+
+from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.core.errors import Corrupt
 from stele.wire.keys import KEYSPACE_BYTES_MAX
 
 NOOP = 0
 PUT = 1
 DELETE = 2
+BATCH = 3
 
 _HEAD = struct.Struct(">QBQBI")
 HEAD_BYTES = _HEAD.size
@@ -37,6 +42,32 @@ def noop_record(term: int) -> bytes:
     return _pack(term, NOOP, 0, 0, 0)
 
 
+class Change(msgspec.Struct, array_like=True, frozen=True):
+    """What a batch makes of one entry; `value` None removes it."""
+
+    keyspace: Annotated[bytes, msgspec.Meta(max_length=KEYSPACE_BYTES_MAX)]
+    key: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
+    value: bytes | None
+    expire_at_ms: Annotated[int, msgspec.Meta(ge=0, le=EXPIRE_AT_MS_MAX)] = 0
+
+
+_changes = msgspec.msgpack.Decoder(list[Change])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def batch_record(term: int, changes: list[Change]) -> bytes:
+    """One operation of several changes."""
+    return _pack(term, BATCH, 0, 0, 0) + _encode(changes)
+
+
+def split_batch(value: bytes) -> list[Change]:
+    """The changes of a batch, from its value. Raise Corrupt when the bytes are none."""
+    try:
+        return _changes.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"log record of several changes: {error}") from error
+
+
 def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
     """(kind, keyspace, key, value, expire_at_ms)."""
     _, kind, expire_at_ms, keyspace_bytes, key_bytes = _unpack(record)
@@ -50,7 +81,9 @@ def check_record(record: bytes) -> None:
     if len(record) < HEAD_BYTES:
         raise Corrupt(f"log record of {len(record)} bytes; at least {HEAD_BYTES} were expected")
     _, kind, _, keyspace_bytes, key_bytes = _unpack(record)
-    if kind > DELETE or keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
+    if kind == BATCH:
+        split_batch(record[HEAD_BYTES + keyspace_bytes + key_bytes :])
+    if kind > BATCH or keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
         raise Corrupt(f"log record of kind {kind}, keyspace {keyspace_bytes} and key {key_bytes} bytes")
     if len(record) < HEAD_BYTES + keyspace_bytes + key_bytes:
         raise Corrupt("log record is shorter than its keyspace and key")

@@ -1,0 +1,58 @@
+"""Records of operations: what comes from another process is checked before it is taken."""
+
+import msgspec
+import pytest
+
+from stele.core.commands import KEY_BYTES_MAX
+from stele.core.errors import Corrupt
+from stele.wire.volume_log import (
+    BATCH,
+    Change,
+    batch_record,
+    check_record,
+    delete_record,
+    noop_record,
+    put_record,
+    split_batch,
+    split_record,
+    term_of,
+)
+
+CHANGES = [Change(b"default", b"k", b"v", 5), Change(b"", b"client", None)]
+
+
+def test_a_batch_is_read_as_it_was_written() -> None:
+    record = batch_record(7, CHANGES)
+    check_record(record)
+    kind, keyspace, key, value, expire_at_ms = split_record(record)
+    assert (term_of(record), kind, keyspace, key, expire_at_ms) == ((7,), BATCH, b"", b"", 0)
+    assert split_batch(value) == CHANGES
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        b"\xc1",
+        [[b"a" * 64, b"k", b"v", 0]],
+        [[b"a", b"k" * (KEY_BYTES_MAX + 1), b"v", 0]],
+        [[b"a", b"k", b"v", -1]],
+        [[b"a", b"k", "text", 0]],
+        {"a": 1},
+    ],
+)
+def test_a_batch_that_is_none_is_refused(changes: object) -> None:
+    body = changes if isinstance(changes, bytes) else msgspec.msgpack.encode(changes)
+    with pytest.raises(Corrupt):
+        check_record(batch_record(7, []).removesuffix(b"\x90") + body)
+
+
+def test_records_that_are_cut_short_or_unknown_are_refused() -> None:
+    for record in (put_record(1, b"default", b"key", b"", 0), delete_record(1, b"default", b"key")):
+        check_record(record)
+        for size in range(len(record)):
+            with pytest.raises(Corrupt):
+                check_record(record[:size])
+    unknown = bytearray(noop_record(1))
+    unknown[8] = BATCH + 1
+    with pytest.raises(Corrupt, match="kind 4"):
+        check_record(bytes(unknown))
