@@ -38,8 +38,13 @@ class SimLoop:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
+        self.wall_at_start = 1.7e9
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._made = 0
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return self.wall_at_start + self.now
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
         self._made += 1
@@ -201,7 +206,7 @@ class SimMember:
         granted = Granted(self.sim.now, LEASE_SECONDS)
         self.replication = Replication(self.tablets, SimSyncer(self), (granted, self.held), self, self.loop)
         self.follower = Follower(self.replication, self, self.loop)
-        self.serving_requests = Serving(self.replication, self.held, self.loop.time)
+        self.serving_requests = Serving(self.replication, self.held, self.loop.time, self.sim.wall)
         self.tablets.on_cut = self.serving_requests.cut
         if self.block is not None and self.block.state == "COPYING":
             self.block = msgspec.structs.replace(self.block, state="DELETED")

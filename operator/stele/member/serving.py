@@ -134,7 +134,7 @@ class Serving:
             raw = self._engine.get(data_key)
             return None if raw is None else unpack_value(raw)
 
-        attempt = Attempt(request.keyspace, args, int(time.time() * 1000), self.refusal)
+        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self.refusal)
         reply, changes = run_once(self._engine, replica, attempt, read)
         request.replies.append(reply)
         if not changes:
