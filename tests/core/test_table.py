@@ -1,16 +1,21 @@
 """The table value: rows, invariants, merging, stamp, version sum."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stele.core.errors import BadInput, Corrupt
+from stele.core import table as table_module
+from stele.core.errors import BadInput, Corrupt, Refused
 from stele.core.ids import VERSION_MAX
 from stele.core.table import (
     Member,
     Partition,
     PartitionTable,
     Stamp,
+    check_changes,
     check_invariants,
     merge,
+    raised,
     stamp_of,
     trimmed,
     version_sum,
@@ -90,7 +95,7 @@ def test_merging_takes_the_higher_version_of_each_partition() -> None:
 
 
 def test_merging_one_version_with_two_rows_is_corrupt() -> None:
-    with pytest.raises(Corrupt, match=r"partition 0: .* have the same version 2"):
+    with pytest.raises(Corrupt, match=r"partition 0 version 2 is \(0,\) here and \(1,\) there"):
         merge(table(Partition(2, (0,))), table(Partition(2, (1,))))
 
 
@@ -120,6 +125,69 @@ def test_the_stamp_is_kept_row_by_row() -> None:
     for unknown in (3, -1):
         with pytest.raises(BadInput, match="not in a table of 3"):
             stamp.set(unknown, 1)
+
+
+def test_the_stamp_is_computed_only_when_a_version_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    real = table_module.mmh3.hash64
+
+    def counted(data: bytes, *rest: object, **named: object) -> tuple[int, int]:
+        hashed.append(len(data))
+        return real(data, *rest, **named)
+
+    monkeypatch.setattr(table_module.mmh3, "hash64", counted)
+    stamp = Stamp([1, 2, 3])
+    assert stamp.value == stamp.value
+    stamp.set(1, 2)
+    assert stamp.value == stamp.value
+    assert hashed == [12], "asked twice and set to what it was: computed once"
+    stamp.set(1, 5)
+    assert stamp.value == stamp_of([1, 5, 3])
+
+
+@given(st.lists(st.integers(0, VERSION_MAX), min_size=1, max_size=20), st.data())
+def test_the_stamp_kept_row_by_row_is_the_stamp_of_all(versions: list[int], data: st.DataObject) -> None:
+    stamp = Stamp(versions)
+    for _ in range(data.draw(st.integers(0, 8))):
+        place = data.draw(st.integers(0, len(versions) - 1))
+        versions[place] = data.draw(st.integers(0, VERSION_MAX))
+        stamp.set(place, versions[place])
+        assert stamp.value == stamp_of(versions)
+
+
+@pytest.mark.parametrize("version", [-1, VERSION_MAX + 1])
+def test_versions_that_are_no_int32_have_no_stamp(version: int) -> None:
+    with pytest.raises(BadInput, match=f"partition 1 has version {version}; 0 to 2147483647"):
+        stamp_of([1, version])
+    with pytest.raises(BadInput, match=f"partition 0 has version {version}"):
+        Stamp([1]).set(0, version)
+
+
+def test_no_version_follows_the_last_one() -> None:
+    assert raised(3, VERSION_MAX) == VERSION_MAX
+    with pytest.raises(Refused, match="partition 3 would get version 2147483648, the last one is") as refused:
+        raised(3, VERSION_MAX + 1)
+    assert refused.value.code == "VERSION_LIMIT"
+
+
+@pytest.mark.parametrize(
+    ("number", "row", "reason"),
+    [
+        (0, Partition(3, (1,)), "partition 0 cannot go from version 3 to 3"),
+        (0, Partition(2, (1,)), "partition 0 cannot go from version 3 to 2: versions only grow"),
+        (1, Partition(1, (1,)), "there is no partition 1 in a table of 1"),
+        (-1, Partition(4, (1,)), "there is no partition -1"),
+        (0, Partition(4, (1, 1)), "partition 0 names a member twice"),
+        (0, Partition(4, (2,)), "lite"),
+        (0, Partition(4, (9,)), "not in the member dictionary"),
+        (0, Partition(VERSION_MAX + 1, (1,)), "version 2147483648"),
+    ],
+)
+def test_a_change_that_breaks_a_rule_is_corrupt(number: int, row: Partition, reason: str) -> None:
+    before = table(Partition(3, (0,)))
+    check_changes(before, {0: Partition(4, (1, 0))}, MEMBERS)
+    with pytest.raises(Corrupt, match=reason):
+        check_changes(before, {number: row}, MEMBERS)
 
 
 def test_the_version_sum_orders_tables() -> None:

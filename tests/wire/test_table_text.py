@@ -66,11 +66,35 @@ def test_any_rows_are_read_back(rows: list[Partition], number: int, epoch: int) 
     assert (shard.epoch, list(shard.rows)) == (epoch, rows)
 
 
-@given(st.text(max_size=60) | st.from_regex(r"(\d+ \d+:[\d,-]*\n){0,4}", fullmatch=True))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    for data in ({"format": "1", "epoch": "1", "rows": text}, {**encode_head(HEAD), "members": text}):
+written = st.text(max_size=60) | st.text(alphabet="0123456789 :,-\n", max_size=40)
+row_lines = st.from_regex(r"0 \d:[0-3,-]{0,5}\n1 \d:[0-3,-]{0,5}\n2 \d:[0-3,-]{0,5}\n", fullmatch=True)
+member_lines = st.from_regex(
+    r"([0-4]{1,2} [a-c ]{0,2} [a-c]{0,2} [-1. ]{1,3} (data|lite)\n){1,2}", fullmatch=True
+)
+
+
+@given(written | row_lines)
+def test_any_shard_is_refused_or_written_as_it_was_read(text: str) -> None:
+    """One text for one value: whatever is read is what this version would write."""
+    data = {"format": "1", "epoch": "1", "rows": text}
+    with suppress(Corrupt):
+        assert encode_shard(1, 0, decode_shard(data, 0, 3).rows) == data
+
+
+@given(st.sampled_from(sorted(encode_head(HEAD))), written | member_lines)
+def test_any_head_is_refused_or_written_as_it_was_read(key: str, text: str) -> None:
+    data = {**encode_head(HEAD), key: text}
+    with suppress(Corrupt):
+        read = decode_head(data)
+        lines = sorted(data["members"].splitlines(), key=lambda line: int(line.split()[0]))
+        assert encode_head(read) == {**data, "members": "".join(f"{line}\n" for line in lines)}
+
+
+@given(st.dictionaries(st.text(max_size=8) | st.sampled_from(sorted(encode_head(HEAD))), st.text(max_size=8)))
+def test_any_keys_are_read_or_refused(data: dict[str, str]) -> None:
+    for read in (decode_head, lambda some: decode_shard(some, 0, 3)):
         with suppress(Corrupt):
-            decode_shard(data, 0, 3) if "rows" in data else decode_head(data)
+            read({"format": "1", **data})
 
 
 def test_shards_hold_512_partitions() -> None:
@@ -93,6 +117,7 @@ def test_shards_hold_512_partitions() -> None:
         ("0 3:0,1\n1 0:\n2 2147483648:1\n", "version 2147483648"),
         ("0 3:0,1\n1 0:\n2 1:0,1,2,3,4,5,6,7\n", "is no row"),
         ("0 3:0,1\n1 0:\n2 1:٣\n", "is no row"),
+        ("0 3:0,1\n1 0:\n2 1:01\n", "is no row"),
         ("", "has 0 rows"),
     ],
 )
@@ -115,6 +140,8 @@ def test_broken_rows_are_refused(rows: str, reason: str) -> None:
         ({"members": "0 a u - data\n0 b v - data\n"}, "one index or one UUID"),
         ({"members": "0 a u - data\n1 b u - data\n"}, "one index or one UUID"),
         ({"members": "0 a u - data"}, "last line is cut off"),
+        ({"members": "0  u - data\n"}, "line 1 of members is '0  u - data'"),
+        ({"members": "0 a\tb u - data\n"}, "line 1 of members"),
         ({"surprise": "1"}, r"missing keys \[\], unknown keys \['surprise'\]"),
     ],
 )
@@ -141,6 +168,10 @@ def test_another_format_is_refused_before_anything_is_read(written: str) -> None
 def test_what_cannot_be_stored_is_refused_before_the_api_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="shard 0 was given 513 rows"):
         encode_shard(1, 0, [Partition(0, ())] * 513)
+    with pytest.raises(BadInput, match="partition 512 names a member twice"):
+        encode_shard(1, 1, [Partition(1, (0, 0))])
+    with pytest.raises(BadInput, match="partition 1 has version 2147483648; at most 2147483647"):
+        encode_shard(1, 0, [Partition(0, ()), Partition(VERSION_MAX + 1, ())])
     with pytest.raises(BadInput, match="state is 'Sleeping'"):
         encode_head(Head(7, "Sleeping", 3, 2, 12, 3, 0, 9, ()))
     spaced = Member(0, "two words", "u", "")

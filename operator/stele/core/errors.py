@@ -54,7 +54,7 @@ class Corrupt(SteleError):
 
 
 class Refused(SteleError):
-    """Codes: REFUSED, ILLEGAL_STATE, NOT_OWNER, LAST_REPLICA, OWNER_NEEDED, NO_SPACE."""
+    """Codes: REFUSED, ILLEGAL_STATE, NOT_OWNER, LAST_REPLICA, OWNER_NEEDED, NO_SPACE, VERSION_LIMIT."""
 
     code_default = "REFUSED"
 

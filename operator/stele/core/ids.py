@@ -18,5 +18,8 @@ PARTITIONS_MAX = 65_536
 VERSION_MAX = 2**31 - 1
 """Versions are laid out as big-endian int32 when the stamp is computed."""
 
+VERSIONS_RESERVED = 1_000
+"""The last versions of a partition are kept for its rescue: above them no migration of it is planned."""
+
 MEMBERS_MAX = 1_000
 """Members that one table may name."""

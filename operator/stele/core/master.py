@@ -40,7 +40,7 @@ from stele.core.reign import Answer, Decision, Intent, Observation, State
 from stele.core.repair import repair
 from stele.core.roster import Dictionary, scale, set_members, update_dictionary
 from stele.core.sweep import sweep
-from stele.core.table import Partition, PartitionTable
+from stele.core.table import Partition, PartitionTable, check_changes
 from stele.core.takeover import resolve
 
 FORMING_SECONDS = 60.0
@@ -89,6 +89,7 @@ def _decision(
     intents: tuple[Intent, ...],
     orders: dict[MemberIndex, list[Order]],
 ) -> Decision:
+    check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
     jobs = tuple(wave for wave in state.waves.values() if wave.wants_job)
     busy = bool(
         state.running or state.promotions or state.waves or state.staged or dictionary or not state.settled

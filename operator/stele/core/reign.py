@@ -16,7 +16,7 @@ from stele.core.orders import Order, Report
 from stele.core.plan import Plan, Refusal
 from stele.core.promotion import Promotion
 from stele.core.queues import Queues
-from stele.core.table import Member, Partition, PartitionTable, Stamp
+from stele.core.table import Member, Partition, PartitionTable, Stamp, raised
 from stele.core.waves import Engine, Job, Wave
 
 
@@ -192,7 +192,7 @@ class State:
 
     def next_version(self, number: PartitionId) -> Version:
         """For a change while somebody who cannot be asked may have accepted something."""
-        return max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1)
+        return raised(number, max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1))
 
     def say(self, reason: str, message: str, warning: bool = False) -> None:
         self.happenings.append(Happening(reason, message, warning))

@@ -1,19 +1,19 @@
 """The partition table as a value: rows of replicas with a version each, and the member dictionary.
 
-Rules that hold for every table; `check_invariants` checks them:
+Rules that hold for every table (`check_invariants`) and for every change of one (`check_changes`):
 a row has at most 7 replica indexes and no empty one at its end; a member appears at most once in a row and
 is in the dictionary; lite members are in no row; a partition of version 0 was never assigned, so its row
-is empty.
+is empty; versions only grow, up to VERSION_MAX.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from struct import pack_into
+from struct import pack, pack_into, unpack_from
 from types import MappingProxyType
 
 import mmh3
 
-from stele.core.errors import BadInput, Corrupt
+from stele.core.errors import BadInput, Corrupt, Refused
 from stele.core.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX, MemberIndex, PartitionId, Version
 
 Replicas = tuple[MemberIndex | None, ...]
@@ -82,6 +82,17 @@ class PartitionTable:
         return PartitionTable((EMPTY,) * partitions, MappingProxyType(known))
 
 
+def raised(number: PartitionId, version: Version) -> Version:
+    """The version, when a row may have it; Refused (VERSION_LIMIT) above VERSION_MAX."""
+    if version > VERSION_MAX:
+        raise Refused(
+            f"partition {number} would get version {version}, the last one is {VERSION_MAX}: "
+            "copy the data to a new cluster",
+            "VERSION_LIMIT",
+        )
+    return version
+
+
 def row_fault(replicas: Replicas, members: Mapping[MemberIndex, Member] | None = None) -> str | None:
     """What is wrong with a row, as the end of a sentence, or None; without `members` only its shape is
     checked.
@@ -119,6 +130,24 @@ def check_invariants(table: PartitionTable, replicas: int = MAX_REPLICAS) -> Non
         _check_partition(number, partition, table.members, replicas)
 
 
+def check_changes(
+    table: PartitionTable, rows: Mapping[PartitionId, Partition], members: Mapping[MemberIndex, Member]
+) -> None:
+    """Raise Corrupt when one of `rows` may not take the place of the table's row of that partition.
+
+    `members` is the dictionary that holds together with the new rows. Costs only what the rows cost.
+    """
+    for number, row in rows.items():
+        if not 0 <= number < len(table.partitions):
+            raise Corrupt(f"there is no partition {number} in a table of {len(table.partitions)}")
+        _check_partition(number, row, members, MAX_REPLICAS)
+        before = table.partitions[number].version
+        if row.version <= before:
+            raise Corrupt(
+                f"partition {number} cannot go from version {before} to {row.version}: versions only grow"
+            )
+
+
 def _check_dictionary(members: Mapping[MemberIndex, Member]) -> None:
     for index, member in members.items():
         if index != member.index or index < 0:
@@ -138,7 +167,7 @@ def _check_partition(
             f"partition {number} has {len(partition.replicas)} replica indexes, {replicas} are wanted"
         )
     if not 0 <= partition.version <= VERSION_MAX:
-        raise Corrupt(f"partition {number} has version {partition.version}; 0 to {VERSION_MAX} are possible")
+        raise Corrupt(_no_version(number, partition.version))
     if partition.version == 0 and partition.replicas:
         raise Corrupt(f"partition {number} has version 0 (never assigned) and replicas")
 
@@ -157,15 +186,22 @@ def merge(a: PartitionTable, b: PartitionTable) -> PartitionTable:
                 f"member index {index} is {a.members[index].uuid} here, {b.members[index].uuid} there"
             )
     rows = tuple(
-        _newer(number, *pair) for number, pair in enumerate(zip(a.partitions, b.partitions, strict=True))
+        newer(number, *pair) for number, pair in enumerate(zip(a.partitions, b.partitions, strict=True))
     )
     return PartitionTable(rows, MappingProxyType({**b.members, **a.members}))
 
 
-def _newer(number: PartitionId, a: Partition, b: Partition) -> Partition:
-    if a.version == b.version and a.replicas != b.replicas:
-        raise Corrupt(f"partition {number}: {a.replicas} and {b.replicas} have the same version {a.version}")
-    return a if a.version >= b.version else b
+def newer(number: PartitionId, known: Partition, found: Partition) -> Partition:
+    """Of two rows of one partition the one that holds: `known` itself unless `found` has a higher version.
+
+    Raises Corrupt for different rows of one version: only one master writes, so one of them is damaged.
+    """
+    if known.version == found.version and known.replicas != found.replicas:
+        raise Corrupt(
+            f"partition {number} version {known.version} is {known.replicas} here and {found.replicas} "
+            "there; stop the operator and compare the tables of its members"
+        )
+    return known if known.version >= found.version else found
 
 
 def version_sum(table: PartitionTable) -> int:
@@ -184,31 +220,40 @@ class Stamp:
     """The stamp of a table, kept up to date row by row.
 
     The first 64 bits (signed) of MurmurHash3 x64 128 with seed 0 over all versions as big-endian int32.
-    Setting a version costs O(1); the hash is computed when it is asked for, once
-    per change.
+    Setting a version costs O(1) and forgets the hash only when the version is another one; the hash
+    is computed when it is asked for, once per change (tens of microseconds for 65,536 partitions).
+    Versions that are no int32 are refused with BadInput.
     """
 
     __slots__ = ("_buffer", "_value")
 
     def __init__(self, versions: Iterable[Version]) -> None:
         known = tuple(versions)
-        self._buffer = bytearray(_VERSION_BYTES * len(known))
         for partition, version in enumerate(known):
-            pack_into(">i", self._buffer, partition * _VERSION_BYTES, version)
+            if not 0 <= version <= VERSION_MAX:
+                raise BadInput(_no_version(partition, version))
+        self._buffer = bytearray(pack(f">{len(known)}i", *known))
         self._value: int | None = None
 
     def set(self, partition: PartitionId, version: Version) -> None:
-        """Raise BadInput when the partition is not in the table."""
+        """Raise BadInput when the partition is not in the table or the version is none."""
         offset = partition * _VERSION_BYTES
         if not 0 <= offset < len(self._buffer):
             raise BadInput(
                 f"partition {partition} is not in a table of {len(self._buffer) // _VERSION_BYTES}"
             )
-        pack_into(">i", self._buffer, offset, version)
-        self._value = None
+        if not 0 <= version <= VERSION_MAX:
+            raise BadInput(_no_version(partition, version))
+        if unpack_from(">i", self._buffer, offset)[0] != version:
+            pack_into(">i", self._buffer, offset, version)
+            self._value = None
 
     @property
     def value(self) -> int:
         if self._value is None:
             self._value = mmh3.hash64(bytes(self._buffer), 0, True, signed=True)[0]
         return self._value
+
+
+def _no_version(partition: PartitionId, version: Version) -> str:
+    return f"partition {partition} has version {version}; 0 to {VERSION_MAX} are possible"

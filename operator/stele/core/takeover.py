@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from stele.core.errors import Corrupt
 from stele.core.ids import MemberIndex, PartitionId, Version
-from stele.core.orders import Report, RowReport
-from stele.core.table import Partition, PartitionTable
+from stele.core.orders import Report
+from stele.core.table import Partition, PartitionTable, newer
 
 SKIP = 2
 """Versions that a change skips when somebody who cannot be asked may have accepted another row."""
@@ -55,18 +55,9 @@ def _published(table: PartitionTable, answers: tuple[Report, ...]) -> dict[Parti
                 raise Corrupt(f"a member has partition {row.partition}; there are {len(table.partitions)}")
             found = Partition(row.version, tuple(row.replicas))
             present = rows.get(row.partition, table.partitions[row.partition])
-            _check_equal(row, found, present)
-            if found.version > present.version:
+            if newer(row.partition, present, found) is found:
                 rows[row.partition] = found
     return rows
-
-
-def _check_equal(row: RowReport, found: Partition, present: Partition) -> None:
-    if found.version == present.version and found.replicas != present.replicas:
-        raise Corrupt(
-            f"partition {row.partition} version {row.version} is {found.replicas} at a member and "
-            f"{present.replicas} in the table: stop the operator and compare the members' tables"
-        )
 
 
 def _version(rows: Mapping[PartitionId, Partition], table: PartitionTable, number: PartitionId) -> Version:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import mmh3
-import msgspec
 from aiohttp import web
 
+from stele.core.errors import BadInput
 from stele.member import limits
 from stele.member.exchange import Exchange
 from stele.member.holdings import tablet_facts, tablet_list
@@ -49,7 +49,7 @@ class Admin:
         body = await request.read()
         try:
             message = m.decode_request(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except BadInput as error:
             raise web.HTTPBadRequest(text=f"exchange: {error}\n") from None
         made = await self._exchange.handle(message)
         return web.Response(body=m.encode(made), content_type="application/json")

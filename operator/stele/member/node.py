@@ -61,7 +61,7 @@ class Node:
         self._sync_thread = ThreadPoolExecutor(1, "sync")
         self._meta_thread = ThreadPoolExecutor(1, "meta")
         self.meta = MetaWriter(volume, self._meta_thread)
-        self.table = Table(volume.load_table())
+        self.table = Table(volume.load_table(), self.instance.uuid)
         self.tablets = Tablets(engine)
         self.granted = Granted(self.loop.time(), settings.lease_ms / 1000)
         self.held = Held()

@@ -3,26 +3,26 @@
 from collections.abc import Iterable
 
 from stele.core.errors import Corrupt
-from stele.core.table import EMPTY, Partition, Stamp, row_fault
+from stele.core.table import EMPTY, Partition, Stamp, newer, row_fault
 from stele.wire.messages import MemberInfo, Row
-from stele.wire.volume import TableFile
+from stele.wire.volume import StoredRow, TableFile
 
 
 class Table:
     """Rows by partition. `epoch` is the highest that was seen; versions never fall."""
 
-    def __init__(self, file: TableFile) -> None:
+    def __init__(self, file: TableFile, uuid: str = "") -> None:
+        """`uuid` is this member's own: tables of the legacy format do not tell its index."""
         self.epoch = file.epoch
         self.me = file.self_index
         self.replicas = file.replicas
         self.state = file.state
         self.member_list_version = file.member_list_version
         self.members: dict[int, MemberInfo] = {info.index: info for info in file.members}
-        self.rows: list[Partition] = []
-        self._stamp = Stamp(())
-        self.resize(file.partitions)
-        for row in file.rows:
-            self.set(row.partition, Partition(row.version, row.replicas))
+        if self.me < 0:
+            self.me = next((info.index for info in file.members if info.uuid == uuid), -1)
+        self.rows = [Partition(row.version, row.replicas) for row in file.rows]
+        self._stamp = Stamp(row.version for row in self.rows)
 
     def resize(self, partitions: int) -> None:
         """Set the number of partitions, once; Corrupt when it was another before."""
@@ -44,16 +44,11 @@ class Table:
     def _is_newer(self, row: Row) -> bool:
         if not 0 <= row.partition < len(self.rows):
             raise Corrupt(f"row of partition {row.partition}; the table has {len(self.rows)} partitions")
-        known = self.rows[row.partition]
         fault = row_fault(row.replicas)
         if fault is not None:
             raise Corrupt(f"partition {row.partition} {fault}")
-        if row.version == known.version and row.replicas != known.replicas:
-            raise Corrupt(
-                f"partition {row.partition}: {row.replicas} was published, {known.replicas} is known here, "
-                f"both with version {row.version}"
-            )
-        return row.version > known.version
+        found = Partition(row.version, row.replicas)
+        return newer(row.partition, self.rows[row.partition], found) is found
 
     def set(self, partition: int, row: Partition) -> None:
         self.rows[partition] = row
@@ -64,15 +59,15 @@ class Table:
 
     def to_file(self, extra: Iterable[Row] = ()) -> TableFile:
         """What is persisted: this table, with `extra` rows as if they were known already."""
-        rows = {row.partition: row for row in self.to_rows()}
-        rows.update({row.partition: row for row in extra})
+        rows = [StoredRow(row.version, row.replicas) for row in self.rows]
+        for row in extra:
+            rows[row.partition] = StoredRow(row.version, row.replicas)
         return TableFile(
             epoch=self.epoch,
             self_index=self.me,
-            partitions=len(self.rows),
             replicas=self.replicas,
             state=self.state,
             member_list_version=self.member_list_version,
             members=tuple(self.members.values()),
-            rows=tuple(rows.values()),
+            rows=tuple(rows),
         )

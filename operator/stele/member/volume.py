@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from stele.core.errors import Conflict, Corrupt
-from stele.wire.volume import Consensus, Instance, Superblock, TableFile, decode_file, encode_file
+from stele.wire.volume import (
+    Consensus,
+    Instance,
+    Superblock,
+    TableFile,
+    decode_file,
+    decode_table,
+    encode_file,
+)
 
 log = logging.getLogger("stele.volume")
 
@@ -87,7 +95,7 @@ class Volume:
         if not path.exists():
             return TableFile()
         try:
-            return decode_file(TableFile, path.read_bytes(), str(path))
+            return decode_table(path.read_bytes(), str(path))
         except Corrupt as error:
             log.error("table put aside: %s", error)
             os.replace(path, path.with_suffix(".damaged"))

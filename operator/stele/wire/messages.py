@@ -4,12 +4,22 @@ The meaning of each command is in `docs/protocol.md`. Unknown fields are ignored
 command tags are refused, so that a newer master gets a clear error from an older member.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from stele.core.errors import BadInput
+from stele.core.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
+
 EXCHANGE_FORMAT = 1
 EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
+
+INDEX_MAX = 2**31 - 1
+Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX - 1)]
+VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
+Slots = Annotated[tuple[Index | None, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
+Counted = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class OpId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -22,15 +32,15 @@ class OpId(msgspec.Struct, frozen=True, array_like=True, order=True):
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """One partition of the table; trailing empty replica indexes are not sent."""
 
-    partition: int
-    version: int
-    replicas: tuple[int | None, ...]
+    partition: Number
+    version: VersionNumber
+    replicas: Slots
 
 
 class MemberInfo(msgspec.Struct, frozen=True):
     """One entry of the member dictionary. Indexes are never used again."""
 
-    index: int
+    index: Index
     name: str
     uuid: str
     address: str
@@ -187,13 +197,13 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
 
     format: int
     cluster: str
-    epoch: int
+    epoch: Counted
     recipient: str
-    self_index: int = -1
-    partitions: int = 0
-    replicas: int = 0
+    self_index: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
+    partitions: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)] = 0
     state: str = "Active"
-    member_list_version: int = 0
+    member_list_version: Counted = 0
     members: tuple[MemberInfo, ...] = ()
     rows: tuple[Row, ...] = ()
     full: bool = False
@@ -209,7 +219,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     last: OpId
     applied: OpId
-    promised: int
+    promised: VersionNumber
     bytes: int
 
 
@@ -295,16 +305,40 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     stats: Stats = Stats()
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 _request = msgspec.json.Decoder(ExchangeRequest)
 _reply = msgspec.json.Decoder(ExchangeReply)
+_format = msgspec.json.Decoder(_Format)
 encode = msgspec.json.Encoder().encode
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_request(body: bytes) -> ExchangeRequest:
-    """Raise msgspec.ValidationError (a ValueError) with the path of the field that is wrong."""
-    return _request.decode(body)
+    """Raise BadInput for another format (UNKNOWN_FORMAT), else with the path of the field that is wrong."""
+    try:
+        return _request.decode(body)
+    except _UNREADABLE as error:
+        written = _written_format(body)
+        if written not in (None, EXCHANGE_FORMAT):
+            text = f"format is {written}; this member speaks {EXCHANGE_FORMAT}: use a master of its version"
+            raise BadInput(text, "UNKNOWN_FORMAT") from error
+        raise BadInput(f"no exchange of format {EXCHANGE_FORMAT}: {error}") from error
+
+
+def _written_format(body: bytes) -> int | None:
+    try:
+        return _format.decode(body).format
+    except _UNREADABLE:
+        return None
 
 
 def decode_reply(body: bytes) -> ExchangeReply:
-    """Raise msgspec.ValidationError (a ValueError) with the path of the field that is wrong."""
-    return _reply.decode(body)
+    """Raise BadInput with the path of the field that is wrong."""
+    try:
+        return _reply.decode(body)
+    except _UNREADABLE as error:
+        raise BadInput(f"no answer to an exchange: {error}") from error

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import msgspec
 
+from stele.wire.messages import Slots, VersionNumber
+
 PEER_FORMAT = 1
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
 """A core.tablet.Code."""
 
-RowValue = tuple[int, tuple[int | None, ...]]
+RowValue = tuple[VersionNumber, Slots]
 """(version, replicas) of a published row."""
 
 

@@ -38,9 +38,10 @@ _HEAD_KEYS = frozenset(
     | {"stamp", "versionSum", "members"}
 )
 _SHARD_KEYS = frozenset({"format", "epoch", "rows"})
-_ROW = re.compile(r"(0|[1-9]\d{0,4}) (0|[1-9]\d{0,9}):((?:(?:\d{1,9}|-)(?:,(?:\d{1,9}|-)){0,6})?)", re.ASCII)
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
+_SLOT = rf"(?:{_INDEX.pattern}|-)"
+_ROW = re.compile(rf"(0|[1-9]\d{{0,4}}) (0|[1-9]\d{{0,9}}):((?:{_SLOT}(?:,{_SLOT}){{0,6}})?)", re.ASCII)
 _WORD = re.compile(r"[!-~]+", re.ASCII)
 _MEMBER_FIELDS = 5
 
@@ -132,6 +133,12 @@ def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str
     if not 1 <= len(rows) <= SHARD_PARTITIONS:
         raise BadInput(f"shard {number} was given {len(rows)} rows; 1 to {SHARD_PARTITIONS} make a shard")
     first = number * SHARD_PARTITIONS
+    for place, row in enumerate(rows):
+        fault = row_fault(row.replicas)
+        if fault is not None:
+            raise BadInput(f"partition {first + place} {fault}")
+        if not 0 <= row.version <= VERSION_MAX:
+            raise BadInput(f"partition {first + place} has version {row.version}; at most {VERSION_MAX}")
     lines = (_row_line(first + place, row) for place, row in enumerate(rows))
     return _sized(f"shard {number}", {"format": FORMAT, "epoch": str(epoch), "rows": "".join(lines)})
 
@@ -196,7 +203,8 @@ def _member_line(member: Member) -> str:
 
 def _read_member(number: int, line: str) -> Member:
     words = line.split(" ")
-    if len(words) != _MEMBER_FIELDS or not _INDEX.fullmatch(words[0]) or words[4] not in ("data", "lite"):
+    readable = len(words) == _MEMBER_FIELDS and all(map(_WORD.fullmatch, words))
+    if not readable or not _INDEX.fullmatch(words[0]) or words[4] not in ("data", "lite"):
         found = f"line {number} of members is {line[:120]!r}"
         raise Corrupt(f"table head: {found}; 'INDEX NAME UUID ADDRESS data|lite' was expected")
     address = "" if words[3] == "-" else words[3]

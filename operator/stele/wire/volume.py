@@ -4,15 +4,16 @@ A file is one line that names its kind and format (readable with `head -1`), the
 big-endian), and msgpack. Reading refuses what it does not know; nothing is guessed.
 """
 
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
 from stele.core.errors import Corrupt
-from stele.wire.messages import MemberInfo, OpId, Row
+from stele.core.ids import PARTITIONS_MAX
+from stele.core.table import row_fault
+from stele.wire.messages import MemberInfo, OpId, Row, Slots, VersionNumber
 
-VOLUME_FORMAT = 1
 APPLIED = b"applied"
 TabletStateName = Literal["COPYING", "READY", "DELETED"]
 
@@ -80,17 +81,34 @@ class Consensus(msgspec.Struct, frozen=True):
     copy: CopyRecord | None = None
 
 
+class StoredRow(msgspec.Struct, frozen=True, array_like=True):
+    """One partition of a persisted table; its place in the file is its number."""
+
+    version: VersionNumber
+    replicas: Slots
+
+
 class TableFile(msgspec.Struct, frozen=True):
-    """The published table as this member knows it, with the highest epoch that it saw."""
+    """The published table as this member knows it, with the highest epoch that it saw.
+
+    After the member dictionary (index, name, UUID, address) come as many rows as there are partitions.
+    """
 
     epoch: int = 0
     self_index: int = -1
-    partitions: int = 0
     replicas: int = 0
     state: str = "Active"
     member_list_version: int = 0
     members: tuple[MemberInfo, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: Annotated[tuple[StoredRow, ...], msgspec.Meta(max_length=PARTITIONS_MAX)] = ()
+
+
+class LegacyTableFile(msgspec.Struct, frozen=True):
+    """The table as it was persisted before partitions had versions of their own; it is only read."""
+
+    version: VersionNumber
+    members: tuple[MemberInfo, ...]
+    rows: Annotated[tuple[Slots, ...], msgspec.Meta(max_length=PARTITIONS_MAX)]
 
 
 class DataState(msgspec.Struct, array_like=True):
@@ -103,11 +121,20 @@ class DataState(msgspec.Struct, array_like=True):
     keyspaces: dict[bytes, tuple[int, int]]
 
 
-T = TypeVar("T", Instance, Superblock, Consensus, TableFile)
+T = TypeVar("T", Instance, Superblock, Consensus, TableFile, LegacyTableFile)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
-_decoders = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Instance, Superblock, Consensus, TableFile, DataState)
+_kinds = (Instance, Superblock, Consensus, TableFile, LegacyTableFile, DataState)
+_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
+_TITLES = {
+    Instance: b"stele Instance 1\n",
+    Superblock: b"stele Superblock 1\n",
+    Consensus: b"stele Consensus 1\n",
+    LegacyTableFile: b"stele TableFile 1\n",
+    TableFile: b"stele TableFile 2\n",
 }
+"""The first line of each file: its kind and format."""
+
 encode_state = _encoder.encode
 
 
@@ -115,25 +142,21 @@ def decode_state(stored: bytes) -> DataState:
     """Raise Corrupt when the bytes are no tablet state."""
     try:
         found = _decoders[DataState].decode(stored)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise Corrupt(f"tablet state: {error}") from error
     assert isinstance(found, DataState)
     return found
 
 
-def _title(kind: type) -> bytes:
-    return f"stele {kind.__name__} {VOLUME_FORMAT}\n".encode()
-
-
-def encode_file(value: Instance | Superblock | Consensus | TableFile) -> bytes:
+def encode_file(value: Instance | Superblock | Consensus | TableFile | LegacyTableFile) -> bytes:
     """The whole content of the file."""
     body = _encoder.encode(value)
-    return _title(type(value)) + crc32c(body).to_bytes(4, "big") + body
+    return _TITLES[type(value)] + crc32c(body).to_bytes(4, "big") + body
 
 
 def decode_file(kind: type[T], content: bytes, name: str) -> T:
     """Raise Corrupt, with the file's `name`, for another kind or format, a wrong checksum or wrong fields."""
-    title = _title(kind)
+    title = _TITLES[kind]
     if not content.startswith(title):
         raise Corrupt(
             f"{name}: it begins with {content[:40]!r}, {title!r} was expected", code="UNKNOWN_FORMAT"
@@ -143,7 +166,35 @@ def decode_file(kind: type[T], content: bytes, name: str) -> T:
         raise Corrupt(f"{name}: the checksum is wrong; the file is damaged")
     try:
         found = _decoders[kind].decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise Corrupt(f"{name}: {error}") from error
     assert isinstance(found, kind)
     return found
+
+
+def decode_table(content: bytes, name: str) -> TableFile:
+    """A persisted table of the present format or of the legacy one, whose version every partition gets.
+
+    Raises Corrupt as `decode_file` does, and for a row or a dictionary that breaks a rule of `core.table`.
+    """
+    if content.startswith(_TITLES[LegacyTableFile]):
+        old = decode_file(LegacyTableFile, content, name)
+        rows = tuple(StoredRow(old.version, replicas) for replicas in old.rows)
+        table = TableFile(members=old.members, rows=rows)
+    else:
+        table = decode_file(TableFile, content, name)
+    _check_table(table, name)
+    return table
+
+
+def _check_table(table: TableFile, name: str) -> None:
+    """Rows may name members that the dictionary lacks: an owner's row can arrive before the master's word."""
+    for number, row in enumerate(table.rows):
+        fault = row_fault(row.replicas)
+        if fault is not None:
+            raise Corrupt(f"{name}: partition {number} {fault}")
+        if row.version == 0 and row.replicas:
+            raise Corrupt(f"{name}: partition {number} has version 0 (never assigned) and replicas")
+    indexes = {info.index for info in table.members}
+    if len(indexes) != len(table.members) or len({info.uuid for info in table.members}) != len(indexes):
+        raise Corrupt(f"{name}: two members have one index or one UUID")

@@ -13,7 +13,7 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api, NotFound
 from stele.core.errors import Conflict, Corrupt
-from stele.core.table import EMPTY, Partition, PartitionTable
+from stele.core.table import EMPTY, Partition, PartitionTable, check_invariants
 from stele.wire.table_text import (
     Head,
     decode_head,
@@ -37,8 +37,11 @@ class Reigned:
 
 
 def reigned(head: Head, rows: Sequence[Partition]) -> Reigned:
+    """Raise Corrupt when the rows contradict the dictionary of the head."""
     members = MappingProxyType({member.index: member for member in head.members})
-    return Reigned(head, PartitionTable(tuple(rows), members))
+    table = PartitionTable(tuple(rows), members)
+    check_invariants(table)
+    return Reigned(head, table)
 
 
 class KubernetesTableStore:

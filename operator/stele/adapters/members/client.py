@@ -2,7 +2,7 @@
 
 import aiohttp
 
-from stele.core.errors import Corrupt, Unavailable
+from stele.core.errors import BadInput, Corrupt, Unavailable
 from stele.wire.messages import EXCHANGE_BYTES_MAX, ExchangeReply, ExchangeRequest, decode_reply, encode
 
 ADMIN_PORT = 7001
@@ -43,7 +43,7 @@ class MemberClient:
             raise Unavailable(f"{url}: {type(error).__name__} {error}") from error
         try:
             return decode_reply(body)
-        except ValueError as error:
+        except BadInput as error:
             raise Corrupt(f"{url} answered {status} with something that is no reply: {error}") from error
 
 
