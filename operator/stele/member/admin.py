@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import mmh3
+import msgspec
 from aiohttp import web
 
 from stele.core.errors import BadInput
