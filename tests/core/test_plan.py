@@ -1,8 +1,9 @@
 """Plans: what they cost, in which order they run, what they refuse."""
 
 from stele.core.assignment import DataMember, Move, assign_rows
-from stele.core.plan import Migration, Plan, Type, plan, replay
-from stele.core.table import Partition, PartitionTable, Replicas
+from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED
+from stele.core.plan import Code, Plan, Refusal, Type, plan, replay
+from stele.core.table import Member, Partition, PartitionTable, Replicas
 
 
 def table(*rows: Replicas) -> PartitionTable:
@@ -14,10 +15,8 @@ def members(*indexes: int, leaving: int | None = None) -> list[DataMember]:
 
 
 def replayed(rows: tuple[Replicas, ...], planned: Plan) -> tuple[Replicas, ...]:
-    by_partition: dict[int, list[Migration]] = {}
-    for migration in planned.migrations:
-        by_partition.setdefault(migration.partition, []).append(migration)
-    return tuple(replay(row, by_partition.get(number, ())) for number, row in enumerate(rows))
+    steps = planned.by_partition()
+    return tuple(replay(row, steps.get(number, ())) for number, row in enumerate(rows))
 
 
 def test_replaying_the_migrations_gives_the_targets() -> None:
@@ -89,3 +88,30 @@ def test_a_granted_move_is_planned_on_its_own_partition() -> None:
 def test_migrations_are_told_in_words() -> None:
     planned = plan(table((0, 1, 3), (0, 1)), members(0, 1, 2, leaving=3), 2)
     assert all(str(m).startswith(m.type.value) for m in planned.migrations)
+
+
+def test_moves_to_lite_members_say_so() -> None:
+    lite = {7: Member(7, "orders-7", "u-7", "", lite=True)}
+    rows = tuple(Partition(1, row) for row in ((0, 1), (1, 0)))
+    planned = plan(PartitionTable(rows, lite), members(0, 1), 2, [Move(0, 0, 7), Move(1, 0, 9)])
+    assert [(refusal.partition, refusal.reason) for refusal in planned.refusals] == [
+        (0, Code.MEMBER_LITE),
+        (1, Code.NOT_ALLOWED),
+    ]
+    assert planned.refusals[0].detail == "orders-7 is a lite member and holds no data"
+
+
+def test_the_last_versions_of_a_partition_are_kept_for_its_rescue() -> None:
+    worn = VERSION_MAX - VERSIONS_RESERVED
+    for version, planned_for in ((worn, {0, 1}), (worn + 1, {1})):
+        rows = (Partition(version, (0, 1)), Partition(1, (1, 0)))
+        made = plan(PartitionTable(rows, {}), members(1, 2, 0, leaving=0), 2)
+        assert {migration.partition for migration in made.migrations} == planned_for
+        refused = [refusal for refusal in made.refusals if refusal.reason is Code.VERSION_LIMIT]
+        assert [refusal.partition for refusal in refused] == sorted({0, 1} - planned_for)
+    assert made.targets[0] == (0, 1), "it stays as it is"
+
+
+def test_refusal_codes_are_plain_text_for_those_who_show_them() -> None:
+    assert f"{Refusal(0, Code.CYCLE, '').reason}" == Code.CYCLE == "CYCLE"
+    assert {code.name for code in Code} == set(Code)

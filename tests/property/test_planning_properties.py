@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.core.assignment import DataMember, assign_rows
-from stele.core.migration import Migration, replay, step
+from stele.core.migration import replay, step
 from stele.core.ordering import order, without_cycles
 from stele.core.plan import Plan, plan
 from stele.core.shares import fair_shares
@@ -73,13 +73,6 @@ def live(row: Replicas, members: Sequence[DataMember]) -> Replicas:
     return trimmed(member if member in here else None for member in row)
 
 
-def by_partition(planned: Plan) -> dict[int, list[Migration]]:
-    found: dict[int, list[Migration]] = {}
-    for migration in planned.migrations:
-        found.setdefault(migration.partition, []).append(migration)
-    return found
-
-
 @given(situations())
 @settings(max_examples=300, deadline=None)
 def test_any_situation_is_planned_safely_and_converges(
@@ -88,7 +81,7 @@ def test_any_situation_is_planned_safely_and_converges(
     table, members, replicas = situation
     for _ in range(CONVERGED_AFTER_PLANS):
         planned = plan(table, members, replicas)
-        migrations = by_partition(planned)
+        migrations = planned.by_partition()
         for number, row in enumerate(table.partitions):
             current, target = live(row.replicas, members), planned.targets[number]
             assert replay(current, migrations.get(number, ())) == target

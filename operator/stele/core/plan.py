@@ -7,31 +7,51 @@ the table as it is then.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from stele.core.assignment import Assignment, DataMember, Move, assign_rows
-from stele.core.ids import PartitionId
+from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED, PartitionId
 from stele.core.migration import Migration, Type, replay, step
 from stele.core.ordering import order_acyclic, without_cycles
 from stele.core.table import PartitionTable, Replicas, trimmed
 
-__all__ = ["DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "replay", "step"]
+__all__ = ["Code", "DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "replay", "step"]
 
 WHOLE_CLUSTER = -1
 
 _NO_REPLICA = "no live member holds it: there is nothing to copy from"
 _UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
-_NO_PARTITION = "there is no such partition with a live replica"
+_NO_PARTITION = "there is no such partition with a live replica and versions left"
+_VERSION_LIMIT = f"less than {VERSIONS_RESERVED} of {VERSION_MAX} versions are left; copy the data elsewhere"
 _ZONE_FULL = "two replicas share a zone; the members of the other zones have their share"
+
+
+class Code(StrEnum):
+    """Why a plan leaves something out; stable, for programs and for the status of a TabletRebalance."""
+
+    TOO_FEW_MEMBERS = "TOO_FEW_MEMBERS"
+    """Fewer members can take data than there are replicas."""
+    ZONE_FULL = "ZONE_FULL"
+    """Two replicas share a zone: the members of the others have their share."""
+    CYCLE = "CYCLE"
+    """A permutation inside a row cannot run without dropping a replica, so it stays as it is."""
+    NO_REPLICA = "NO_REPLICA"
+    """No live member is in the row: there is nothing to copy from."""
+    UNASSIGNED = "UNASSIGNED"
+    """The partition was never assigned: that needs no migration."""
+    NOT_ALLOWED = "NOT_ALLOWED"
+    """A user's move that breaks a rule."""
+    MEMBER_LITE = "MEMBER_LITE"
+    """A user's move to a member that holds no data."""
+    VERSION_LIMIT = "VERSION_LIMIT"
+    """The partition was changed so often that its last versions are kept for its rescue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Something that was wished or aimed at and is not in the plan; `partition` is -1 for the whole cluster.
 
-    Codes: TOO_FEW_MEMBERS (fewer data members than replicas), ZONE_FULL (two replicas in one zone, the
-    others have no room), CYCLE (a permutation inside a row stays as it is), NO_REPLICA (nobody is left to
-    copy from), UNASSIGNED (no first assignment yet: no migration needed), NOT_ALLOWED (a user's move that
-    breaks a rule).
+    `reason` is a Code, or the error code for which a migration under way was rolled back.
     """
 
     partition: PartitionId
@@ -53,6 +73,13 @@ class Plan:
     lower_bound: int = 0
     targets: tuple[Replicas, ...] = ()
 
+    def by_partition(self) -> dict[PartitionId, list[Migration]]:
+        """The migrations of each partition in order; partitions in the order of their first one."""
+        found: dict[PartitionId, list[Migration]] = {}
+        for migration in self.migrations:
+            found.setdefault(migration.partition, []).append(migration)
+        return found
+
 
 def plan(
     table: PartitionTable, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
@@ -65,7 +92,8 @@ def plan(
     """
     live = frozenset(member.index for member in members)
     rows = [_live_row(partition.replicas, live) for partition in table.partitions]
-    planned = [number for number, row in enumerate(rows) if row]
+    worn = _worn(table)
+    planned = [number for number, row in enumerate(rows) if row and number not in worn]
     wished, refused = _on_planned(planned, moves)
     assignment = assign_rows([rows[number] for number in planned], members, replicas, wished)
     migrations, refusals = _order(rows, planned, assignment)
@@ -93,6 +121,12 @@ def _on_planned(
     return wished, [(move, _NO_PARTITION) for move in moves if move.partition not in place]
 
 
+def _worn(table: PartitionTable) -> frozenset[PartitionId]:
+    """Partitions whose last versions are kept for rescue."""
+    last = VERSION_MAX - VERSIONS_RESERVED
+    return frozenset(number for number, row in enumerate(table.partitions) if row.version > last)
+
+
 def _live_row(row: Replicas, live: frozenset[int]) -> Replicas:
     return row if live.issuperset(row) else trimmed(m if m in live else None for m in row)
 
@@ -101,14 +135,15 @@ def _order(
     rows: Sequence[Replicas], planned: Sequence[PartitionId], assignment: Assignment
 ) -> tuple[list[Migration], list[Refusal]]:
     ranked: list[tuple[tuple[int, int, int], Migration]] = []
-    refusals = [Refusal(planned[at], "ZONE_FULL", _ZONE_FULL) for at in assignment.crowded]
+    refusals = [Refusal(planned[at], Code.ZONE_FULL, _ZONE_FULL) for at in assignment.crowded]
     for number, target in zip(planned, assignment.rows, strict=True):
         row = rows[number]
         if row == target:
             continue
         runnable = without_cycles(row, target)
         if runnable != target:
-            refusals.append(Refusal(number, "CYCLE", f"{row} cannot become {target}, {runnable} is aimed at"))
+            text = f"{row} cannot become {target}, {runnable} is aimed at"
+            refusals.append(Refusal(number, Code.CYCLE, text))
         ranked.extend(_ranked(row, order_acyclic(number, row, runnable)))
     ranked.sort(key=lambda item: (item[0], item[1].partition))
     return [migration for _, migration in ranked], refusals
@@ -143,18 +178,26 @@ def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refu
     text = (
         f"{replicas} replicas are wanted and {able} members can take data; add members or lower the replicas"
     )
-    return [Refusal(WHOLE_CLUSTER, "TOO_FEW_MEMBERS", text)]
+    return [Refusal(WHOLE_CLUSTER, Code.TOO_FEW_MEMBERS, text)]
 
 
 def _row_refusals(
     table: PartitionTable, rows: Sequence[Replicas], refused: Sequence[tuple[Move, str]]
 ) -> list[Refusal]:
-    found = [Refusal(move.partition, "NOT_ALLOWED", text) for move, text in refused]
+    found = [_refused_move(table, move, text) for move, text in refused]
+    found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(_worn(table))]
     for number, row in enumerate(rows):
         if row:
             continue
         if table.partitions[number].version > 0:
-            found.append(Refusal(number, "NO_REPLICA", _NO_REPLICA))
+            found.append(Refusal(number, Code.NO_REPLICA, _NO_REPLICA))
         else:
-            found.append(Refusal(number, "UNASSIGNED", _UNASSIGNED))
+            found.append(Refusal(number, Code.UNASSIGNED, _UNASSIGNED))
     return found
+
+
+def _refused_move(table: PartitionTable, move: Move, text: str) -> Refusal:
+    member = table.members.get(move.destination)
+    if member is not None and member.lite:
+        return Refusal(move.partition, Code.MEMBER_LITE, f"{member.name} is a lite member and holds no data")
+    return Refusal(move.partition, Code.NOT_ALLOWED, text)

@@ -24,10 +24,7 @@ class Queues:
 
     @staticmethod
     def of(plan: Plan) -> "Queues":
-        waiting: dict[PartitionId, deque[Migration]] = {}
-        for migration in plan.migrations:
-            waiting.setdefault(migration.partition, deque()).append(migration)
-        return Queues(waiting)
+        return Queues({partition: deque(some) for partition, some in plan.by_partition().items()})
 
     def __len__(self) -> int:
         return sum(map(len, self.waiting.values()))

@@ -343,7 +343,7 @@ def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
     """The first ones, as the status lists them."""
     return tuple(
         Refusal(
-            reason=each.reason,
+            reason=str(each.reason),
             partition=each.partition if each.partition >= 0 else None,
             message=each.detail[:1024],
         )
