@@ -23,6 +23,7 @@ class Table:
             self.me = next((info.index for info in file.members if info.uuid == uuid), -1)
         self.rows = [Partition(row.version, row.replicas) for row in file.rows]
         self._stamp = Stamp(row.version for row in self.rows)
+        self._coming: tuple[Row, ...] = ()
 
     def resize(self, partitions: int) -> None:
         """Set the number of partitions, once; Corrupt when it was another before."""
@@ -57,11 +58,18 @@ class Table:
     def to_rows(self) -> tuple[Row, ...]:
         return tuple(Row(p, row.version, row.replicas) for p, row in enumerate(self.rows) if row.version)
 
-    def to_file(self, extra: Iterable[Row] = ()) -> TableFile:
-        """What is persisted: this table, with `extra` rows as if they were known already."""
+    def to_file(self, coming: Iterable[Row] | None = None) -> TableFile:
+        """What is persisted: this table, with `coming` rows as if they were known already.
+
+        They are remembered: another file that is written before they take effect has them too, or it would
+        take them from the volume again.
+        """
+        if coming is not None:
+            self._coming = tuple(coming)
         rows = [StoredRow(row.version, row.replicas) for row in self.rows]
-        for row in extra:
-            rows[row.partition] = StoredRow(row.version, row.replicas)
+        for row in self._coming:
+            if row.version > rows[row.partition].version:
+                rows[row.partition] = StoredRow(row.version, row.replicas)
         return TableFile(
             epoch=self.epoch,
             self_index=self.me,
