@@ -9,6 +9,7 @@ COPYING --ABANDON--> DELETED                abort, or a restart in the middle
 READY --INGEST--> READY                     replaced by a newer copy
 READY --DELETE--> DELETED
 DELETED --DELETE--> DELETED                 sent again
+DELETED --RESTORE--> READY                  a person took it out of quarantine
 """
 
 from enum import Enum
@@ -30,6 +31,7 @@ class Event(Enum):
     FILL = "FILL"
     ABANDON = "ABANDON"
     DELETE = "DELETE"
+    RESTORE = "RESTORE"
 
 
 _S, _E = TabletState, Event
@@ -43,6 +45,7 @@ TRANSITIONS: dict[tuple[TabletState, Event], TabletState] = {
     (_S.READY, _E.INGEST): _S.READY,
     (_S.READY, _E.DELETE): _S.DELETED,
     (_S.DELETED, _E.DELETE): _S.DELETED,
+    (_S.DELETED, _E.RESTORE): _S.READY,
 }
 
 

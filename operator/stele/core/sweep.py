@@ -56,7 +56,10 @@ def _sessions(state: State, contact: Contact) -> list[Order]:
 
 
 def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
-    """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log."""
+    """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
+
+    It stays too while no live copy of its partition is left: it may be all that there is.
+    """
     report = contact.report
     assert report is not None
     copied = {copy.partition for copy in report.copies}
@@ -69,7 +72,7 @@ def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact
             continue
         number = tablet.partition
         planned = number in state.running or number in state.queues.waiting
-        if number in copied or planned or not row.replicas:
+        if number in copied or planned or not row.replicas or number in state.lost:
             continue
         orders.append(DeleteTablet(tablet.partition, row.version))
     return orders

@@ -9,12 +9,13 @@ import mmh3
 import msgspec
 from aiohttp import web
 
-from stele.core.errors import BadInput
+from stele.core.errors import BadInput, SteleError
 from stele.member import limits
 from stele.member.exchange import Exchange
 from stele.member.holdings import tablet_facts, tablet_list
 from stele.member.metrics import Metrics
 from stele.member.node import Node
+from stele.member.quarantine import Quarantine
 from stele.member.replica import Replica
 from stele.wire import keys
 from stele.wire import messages as m
@@ -24,6 +25,7 @@ from stele.wire.volume import APPLIED, decode_state
 log = logging.getLogger("stele.admin")
 
 DIGEST_PAGE = 2000
+QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 
 
 class Admin:
@@ -33,6 +35,7 @@ class Admin:
         self._node = node
         self._exchange = exchange
         self._metrics = metrics
+        self._quarantine = Quarantine(node)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=limits.BODY_BYTES_MAX, middlewares=[_plain_errors])
@@ -44,6 +47,11 @@ class Admin:
         app.router.add_get("/v1/status", self._on_status)
         app.router.add_get("/v1/tablets", self._on_tablets)
         app.router.add_get("/v1/tablets/{partition}", self._on_tablet)
+        app.router.add_get("/v1/quarantine", self._on_quarantine)
+        app.router.add_post(QUARANTINED + "/restore", self._on_restore)
+        app.router.add_get(QUARANTINED + "/entries", self._on_entries)
+        app.router.add_delete(QUARANTINED, self._on_purge)
+        app.router.add_delete("/v1/quarantine/volumes/{name}", self._on_purge_volume)
         return app
 
     async def _on_exchange(self, request: web.Request) -> web.Response:
@@ -107,6 +115,29 @@ class Admin:
             raise web.HTTPNotFound(text=f"this member knows nothing of partition {partition}\n")
         return replica
 
+    async def _on_quarantine(self, request: web.Request) -> web.Response:
+        return _json(await self._quarantine.listing())
+
+    async def _on_restore(self, request: web.Request) -> web.Response:
+        await self._quarantine.restore(*_quarantined(request))
+        return _json({"code": "OK"})
+
+    async def _on_purge(self, request: web.Request) -> web.Response:
+        return _json({"purged": await self._quarantine.purge(*_quarantined(request))})
+
+    async def _on_purge_volume(self, request: web.Request) -> web.Response:
+        return _json({"purged": await self._quarantine.purge_volume(request.match_info["name"])})
+
+    async def _on_entries(self, request: web.Request) -> web.StreamResponse:
+        pages = self._quarantine.entries(*_quarantined(request))
+        first = await anext(pages, b"")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        await response.write(first)
+        async for lines in pages:
+            await response.write(lines)
+        return response
+
     async def _on_digest(self, request: web.Request) -> web.StreamResponse:
         """NDJSON: first what the tablet is at, then [key (base64), hash of the value, expire_at_ms] each."""
         partition = _number(request.query, "partition")
@@ -153,6 +184,10 @@ def _line(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
+def _quarantined(request: web.Request) -> tuple[int, int]:
+    return _number(request.match_info, "partition"), _number(request.match_info, "generation")
+
+
 def _json(answer: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(answer) + b"\n", content_type="application/json")
 
@@ -175,6 +210,9 @@ async def _plain_errors(
         return await handler(request)
     except web.HTTPException:
         raise
+    except SteleError as error:
+        status = 404 if error.code == "NOT_FOUND" else 409
+        return web.json_response({"code": error.code, "detail": Exception.__str__(error)}, status=status)
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return web.Response(status=500, text="internal error; the member's log tells more\n")

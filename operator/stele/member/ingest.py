@@ -97,7 +97,7 @@ class Ingester:
         block = replica.block
         assert block is not None
         if block.state == "READY":
-            block = quarantine(block, 0.0)
+            block = quarantine(block, 0.0, replica.last)
         step(TabletState(block.state), Event.INGEST)
         return msgspec.structs.replace(block, state="READY", generation=copy.generation)
 

@@ -210,7 +210,7 @@ class Migrations:
         if replica.owner is not None:
             node.step_down(replica)
         node.serving_requests.cut(replica, 0)
-        gone = quarantine(block, node.wall() + keep_seconds)
+        gone = quarantine(block, node.wall() + keep_seconds, last)
         await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
         replica.records.clear()
         replica.keyspaces = {}

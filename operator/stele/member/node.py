@@ -27,7 +27,7 @@ from stele.member.requests import Request
 from stele.member.serving import NO_SPACE, PASSIVE, Serving
 from stele.member.settings import Settings
 from stele.member.store import Store
-from stele.member.sweep import drop_unknown_generations
+from stele.member.sweep import drop_leftovers
 from stele.member.syncer import Syncer
 from stele.member.table import Table
 from stele.member.tablets import Tablets
@@ -163,7 +163,7 @@ class Node:
             block = msgspec.structs.replace(block, state="DELETED")
             self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
         replica = self.tablets.load(partition, self.me, block, meta)
-        drop_unknown_generations(self.engine, replica)
+        drop_leftovers(self.engine, replica)
 
     def add_replica(self, partition: int, block: Superblock | None, meta: Consensus) -> Replica:
         """A partition that this member knows something of."""

@@ -1,6 +1,7 @@
 """What is no longer needed on a volume goes: generations that no superblock names, logs of tombstones."""
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -9,6 +10,7 @@ from stele.member.replica import Replica
 from stele.member.tablets import log_range
 from stele.ports import Engine
 from stele.wire import keys
+from stele.wire.messages import OpId
 from stele.wire.volume import Quarantined, Superblock
 
 log = logging.getLogger("stele.sweep")
@@ -22,11 +24,18 @@ def kept_generations(block: Superblock) -> set[int]:
     return kept | {block.generation} if block.state != "DELETED" else kept
 
 
-def drop_unknown_generations(engine: Engine, replica: Replica) -> None:
-    """Delete data that no superblock names: what an interrupted ingest, abort or sweep left."""
-    if replica.block is None:
+def drop_leftovers(engine: Engine, replica: Replica) -> None:
+    """Delete what no superblock names: data of an interrupted ingest, abort or sweep, a tombstone's log."""
+    block = replica.block
+    if block is None:
         return
-    kept = kept_generations(replica.block)
+    logged = log_range(replica.partition)
+    if block.state == "DELETED" and not block.quarantined and engine.log_bounds(*logged):
+        engine.write_log([], [logged])
+    _drop_generations(engine, replica, kept_generations(block))
+
+
+def _drop_generations(engine: Engine, replica: Replica, kept: set[int]) -> None:
     if replica.meta.copy is not None and replica.meta.copy.kept:
         kept.add(replica.meta.copy.generation)
     partition, generation = replica.partition, 0
@@ -41,23 +50,33 @@ def drop_unknown_generations(engine: Engine, replica: Replica) -> None:
         generation += 1
 
 
-def quarantine(block: Superblock, until_s: float) -> Superblock:
-    """The same superblock, with its generation given up until then."""
-    entry = Quarantined(block.generation, until_s)
+def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
+    """The same superblock, with its generation given up until then. `last`: where its log ends."""
+    entry = Quarantined(block.generation, until_s, last)
     return msgspec.structs.replace(block, quarantined=(*block.quarantined, entry))
 
 
 def drop_expired(engine: Engine, replica: Replica, now_s: float) -> Superblock | None:
     """Delete quarantined data whose time is over; the superblock to save then, None when nothing was due."""
+    return drop_quarantined(engine, replica, lambda entry: entry.until_s <= now_s)
+
+
+def drop_quarantined(
+    engine: Engine, replica: Replica, due: Callable[[Quarantined], bool]
+) -> Superblock | None:
+    """Delete the quarantined data that is due, and a tombstone's log with the last of it; the superblock to
+    save then, None when nothing was due.
+
+    Data goes before the superblock forgets it: after a crash in between it is due again.
+    """
     block = replica.block
-    if block is None or not any(entry.until_s <= now_s for entry in block.quarantined):
+    if block is None or not any(map(due, block.quarantined)):
         return None
-    for entry in block.quarantined:
-        if entry.until_s <= now_s:
-            engine.drop_data(*keys.tablet_range(replica.partition, entry.generation))
-    if block.state == "DELETED":
+    for entry in filter(due, block.quarantined):
+        engine.drop_data(*keys.tablet_range(replica.partition, entry.generation))
+    left = tuple(entry for entry in block.quarantined if not due(entry))
+    if block.state == "DELETED" and not left:
         engine.write_log([], [log_range(replica.partition)])
         replica.tablet.log = Log()
         replica.records.clear()
-    left = tuple(entry for entry in block.quarantined if entry.until_s > now_s)
     return msgspec.structs.replace(block, quarantined=left)

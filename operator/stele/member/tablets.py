@@ -67,11 +67,17 @@ class Tablets:
         if block is None or block.state != "READY":
             last = (0, 0) if block is None else (block.last.term, block.last.index)
             return Replica(Tablet(partition, me, Log(), max(meta.promised, last[0])), block, meta)
-        state = self.read_state(partition, block.generation)
-        restored = self._restore_log(partition, (state.applied.term, state.applied.index))
+        restored, state = self.held(partition, block.generation)
+        if len(restored) == 0:
+            self.engine.write_log([], [log_range(partition)])
         replica = Replica(Tablet(partition, me, restored, meta.promised), block, meta)
         replica.keyspaces = dict(state.keyspaces)
         return replica
+
+    def held(self, partition: int, generation: int) -> tuple[Log, DataState]:
+        """The log and the data of one generation as the engine has them; Corrupt when they do not fit."""
+        state = self.read_state(partition, generation)
+        return self._restore_log(partition, (state.applied.term, state.applied.index)), state
 
     def read_state(self, partition: int, generation: int) -> DataState:
         """What one generation of a tablet says of itself; an empty one says nothing."""
@@ -84,10 +90,7 @@ class Tablets:
             return Log(applied)
         first, last = (int.from_bytes(key[2:], "big") for key in bounds)
         terms = self._find_terms(partition, first, last)
-        found = Log.restored(applied, first, last, terms, size=0)
-        if len(found) == 0:
-            self.engine.write_log([], [log_range(partition)])
-        return found
+        return Log.restored(applied, first, last, terms, size=0)
 
     def _find_terms(self, partition: int, first: int, last: int) -> list[tuple[int, int]]:
         """(index where a term begins, term): terms never fall, so each boundary is found by bisection."""

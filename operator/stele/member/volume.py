@@ -4,6 +4,7 @@ Everything here blocks; `MetaWriter` is how the event loop uses it.
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stele.core.errors import Conflict, Corrupt
+from stele.wire.holdings import QuarantinedVolume
 from stele.wire.volume import (
     Consensus,
     Instance,
@@ -36,6 +38,8 @@ WALS = "wals"
 CHECKPOINTS = "checkpoints"
 STAGING = "staging"
 QUARANTINE = "quarantine"
+ASIDE_PREFIX = "volume-"
+REASON = "reason"
 FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE)
 STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS)
 
@@ -112,16 +116,43 @@ class Volume:
                 yield int(path.name), error
 
     def put_aside(self, reason: str) -> Path:
-        """Move the member's whole state to quarantine: what is left is an empty volume."""
-        there = self.path(QUARANTINE) / f"volume-{int(time.time())}"
-        there.mkdir(parents=True)
+        """Move the member's whole state to quarantine: what is left is an empty volume.
+
+        The instance goes first: what an interrupted move leaves belongs to nobody and is put aside too.
+        """
+        there = self._new_aside()
+        write_aside(there / REASON, reason.encode() + b"\n")
+        os.replace(_aside(there / REASON), there / REASON)
         for name in STATE_OF_MEMBER:
             if self.path(name).exists():
-                shutil.move(self.path(name), there / name)
-        (there / "reason").write_text(reason + "\n")
+                os.rename(self.path(name), there / name)
         sync_folder(there)
+        sync_folder(self.path(QUARANTINE))
         self.create_folders()
         return there
+
+    def _new_aside(self) -> Path:
+        """A folder of its own for every volume that is put aside, also for two in one second."""
+        for number in itertools.count(int(time.time())):
+            there = self.path(QUARANTINE) / f"{ASIDE_PREFIX}{number}"
+            if not there.exists():
+                there.mkdir(parents=True)
+                return there
+        raise AssertionError("count() ends")
+
+    def put_aside_volumes(self) -> list[QuarantinedVolume]:
+        """What was put aside, oldest first."""
+        found = sorted(self.path(QUARANTINE).glob(ASIDE_PREFIX + "*"), key=lambda path: path.stat().st_mtime)
+        return [_describe_aside(path) for path in found]
+
+    def purge_volume(self, name: str) -> bool:
+        """Delete a volume that was put aside; False when there is none of that name."""
+        names = {path.name: path for path in self.path(QUARANTINE).glob(ASIDE_PREFIX + "*")}
+        if name not in names:
+            return False
+        shutil.rmtree(names[name])
+        sync_folder(self.path(QUARANTINE))
+        return True
 
     def sweep(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
         """Remove the folders in `folder` but those that are kept."""
@@ -132,6 +163,16 @@ class Volume:
     def free_bytes(self) -> int:
         usage = os.statvfs(self.root)
         return usage.f_bavail * usage.f_frsize
+
+
+def _describe_aside(path: Path) -> QuarantinedVolume:
+    reason = path / REASON
+    return QuarantinedVolume(
+        name=path.name,
+        reason=reason.read_text(errors="replace").strip() if reason.exists() else "it was interrupted",
+        bytes=sum(file.lstat().st_size for file in path.rglob("*")),
+        put_aside_s=path.stat().st_mtime,
+    )
 
 
 def _aside(path: Path) -> Path:
