@@ -1,18 +1,27 @@
-"""Every pair of small rows: the order is safe at every step, and any failure leaves a row that can be
-planned again.
+"""Every pair of small rows and random large ones: the order is safe after every step, and what is left of it
+after a failure is planned again to the same target.
+
+Ordering compares members only for equality (`test_names_of_members_do_not_matter`), so a pair of rows stands
+for all pairs that differ in the names of members alone. `patterns` gives one of each: that is every pair of
+rows of up to 5 replica indexes, over any number of members.
 """
 
-from collections.abc import Iterator
-from itertools import permutations, product
+from collections.abc import Iterable, Iterator
+from itertools import combinations, pairwise, permutations, product
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stele.core.errors import BadInput, Conflict
 from stele.core.migration import Migration, Type, clear, copy, move, replay, shift_down, shift_up, step
 from stele.core.ordering import order, prioritise, without_cycles
 from stele.core.table import Replicas, row_fault, trimmed
 
-SLOTS = 4
+MEMBERS, SLOTS = 4, 4
+PATTERN_SLOTS = 5
+RANDOM_PAIRS = 10_000
 
 
 def rows(members: int, slots: int) -> list[Replicas]:
@@ -22,53 +31,166 @@ def rows(members: int, slots: int) -> list[Replicas]:
 
 
 def targets(members: int, slots: int) -> Iterator[Replicas]:
+    """All rows without a gap: no others are ever wanted."""
     for length in range(slots + 1):
         yield from permutations(range(members), length)
 
 
-def count(row: Replicas) -> int:
+def patterns(slots: int) -> Iterator[tuple[Replicas, Replicas]]:
+    """One pair of rows for all that become each other by giving members other names."""
+    for filled in range(slots + 1):
+        for indexes in combinations(range(slots), filled):
+            place = {index: member for member, index in enumerate(indexes)}
+            current = trimmed(place.get(index) for index in range(slots))
+            for length in range(slots + 1):
+                for target in _wishes(filled, length):
+                    yield current, target
+
+
+def _wishes(old: int, length: int) -> Iterator[Replicas]:
+    """Each way to have members of the row (below `old`) at some indexes and new ones at the others."""
+    for kept in range(min(old, length) + 1):
+        for indexes in combinations(range(length), kept):
+            for members in permutations(range(old), kept):
+                new = iter(range(old, old + length))
+                place = dict(zip(indexes, members, strict=True))
+                yield tuple(place[index] if index in place else next(new) for index in range(length))
+
+
+def count(row: Iterable[int | None]) -> int:
     return sum(member is not None for member in row)
 
 
-def check_safe(current: Replicas, wanted: Replicas, steps: tuple[Migration, ...]) -> None:
+def check_plan(current: Replicas, wanted: Replicas, steps: Iterable[Migration]) -> None:
+    """Safe after every step, hotter indexes first, and it ends as wanted."""
     row, least = current, min(count(current), count(wanted))
     for migration in steps:
         after = step(row, migration)
         assert row_fault(after) is None
-        assert count(after) >= least, (current, wanted, steps)
+        assert count(after) >= least, f"{row} -> {after}: fewer replicas than before and than wanted"
         assert count(after) - count(row) == migration.adds - migration.removes
+        check_hot_first(row, after, wanted)
         row = after
-    assert row == wanted, (current, wanted, steps)
+    assert row == wanted
 
 
-def check_filled_hot_first(current: Replicas, steps: tuple[Migration, ...]) -> None:
-    """Among COPYs, those of hotter indexes come first."""
-    copied = [migration.destination_new_index for migration in steps if migration.type is Type.COPY]
-    assert copied == sorted(copied), (current, steps)
-
-
-@pytest.mark.parametrize("members", [1, 2, 3, 4, 5])
-def test_every_pair_of_rows(members: int) -> None:
-    for current, target in product(rows(members, min(members, SLOTS)), targets(members, min(members, SLOTS))):
-        wanted = without_cycles(current, target)
-        steps = order(0, current, target)
-        assert set(wanted) == set(target), "the same members, only at other indexes"
-        assert without_cycles(current, wanted) == wanted
-        check_safe(current, wanted, steps)
-        check_filled_hot_first(current, steps)
-
-
-def test_every_pair_of_rows_from_every_step_that_fails() -> None:
-    """A migration failed after some others were committed: planning again reaches the members of the
-    target.
+def check_hot_first(row: Replicas, after: Replicas, wanted: Replicas) -> None:
+    """No index is filled while a hotter one that is wanted is empty, and none that is wanted is emptied but
+    to fill a hotter one.
     """
-    for current, target in product(rows(4, 4), targets(4, 4)):
-        row = current
-        for migration in order(0, current, target):
-            again = without_cycles(row, target)
-            assert set(again) == set(target)
-            assert replay(row, order(0, row, target)) == again
-            row = step(row, migration)
+    before, now = _wide(row), _wide(after)
+    filled = [index for index in range(7) if before[index] is None and now[index] is not None]
+    emptied = [index for index in range(7) if before[index] is not None and now[index] is None]
+    for index in filled:
+        assert None not in now[: min(index, len(wanted))], (
+            f"{row} -> {after}: index {index} before a hotter one"
+        )
+    for index in emptied:
+        hotter = any(now[other] == before[index] for other in range(index))
+        assert hotter or index >= len(wanted), f"{row} -> {after}: index {index} is given up"
+
+
+def _wide(row: Replicas) -> list[int | None]:
+    return [*row, *[None] * (7 - len(row))]
+
+
+def check_prioritised(steps: Iterable[Migration]) -> None:
+    """Nothing that makes replicas available stands right behind what it may go before (seed 000, 3.2.3)."""
+    for before, after in pairwise(steps):
+        if after.source is not None or before.participants & after.participants:
+            continue
+        index = after.destination_new_index
+        assert not (before.type is Type.MOVE and before.destination_new_index < index), (before, after)
+        assert not (before.type is Type.SHIFT_DOWN and before.source_new_index > index), (before, after)
+
+
+def check_pair(current: Replicas, target: Replicas) -> None:
+    wanted = without_cycles(current, target)
+    steps = order(0, current, target)
+    assert set(wanted) == set(target), "the same members, only at other indexes"
+    check_plan(current, wanted, steps)
+    check_prioritised(steps)
+    check_every_failure(current, wanted, steps)
+
+
+def check_every_failure(current: Replicas, wanted: Replicas, steps: Iterable[Migration]) -> None:
+    """Some migrations were committed, the next one failed: planning again still reaches what was wanted."""
+    row = current
+    for migration in steps:
+        assert without_cycles(row, wanted) == wanted
+        check_plan(row, wanted, order(0, row, wanted))
+        row = step(row, migration)
+
+
+def test_every_pair_of_rows() -> None:
+    pairs = list(product(rows(MEMBERS, SLOTS), targets(MEMBERS, SLOTS)))
+    assert len(pairs) == 209 * 65
+    for current, target in pairs:
+        check_pair(current, target)
+
+
+def test_every_pattern_of_five_indexes() -> None:
+    checked = 0
+    for current, target in patterns(PATTERN_SLOTS):
+        check_pair(current, target)
+        checked += 1
+    assert checked == 9_752
+
+
+def random_pairs(seed: int, pairs: int) -> Iterator[tuple[Replicas, Replicas]]:
+    """Rows over all 7 indexes and up to 10 members."""
+    random = Random(seed)
+    for _ in range(pairs):
+        named = random.sample(range(10), random.randint(0, 7))
+        current = trimmed(None if random.random() < 0.25 else member for member in named)
+        yield current, tuple(random.sample(range(10), random.randint(0, 7)))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_pairs_of_seven_indexes(seed: int) -> None:
+    for current, target in random_pairs(seed, RANDOM_PAIRS):
+        check_pair(current, target)
+
+
+long_rows = st.lists(st.integers(0, 9), unique=True, max_size=7)
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=7).map(trimmed), long_rows.map(tuple))
+def test_any_pair_of_rows(current: Replicas, target: Replicas) -> None:
+    """As above, but what fails is shrunk to the smallest pair that does."""
+    if row_fault(current) is None:
+        check_pair(current, target)
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=7).map(trimmed), long_rows.map(tuple), st.randoms())
+def test_names_of_members_do_not_matter(current: Replicas, target: Replicas, random: Random) -> None:
+    if row_fault(current) is not None:
+        return
+    names = random.sample(range(100), 10)
+
+    def renamed(row: Replicas) -> Replicas:
+        return tuple(None if member is None else names[member] for member in row)
+
+    told = [(m.type, m.destination_new_index, m.source_new_index) for m in order(0, current, target)]
+    again = order(0, renamed(current), renamed(target))
+    assert [(m.type, m.destination_new_index, m.source_new_index) for m in again] == told
+    assert without_cycles(renamed(current), renamed(target)) == renamed(without_cycles(current, target))
+
+
+def test_patterns_are_all_pairs_up_to_names() -> None:
+    """Counted the long way: every pair over as many members as can matter, reduced to its pattern."""
+
+    def pattern(current: Replicas, target: Replicas) -> tuple[Replicas, Replicas]:
+        names: dict[int, int] = {}
+        for member in (*current, *target):
+            if member is not None:
+                names.setdefault(member, len(names))
+        return tuple(
+            tuple(None if member is None else names[member] for member in row) for row in (current, target)
+        )  # type: ignore[return-value]
+
+    every = {pattern(current, target) for current, target in product(rows(4, 2), targets(4, 2))}
+    assert every == set(patterns(2))
 
 
 def test_nothing_is_moved_to_a_member_of_the_row() -> None:
@@ -81,10 +203,28 @@ def test_nothing_is_moved_to_a_member_of_the_row() -> None:
         step((0, 1), copy(0, 2, 1))
 
 
-def test_the_safety_check_sees_a_dropped_replica() -> None:
-    unsafe = (clear(0, 2, 2), shift_down(0, 1, 1, 2, 3))
-    with pytest.raises(AssertionError):
-        check_safe((0, 1, 2), (0, 3, 1), unsafe)
+BROKEN_PLANS: list[tuple[Replicas, Replicas, list[Migration], str]] = [
+    ((0, 1, 2), (0, 3, 1), [clear(0, 2, 2), shift_down(0, 1, 1, 2, 3)], "fewer replicas than before"),
+    ((0, None, None), (0, 1, 2), [copy(0, 2, 2), copy(0, 1, 1)], "index 2 before a hotter one"),
+    ((0, 1, 2), (0, 2), [clear(0, 1, 1), shift_up(0, 2, 2, 1)], "index 1 is given up"),
+    ((0, 1), (2, 1), [move(0, 0, 0, 3)], "assert"),
+]
+
+
+@pytest.mark.parametrize(("current", "wanted", "steps", "reason"), BROKEN_PLANS)
+def test_a_broken_plan_is_seen(
+    current: Replicas, wanted: Replicas, steps: list[Migration], reason: str
+) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        check_plan(trimmed(current), wanted, steps)
+
+
+def test_a_step_that_stands_too_late_is_seen() -> None:
+    for late in (copy(0, 2, 6), shift_up(0, 6, 3, 2)):
+        for first in (move(0, 0, 0, 5), shift_down(0, 0, 0, 3, 5)):
+            with pytest.raises(AssertionError):
+                check_prioritised([first, late])
+            check_prioritised([late, first])
 
 
 def test_fewest_copies_when_members_are_replaced_in_place() -> None:
@@ -112,6 +252,8 @@ def test_a_target_with_a_gap_is_refused() -> None:
         (move(0, 0, 0, 6), shift_up(0, 6, 3, 2), False),
         (copy(0, 1, 5), copy(0, 2, 6), False),
         (move(0, 0, 0, 5), shift_up(0, 3, 3, 2, replaced=1), False),
+        (move(0, 0, 0, 5), move(0, 1, 1, 6), False),
+        (copy(0, 2, 6), move(0, 0, 0, 5), False),
     ],
 )
 def test_priorities(first: Migration, second: Migration, swapped: bool) -> None:
@@ -122,3 +264,4 @@ def test_priorities_pass_over_several_moves_and_keep_the_order_of_copies() -> No
     moves = [move(0, 0, 0, 10), move(0, 1, 1, 11)]
     copies = [copy(0, 2, 12), copy(0, 3, 13)]
     assert prioritise([*moves, *copies]) == [*copies, *moves]
+    assert replay((0, 1), prioritise([*moves, *copies])) == replay((0, 1), [*moves, *copies])

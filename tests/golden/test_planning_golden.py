@@ -58,19 +58,49 @@ def computed(current: Replicas, target: Replicas) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_planning(path: Path, rewrite: bool) -> None:
-    lines = path.read_text().splitlines()
-    given = [line for line in lines if line.startswith(("#", "current", "target"))]
+def rewritten(path: Path) -> list[str]:
+    """The lines of the file as they should be: what is given stays, the rest is computed."""
+    given = [line for line in path.read_text().splitlines() if line.startswith(("#", "current", "target"))]
     rows = {
         line.split()[0]: read_row(line.split(maxsplit=1)[1]) for line in given if not line.startswith("#")
     }
-    expected = [*given, *computed(rows["current"], rows["target"])]
+    return [*given, *computed(rows["current"], rows["target"])]
+
+
+def check(path: Path, rewrite: bool) -> None:
+    expected = rewritten(path)
     if rewrite:
         path.write_text("\n".join(expected) + "\n")
-        return
-    assert lines == expected
+    assert path.read_text().splitlines() == expected
 
 
-def test_every_case_is_there() -> None:
-    assert len(CASES) >= 18
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_planning(path: Path, rewrite: bool) -> None:
+    check(path, rewrite)
+
+
+@pytest.mark.parametrize("line", range(6))
+def test_a_changed_file_fails_until_it_is_rewritten(tmp_path: Path, line: int) -> None:
+    """Each line of an example: what is given changes what is computed, the rest is compared."""
+    lines = (FOLDER / "example-3-shift-down.txt").read_text().splitlines()[1:]
+    changed = tmp_path / "changed.txt"
+    changed.write_text("\n".join([*lines[:line], lines[line].replace("A", "E", 1), *lines[line + 1 :]]))
+    if "A" not in lines[line]:
+        changed.write_text("\n".join([*lines[:line], *lines[line + 1 :]]))
+    with pytest.raises(AssertionError):
+        check(changed, rewrite=False)
+    check(changed, rewrite=True)
+    check(changed, rewrite=False)
+
+
+FROM_THE_SEED = {
+    *("example-1-move", "example-2-copy", "example-3-shift-down", "example-4-shift-up-twice"),
+    *("example-5-moves-from-the-end", "example-6-colder-index-given-up"),
+    *("figure-move", "figure-copy", "figure-shift-down-1", "figure-shift-down-2"),
+    *("figure-shift-up-1", "figure-shift-up-1-replacing", "figure-shift-up-2", "figure-shift-up-before-move"),
+    "figure-cycle",
+}
+
+
+def test_every_case_of_the_seed_is_there() -> None:
+    assert {path.stem for path in CASES} >= FROM_THE_SEED

@@ -47,10 +47,15 @@ def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[
 def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[Migration, ...]:
     """As `order`, for a target that `without_cycles` returned."""
     old, new = _padded(current, target)
+    fills: list[tuple[int, Migration]] = []
     ranked: list[tuple[tuple[bool, int], Migration]] = []
     for chain in _chains(old, new):
         steps = list(_steps(partition, old, new, chain))
-        ranked.extend(zip(_ranks(steps), steps, strict=True))
+        if old[chain[0]] is None:
+            fills.extend(_filled(steps))
+        else:
+            ranked.extend(_ranked(steps))
+    ranked.extend(_ranked([migration for _, migration in sorted(fills, key=itemgetter(0))]))
     return tuple(prioritise(migration for _, migration in sorted(ranked, key=itemgetter(0))))
 
 
@@ -144,16 +149,33 @@ def _close_gap(old: Slots, new: list[MemberIndex | None], chain: Chain) -> None:
         new[place] = member
 
 
-def _ranks(steps: Sequence[Migration]) -> list[tuple[bool, int]]:
-    """For each step of a chain the hottest index that it and what follows it serve: hotter indexes come
-    first.
+def _filled(steps: Sequence[Migration]) -> list[tuple[int, Migration]]:
+    """The steps of a chain that begins with an empty index, each with the one that it fills.
 
-    A chain that lowers the number of replicas comes after all others. The ranks of a chain never go down,
-    so its steps keep their order when they are sorted among those of other chains.
+    MOVEs fill none: they come with the SHIFT_DOWN that they prepare. The indexes never go down in a chain, so
+    all chains of a row can be sorted into each other by them: hotter indexes are filled before colder ones.
+    """
+    found: list[tuple[int, Migration]] = []
+    index = 0
+    for migration in reversed(steps):
+        if migration.type is Type.SHIFT_DOWN:
+            index = migration.source_new_index
+        elif migration.type is not Type.MOVE:
+            index = migration.destination_new_index
+        found.append((index, migration))
+    return found[::-1]
+
+
+def _ranked(steps: Sequence[Migration]) -> list[tuple[tuple[bool, int], Migration]]:
+    """Each step with the hottest index that it and what follows it serve: hotter indexes come first.
+
+    A chain that lowers the number of replicas comes after all others. The ranks never go down, so the steps
+    keep their order when they are sorted among those of other chains.
     """
     lowers = any(migration.removes for migration in steps)
     hottest = accumulate((migration.index for migration in reversed(steps)), min)
-    return [(lowers, index) for index in hottest][::-1]
+    ranks = [(lowers, index) for index in hottest][::-1]
+    return list(zip(ranks, steps, strict=True))
 
 
 def _steps(partition: PartitionId, old: Slots, new: Slots, chain: Chain) -> Iterator[Migration]:
