@@ -9,11 +9,12 @@ from stele.cli.main import app
 from tests.cli.conftest import Run
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+QUARANTINE = ["list", "purge", "restore"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS + [f"quarantine {name}" for name in QUARANTINE])
 def test_every_command_explains_itself_with_an_example(run: Run, command: str) -> None:
-    ran = run(command, "--help")
+    ran = run(*command.split(), "--help")
     assert ran.code == 0
     assert "Example" in ran.out
     assert f"  kubectl stele {command}" in ran.out

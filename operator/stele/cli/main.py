@@ -7,8 +7,8 @@ import typer
 from typer.main import get_command
 
 import stele
+from stele.cli import looking, planning, quarantine, tablets
 from stele.cli import output as out
-from stele.cli import planning
 from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
 
 PROGRAM = "kubectl stele"
@@ -29,7 +29,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.command()(planning.plan)
+for command in (
+    looking.status,
+    looking.members,
+    looking.partitions,
+    planning.plan,
+    tablets.tablet,
+):
+    app.command()(command)
+app.add_typer(quarantine.app, name="quarantine")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,24 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, markup=False)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as kubectl prints them: lines are never wrapped, so that grep and awk can take them apart."""
+    cells = [headers, *rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    for row in cells:
+        print("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def size(number: int) -> str:
+    """Bytes as people read them, in powers of 1,000."""
+    amount = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{number} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
 
 
 def say_error(text: str) -> None:

@@ -134,7 +134,8 @@ def _situation(wish: PlanFile) -> Situation:
     )
     moves = tuple(Move(m.partition, index[m.source], index[m.destination]) for m in wish.moves)
     lite = frozenset(number for number, member in enumerate(wish.members) if member.lite)
-    return Situation(tuple(index), PartitionTable(partitions, {}), members, lite, wish.replicas, moves)
+    names = {number: name for name, number in index.items()}
+    return Situation(names, PartitionTable(partitions, {}), members, lite, wish.replicas, moves)
 
 
 def _bytes(file: str, where: str) -> bytes:

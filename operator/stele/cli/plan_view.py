@@ -67,7 +67,8 @@ def lines(outcome: Outcome) -> list[Line]:
             (before[0][member], after[0][member]),
             (before[1][member], after[1][member]),
         )
-        for member, name in enumerate(situation.names)
+        for member, name in situation.names.items()
+        if member in notes or before[1][member]
     ]
 
 

@@ -1,44 +1,62 @@
 """`kubectl stele plan`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import OutputOption
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
+from stele.core.errors import BadInput
 
 if TYPE_CHECKING:
     from stele.cli.situation import Situation
 
 
 def plan(
+    cluster: Annotated[
+        str | None, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster to plan for.")
+    ] = None,
+    *,
     offline: Annotated[
-        str,
-        typer.Option(
-            "--offline", metavar="FILE", help="A table and its members as JSON; - reads standard input."
-        ),
-    ],
+        str | None,
+        typer.Option("--offline", metavar="FILE", help="A table as JSON instead; - reads standard input."),
+    ] = None,
     output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show which migrations would balance a partition table, without doing anything.
 
-    FILE holds {"partitions": P, "replicas": R, "members": [{"name", "weight"?, "zone"?, "lite"?,
-    "leaving"?}], "current": [[name or null, ...], ...], "moves"?: [{"partition", "source",
-    "destination"}]}. Names in "current" that "members" does not have are of members that are gone. No
-    cluster is needed.
+    For CLUSTER it is what the operator would plan now, by the stored table and the states of the members.
+
+    FILE needs no cluster. It holds {"partitions": P, "replicas": R, "members": [{"name", "weight"?, "zone"?,
+    "lite"?, "leaving"?}], "current": [[name or null, ...], ...], "moves"?: [{"partition", "source",
+    "destination"}]}. Names in "current" that "members" does not have are of members that are gone.
 
     \b
     Examples:
+      kubectl stele plan demo -n stele
       kubectl stele plan --offline table.json
       kubectl stele plan --offline - -o json < table.json | jq .stats
     """
-    from stele.cli.plan_file import load
+    if (cluster is None) == (offline is None):
+        raise BadInput("give either the name of a cluster or --offline FILE: kubectl stele plan --help")
+    if offline is not None:
+        from stele.cli.plan_file import load
 
-    _show(load(offline), output)
+        _show(load(offline), output)
+        return
+    from stele.cli import live
+
+    name = str(cluster)
+    found, obstacles = Where(namespace, context, kubeconfig).ask(lambda console: live.look(console, name))
+    _show(found, output, obstacles)
 
 
-def _show(situation: "Situation", output: Output | None) -> None:
+def _show(situation: "Situation", output: Output | None, obstacles: Sequence[str] = ()) -> None:
     from stele.cli.situation import document, planned
 
     outcome = planned(situation)
@@ -47,4 +65,7 @@ def _show(situation: "Situation", output: Output | None) -> None:
         return
     from stele.cli import plan_view
 
-    plan_view.show(out.console(), outcome, wide=output is Output.WIDE)
+    console = out.console()
+    plan_view.show(console, outcome, wide=output is Output.WIDE)
+    if obstacles:
+        console.print(f"\nNot carried out now: {', '.join(obstacles)}")

@@ -18,9 +18,9 @@ SPREAD_DIGITS = 3
 
 @dataclass(frozen=True)
 class Situation:
-    """`names` are by member index: all members that are alive, and those that rows name and that are gone."""
+    """`names` has all members that are alive, and all that rows name."""
 
-    names: tuple[str, ...]
+    names: Mapping[MemberIndex, str]
     table: PartitionTable
     members: tuple[DataMember, ...]
     lite: frozenset[MemberIndex]
@@ -115,11 +115,11 @@ def document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _named(row: Replicas, names: tuple[str, ...]) -> list[str | None]:
+def _named(row: Replicas, names: Mapping[MemberIndex, str]) -> list[str | None]:
     return [None if member is None else names[member] for member in row]
 
 
-def _migration(each: Migration, names: tuple[str, ...]) -> dict[str, Any]:
+def _migration(each: Migration, names: Mapping[MemberIndex, str]) -> dict[str, Any]:
     return {
         "partition": each.partition,
         "type": each.type.value,
@@ -138,4 +138,4 @@ def detail(situation: Situation, refusal: Refusal) -> str:
     if refusal.reason == "CYCLE":
         row = ", ".join(name or "-" for name in _named(situation.rows[refusal.partition], names))
         return f"members of the row ({row}) cannot change places without a moment with fewer copies"
-    return re.sub(r"\bmember (\d+)\b", lambda found: names[int(found[1])], refusal.detail)
+    return re.sub(r"\bmember (\d+)\b", lambda found: names.get(int(found[1]), found[0]), refusal.detail)

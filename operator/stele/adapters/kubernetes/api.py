@@ -139,6 +139,13 @@ class Api:
         except (NotFound, Conflict):
             return
 
+    async def to_pod(
+        self, method: str, namespace: str, pod: str, path: str, query: Mapping[str, str]
+    ) -> tuple[int, str]:
+        """Status and body of a request that the API server passes on to `pod`, a name and a port."""
+        way = f"{PODS.path(namespace, pod)}/proxy{path}"
+        return await self._exchange(method, way, query=query)
+
     async def _send(
         self,
         method: str,
@@ -147,6 +154,20 @@ class Api:
         query: Mapping[str, str] | None = None,
         content: str = "application/json",
     ) -> Object:
+        status, text = await self._exchange(method, path, body, query, content)
+        if status < 300:
+            found: Object = json.loads(text)
+            return found
+        raise error_of(method, path, status, text)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> tuple[int, str]:
         assert self._session is not None, "use the client inside `async with`"
         headers = {"Accept": "application/json", "Content-Type": content}
         if token := self._login.token():
@@ -155,14 +176,9 @@ class Api:
         url = self._login.server.rstrip("/") + path
         try:
             async with self._session.request(method, url, data=data, params=query, headers=headers) as answer:
-                text = await answer.text()
-                status = answer.status
+                return answer.status, await answer.text(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unanswered(method, path, error) from error
-        if status < 300:
-            found: Object = json.loads(text)
-            return found
-        raise error_of(method, path, status, text)
 
 
 def _unanswered(method: str, path: str, error: Exception) -> SteleError:

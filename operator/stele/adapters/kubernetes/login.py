@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
 from stele.core.errors import BadInput
+
+_UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
+"""What the library raises for kubeconfigs of a wrong form: it takes them apart without checking."""
 
 
 @dataclass
@@ -55,7 +59,7 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=kubeconfig, context=context, client_configuration=configuration
             )
-    except (config.ConfigException, OSError) as error:
+    except (*_UNREADABLE, config.ConfigException, OSError) as error:
         where = kubeconfig or "KUBECONFIG or ~/.kube/config"
         raise BadInput(
             f"no way to log in to Kubernetes: {error}; run inside a pod, or name a kubeconfig ({where})"

@@ -1,0 +1,165 @@
+"""What a person at a terminal asks: objects as models, tables, and members through the API server.
+
+It needs the rights of that person only: to get and list Stele's resources and ConfigMaps, and `pods/proxy`
+for what members are asked.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from kubernetes.aio import config
+
+from stele.adapters.kubernetes.api import (
+    CLUSTERS,
+    CONFIG_MAPS,
+    MEMBERS,
+    Api,
+    Kind,
+    NotFound,
+    Object,
+    error_of,
+)
+from stele.adapters.kubernetes.login import Login, log_in
+from stele.adapters.members.client import ADMIN_PORT
+from stele.core.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
+from stele.core.table import Partition
+from stele.model import TabletCluster, TabletMember
+from stele.model.common import Resource, Unreadable
+from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
+
+R = TypeVar("R", bound=Resource)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The stored table. Shards are read one after the other, so rows may be of slightly different moments."""
+
+    head: Head
+    rows: tuple[Partition, ...]
+
+
+@asynccontextmanager
+async def connect(
+    namespace: str | None, context: str | None, kubeconfig: str | None
+) -> "AsyncIterator[Console]":
+    """Log in as kubectl would. Raises BadInput when the given kubeconfig or context is of no use, Unavailable
+    when there is none.
+    """
+    try:
+        login = await log_in(kubeconfig, context)
+        api = Api(login)
+        await api.__aenter__()
+    except (BadInput, OSError, ValueError) as error:
+        if kubeconfig is not None or context is not None:
+            raise BadInput(f"--kubeconfig or --context cannot be used: {_text(error)}") from None
+        raise Unavailable(_text(error)) from None
+    try:
+        yield Console(api, namespace or _namespace(login, context, kubeconfig))
+    finally:
+        await api.__aexit__()
+
+
+def _text(error: Exception) -> str:
+    return str(error.args[0]) if isinstance(error, SteleError) else str(error)
+
+
+def _namespace(login: Login, context: str | None, kubeconfig: str | None) -> str:
+    """That of the kubeconfig's context, else the one that we run in."""
+    try:
+        contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError):
+        return login.namespace
+    chosen = active if context is None else next(each for each in contexts if each["name"] == context)
+    return str(chosen["context"].get("namespace") or login.namespace)
+
+
+class Console:
+    """Questions about one namespace. Reads raise Unavailable, NotFound and Refused as `Api` does."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self.namespace = namespace
+
+    async def clusters(self, name: str | None = None) -> list[TabletCluster]:
+        """All, or the one of that name; raises NotFound that lists those that are there."""
+        found = await self._list(CLUSTERS, TabletCluster)
+        return found if name is None else [self._named(name, found, "TabletCluster")]
+
+    async def cluster(self, name: str) -> TabletCluster:
+        return (await self.clusters(name))[0]
+
+    async def members(self, cluster: str | None = None) -> list[TabletMember]:
+        """By cluster and member index; raises NotFound for a cluster that is not there."""
+        if cluster is not None:
+            await self.clusters(cluster)
+        found = await self._list(MEMBERS, TabletMember)
+        mine = [each for each in found if cluster in (None, each.spec.cluster)]
+        return sorted(mine, key=lambda each: (each.spec.cluster, each.spec.index))
+
+    async def table(self, cluster: str) -> Table:
+        """Raises NotFound when the cluster has no table yet, and Corrupt when it contradicts itself."""
+        head = decode_head(await self._config_map(f"{cluster}-table"))
+        rows: list[Partition] = []
+        for number in range(shard_count(head.partitions)):
+            data = await self._config_map(f"{cluster}-table-{number}")
+            rows += decode_shard(data, number, head.partitions).rows
+        return Table(head, tuple(rows))
+
+    async def ask_member(self, method: str, member: str, path: str, **query: str) -> Object:
+        """A JSON answer of a member's admin port. Raises what the member says: NotFound, BadInput, Refused.
+
+        Unavailable: the member, or the way to it, gave no answer.
+        """
+        pod = f"{quote(member, safe='')}:{ADMIN_PORT}"
+        status, text = await self._api.to_pod(method, self.namespace, pod, path, query)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if status < 300 and isinstance(found, dict):
+            return found
+        if isinstance(found, dict) and found.get("kind") == "Status":
+            raise error_of("GET" if status >= 500 else method, f"member {member}: {path}", status, text)
+        raise _answered(member, status, found if isinstance(found, dict) else {}, text.strip()[:200])
+
+    async def _config_map(self, name: str) -> dict[str, str]:
+        stored = await self._api.get(CONFIG_MAPS, self.namespace, name)
+        return stored.get("data") or {}
+
+    async def _list(self, kind: Kind, model: type[R]) -> list[R]:
+        try:
+            stored = await self._api.list(kind, self.namespace)
+        except NotFound:
+            text = f"this cluster does not know {kind.plural}.stele.dev; install Stele's resources first"
+            raise NotFound(text) from None
+        found = []
+        for each in stored:
+            read = model.read(each)
+            if isinstance(read, Unreadable):
+                raise Corrupt(str(read))
+            found.append(read)
+        return found
+
+    def _named(self, name: str, found: list[R], kind: str) -> R:
+        for each in found:
+            if each.metadata.name == name:
+                return each
+        there = ", ".join(each.metadata.name for each in found) or "none"
+        raise NotFound(f'there is no {kind} "{name}" in namespace "{self.namespace}"; there are: {there}')
+
+
+def _answered(member: str, status: int, found: dict[str, Any], text: str) -> SteleError:
+    """What a member's own answer means."""
+    code, detail = str(found.get("code", "")), str(found.get("detail", "") or text)
+    message = f"{member}: {detail}"
+    if status == 404:
+        return NotFound(message)
+    if status == 400:
+        return BadInput(message)
+    if status == 409:
+        return Refused(message, code or None) if code else Conflict(message)
+    return Unavailable(f"{member} answered {status}: {detail}")

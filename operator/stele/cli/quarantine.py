@@ -1,0 +1,141 @@
+"""`kubectl stele quarantine`: data that a member put aside instead of deleting it."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from stele.cli import output as out
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.output import Output
+from stele.cli.tablets import MemberArgument, op_text
+from stele.core.errors import BadInput
+
+app = typer.Typer(
+    help="""Look at, restore or purge data that a member put aside.
+
+    \b
+    Examples:
+      kubectl stele quarantine list demo-0 -n stele
+      kubectl stele quarantine restore demo-0 3/1 -n stele
+    """,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ItemArgument = Annotated[
+    str, typer.Argument(metavar="ITEM", help="PARTITION/GENERATION of a tablet, or the name of a volume.")
+]
+
+
+@app.command("list")
+def list_(
+    member: MemberArgument,
+    *,
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """List tablets and volumes in a member's quarantine.
+
+    \b
+    Example:
+      kubectl stele quarantine list demo-0 -n stele
+    """
+    where = Where(namespace, context, kubeconfig)
+    answer = where.ask(lambda console: console.ask_member("GET", member, "/v1/quarantine"))
+    if output in (Output.JSON, Output.YAML):
+        out.data(answer, output)
+        return
+    import msgspec
+
+    from stele.wire.holdings import Quarantine
+
+    found = msgspec.convert(answer, Quarantine)
+    rows = [
+        [
+            f"{t.partition}/{t.generation}",
+            "tablet",
+            out.size(t.bytes),
+            str(t.entries),
+            op_text(t.last),
+            _time(t.until_s),
+            "-",
+        ]
+        for t in found.tablets
+    ]
+    rows += [[v.name, "volume", out.size(v.bytes), "-", "-", "never", v.reason] for v in found.volumes]
+    out.table(["ITEM", "KIND", "SIZE", "ENTRIES", "LAST", "GOES", "REASON"], rows)
+
+
+@app.command()
+def restore(
+    member: MemberArgument,
+    item: ItemArgument,
+    *,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Make a deleted tablet READY again, as one that the table does not name.
+
+    The operator decides what becomes of it: it rejoins its row, is kept while the partition has no live
+    copy, or is deleted again. A volume is restored by hand: docs/member.md.
+
+    \b
+    Example:
+      kubectl stele quarantine restore demo-0 3/1 -n stele
+    """
+    path = _path(item)
+    if path.startswith(_VOLUMES):
+        raise BadInput(
+            f"{item} is a volume: stop the member and move it back by hand (docs/member.md, Quarantine)"
+        )
+    where = Where(namespace, context, kubeconfig)
+    where.ask(lambda console: console.ask_member("POST", member, f"{path}/restore"))
+    print(f"{item} of {member} is restored")
+
+
+@app.command()
+def purge(
+    member: MemberArgument,
+    item: ItemArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Delete an item of a member's quarantine for ever.
+
+    \b
+    Example:
+      kubectl stele quarantine purge demo-0 3/1 -n stele
+    """
+    path = _path(item)
+    if not yes and not typer.confirm(f"Delete {item} of {member}? It cannot be brought back."):
+        raise typer.Exit(out.EXIT_FAILURE)
+    where = Where(namespace, context, kubeconfig)
+    answer = where.ask(lambda console: console.ask_member("DELETE", member, path))
+    print(f"{item} of {member} is {'deleted' if answer.get('purged') else 'gone already'}")
+
+
+_TABLETS, _VOLUMES = "/v1/quarantine/tablets/", "/v1/quarantine/volumes/"
+
+
+def _path(item: str) -> str:
+    """Where an item is; raises BadInput for what can be none."""
+    partition, slash, generation = item.partition("/")
+    if not slash and item not in ("", ".", ".."):
+        return _VOLUMES + quote(item, safe="")
+    if all(number.isascii() and number.isdigit() for number in (partition, generation)):
+        return f"{_TABLETS}{partition}/{generation}"
+    raise BadInput(
+        f'ITEM is "{item}"; expected PARTITION/GENERATION of a tablet (3/1), or the name of a volume'
+    )
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,186 @@
+"""`kubectl stele` with a real API server: what it says of clusters, members, rows and plans."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, Api
+from stele.adapters.kubernetes.login import log_in
+from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core.table import Member, Partition
+from stele.wire.table_text import Head
+from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
+from tests.cli.replaying import replayed
+from tests.operator.control_plane import ControlPlane
+
+pytestmark = pytest.mark.control_plane
+
+PARTITIONS = 600
+CLUSTER = {
+    "apiVersion": "stele.dev/v1alpha1",
+    "kind": "TabletCluster",
+    "metadata": {"name": "demo"},
+    "spec": {"members": 3, "partitions": PARTITIONS, "replicas": 2, "storage": {"size": "1Gi"}},
+}
+CLUSTER_STATUS = {
+    "phase": "Rebalancing",
+    "message": "moving partitions",
+    "epoch": 4,
+    "members": {"desired": 3, "current": 4, "ready": 3},
+    "partitions": {"total": PARTITIONS, "safe": PARTITIONS - 1, "underReplicated": 1},
+    "migrations": {"active": 2, "waiting": 4, "done": 6},
+    "rebalance": "demo-4-1",
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "AsDesired",
+            "message": "everything is as wished",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+STATES = ["Active", "Active", "Active", "Unreachable"]
+
+
+def rows() -> list[Partition]:
+    """Over members 0, 1 and 3; the last row has one copy."""
+    pairs = [(0, 1), (1, 3), (3, 0)]
+    return [Partition(1, pairs[number % 3]) for number in range(PARTITIONS - 1)] + [Partition(2, (1,))]
+
+
+@pytest.fixture
+def stored(control_plane: ControlPlane, namespace: str) -> str:
+    """A namespace with a cluster, its members and its table, as an operator leaves them behind."""
+    asyncio.run(_store(control_plane, namespace))
+    return namespace
+
+
+async def _store(plane: ControlPlane, namespace: str) -> None:
+    async with Api(await log_in(str(plane.kubeconfig))) as api:
+        made = await api.create(CLUSTERS, namespace, CLUSTER)
+        await api.patch_status(CLUSTERS, namespace, "demo", CLUSTER_STATUS)
+        for index, state in enumerate(STATES):
+            await _store_member(api, namespace, index, state)
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": made["metadata"]["uid"]}
+        store = KubernetesTableStore(api, namespace, "demo", owner, {})
+        members = tuple(Member(i, f"demo-{i}", f"uuid-{i}", f"10.0.0.{i}") for i in range(4))
+        await store.take_over(Head(0, "Active", PARTITIONS, 2, 4, 4, 0, 0, members))
+        await store.write_shard(0, rows()[:512])
+        await store.write_shard(1, rows()[512:])
+
+
+async def _store_member(api: Api, namespace: str, index: int, state: str) -> None:
+    body = {
+        "apiVersion": "stele.dev/v1alpha1",
+        "kind": "TabletMember",
+        "metadata": {"name": f"demo-{index}"},
+        "spec": {"cluster": "demo", "index": index},
+    }
+    await api.create(MEMBERS, namespace, body)
+    status: dict[str, Any] = {"state": state, "owned": 200, "backups": 200, "bytes": 1_500_000}
+    await api.patch_status(MEMBERS, namespace, f"demo-{index}", status)
+
+
+@pytest.fixture
+def ask(run: Run, control_plane: ControlPlane) -> Iterator[Run]:  # noqa: F811
+    def asked(*arguments: str, **rest: Any) -> Ran:
+        return run(*arguments, "--kubeconfig", str(control_plane.kubeconfig), **rest)
+
+    return asked
+
+
+def test_status(ask: Run, stored: str) -> None:
+    listed = ask("status", "-n", stored).out.splitlines()
+    assert listed[1].split() == ["demo", "Rebalancing", "3/3", "600", "599", "1", "0", "6"]
+    shown = ask("status", "demo", "-n", stored).out
+    assert "Phase       Rebalancing: moving partitions" in shown
+    assert "6 of 12" in shown
+    assert "AsDesired  everything is as wished" in shown
+    (facts,) = ask("status", "demo", "-n", stored, "-o", "json").json["clusters"]
+    assert facts["partitions"] == {"total": 600, "safe": 599, "under_replicated": 1, "lost": 0}
+    assert facts["conditions"][0]["last_transition_time"] == "2026-01-01T00:00:00Z"
+
+
+def test_members(ask: Run, stored: str) -> None:
+    listed = ask("members", "demo", "-n", stored).out.splitlines()
+    assert listed[4].split() == ["demo-3", "demo", "Unreachable", "200", "200", "1.5", "MB", "no", "-"]
+    found = ask("members", "-n", stored, "-o", "json").json["members"]
+    assert [each["name"] for each in found] == ["demo-0", "demo-1", "demo-2", "demo-3"]
+    assert found[3]["state"] == "Unreachable"
+
+
+def test_partitions(ask: Run, stored: str) -> None:
+    everything = ask("partitions", "demo", "-n", stored).out.splitlines()
+    assert len(everything) == PARTITIONS + 1
+    assert everything[2].split() == ["1", "1", "demo-1", "demo-3"]
+    assert everything[-1].split() == ["599", "2", "demo-1", "-"]
+    mine = ask("partitions", "demo", "-n", stored, "--member", "demo-3", "-o", "json").json
+    assert (mine["replicas"], len(mine["partitions"])) == (2, 399)
+    assert all("demo-3" in each["replicas"] for each in mine["partitions"])
+    thin = ask("partitions", "demo", "-n", stored, "--under-replicated", "-o", "json").json["partitions"]
+    assert thin == [{"partition": 599, "version": 2, "replicas": ["demo-1"]}]
+    assert ask("partitions", "demo", "-n", stored, "--member", "demo-2").out.count("\n") == 1
+    wrong = ask("partitions", "demo", "-n", stored, "--member", "demo-9")
+    assert (wrong.code, "demo-0, demo-1, demo-2, demo-3" in wrong.err) == (2, True)
+
+
+def test_a_plan_of_what_the_operator_would_do(ask: Run, stored: str) -> None:
+    """The unreachable member counts as one too many and is replaced by the one that holds nothing."""
+    answer = ask("plan", "demo", "-n", stored, "-o", "json").json
+    alive = ["demo-0", "demo-1", "demo-2"]
+    current = [[None if i is None else f"demo-{i}" for i in row.replicas] for row in rows()]
+    assert replayed(current, alive, answer["migrations"]) == answer["target"]
+    assert all(len(row) == 2 and set(row) <= set(alive) for row in answer["target"])
+    assert answer["stats"]["replica_spread"] <= 1
+    shown = ask("plan", "demo", "-n", stored).out
+    assert "gone" in shown
+    assert "Not carried out" not in shown
+
+
+def test_a_plan_says_when_it_would_not_be_carried_out(
+    ask: Run, stored: str, control_plane: ControlPlane
+) -> None:
+    change = '{"metadata":{"annotations":{"stele.dev/paused":"true"}},"spec":{"state":"Frozen"}}'
+    control_plane.kubectl("patch", "-n", stored, "tabletcluster", "demo", "--type=merge", "-p", change)
+    found = ask("plan", "demo", "-n", stored).out
+    assert "Not carried out now: annotation stele.dev/paused is true, spec.state is Frozen" in found
+
+
+@pytest.mark.parametrize("command", ["status", "members", "partitions", "plan"])
+def test_a_cluster_that_is_not_there_is_named_with_those_that_are(
+    ask: Run, stored: str, command: str
+) -> None:
+    ran = ask(command, "other", "-n", stored)
+    assert ran.code == 1
+    assert f'there is no TabletCluster "other" in namespace "{stored}"; there are: demo' in ran.err
+
+
+def test_a_pod_that_is_not_there(ask: Run, stored: str) -> None:
+    ran = ask("tablet", "demo-0", "-n", stored)
+    assert (ran.code, 'pods "demo-0" not found' in ran.err) == (1, True)
+
+
+def test_a_context_that_is_not_there(ask: Run, stored: str) -> None:
+    ran = ask("status", "--context", "none")
+    assert (ran.code, "none" in ran.err) == (2, True)
+
+
+def test_kubectl_runs_it(control_plane: ControlPlane, stored: str) -> None:
+    here = Path(sys.executable).parent
+    done = subprocess.run(
+        ["kubectl", "stele", "status", "-n", stored],
+        env=control_plane.environment | {"PATH": f"{control_plane.bin}:{here}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Rebalancing" in done.stdout
