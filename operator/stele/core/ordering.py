@@ -47,9 +47,12 @@ def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[
 def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[Migration, ...]:
     """As `order`, for a target that `without_cycles` returned."""
     old, new = _padded(current, target)
+    chains = tuple(_chains(old, new))
+    if len(chains) == 1:
+        return tuple(_steps(partition, old, new, chains[0]))
     fills: list[tuple[int, Migration]] = []
     ranked: list[tuple[tuple[bool, int], Migration]] = []
-    for chain in _chains(old, new):
+    for chain in chains:
         steps = list(_steps(partition, old, new, chain))
         if old[chain[0]] is None:
             fills.extend(_filled(steps))

@@ -96,11 +96,8 @@ def plan(
     planned = [number for number, row in enumerate(rows) if row and number not in worn]
     wished, refused = _on_planned(planned, moves)
     assignment = assign_rows([rows[number] for number in planned], members, replicas, wished)
-    migrations, refusals = _order(rows, planned, assignment)
+    migrations, refusals, targets = _order(rows, planned, assignment)
     refused += [(Move(planned[m.partition], m.source, m.destination), text) for m, text in assignment.refused]
-    targets = list(rows)
-    for number, target in zip(planned, assignment.rows, strict=True):
-        targets[number] = without_cycles(rows[number], target) if rows[number] != target else target
     return Plan(
         tuple(migrations),
         (*_cluster_refusals(members, replicas), *_row_refusals(table, rows, refused), *refusals),
@@ -133,20 +130,22 @@ def _live_row(row: Replicas, live: frozenset[int]) -> Replicas:
 
 def _order(
     rows: Sequence[Replicas], planned: Sequence[PartitionId], assignment: Assignment
-) -> tuple[list[Migration], list[Refusal]]:
+) -> tuple[list[Migration], list[Refusal], list[Replicas]]:
+    """The migrations in the order in which they should start, what was refused, and the rows they make."""
     ranked: list[tuple[tuple[int, int, int], Migration]] = []
     refusals = [Refusal(planned[at], Code.ZONE_FULL, _ZONE_FULL) for at in assignment.crowded]
+    targets = list(rows)
     for number, target in zip(planned, assignment.rows, strict=True):
         row = rows[number]
         if row == target:
             continue
-        runnable = without_cycles(row, target)
+        targets[number] = runnable = without_cycles(row, target)
         if runnable != target:
             text = f"{row} cannot become {target}, {runnable} is aimed at"
             refusals.append(Refusal(number, Code.CYCLE, text))
         ranked.extend(_ranked(row, order_acyclic(number, row, runnable)))
     ranked.sort(key=lambda item: (item[0], item[1].partition))
-    return [migration for _, migration in ranked], refusals
+    return [migration for _, migration in ranked], refusals, targets
 
 
 def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[tuple[int, int, int], Migration]]:
