@@ -61,7 +61,7 @@ def test_who_copies(*, wish: str, size: int, warm: bool, problem: str, failure: 
 
 def test_limits_count_source_destination_and_owner() -> None:
     rows = tuple(Partition(1, (0, 1)) for _ in range(6))
-    queues = Queues.of(Plan(migrations=tuple(move(number, 1, 1, 2) for number in range(6))))
+    queues = Queues.of(Plan(migrations=tuple(move(number, 1, 1, 2) for number in range(6))), rows)
     able = frozenset({0, 1, 2})
     begun = list(queues.startable(rows, [frozenset({0})], frozenset(), able, 3))
     assert [each.partition for each in begun] == [0, 1]
@@ -70,7 +70,7 @@ def test_limits_count_source_destination_and_owner() -> None:
 
 def test_missing_copies_go_first_and_what_does_not_fit_is_dropped() -> None:
     rows = (Partition(1, (0, 1)), Partition(3, (0,)), Partition(1, (2, 1)))
-    queues = Queues.of(Plan(migrations=(move(0, 1, 1, 2), copy(1, 1, 2), move(2, 0, 0, 1))))
+    queues = Queues.of(Plan(migrations=(move(0, 1, 1, 2), copy(1, 1, 2), move(2, 0, 0, 1))), rows)
     begun = list(queues.startable(rows, [], frozenset(), frozenset({0, 1, 2}), 9))
     assert [each.partition for each in begun] == [1, 0]
     assert len(queues) == 0

@@ -6,6 +6,7 @@ orders with `publication`. When storing fails in any way the driver drops the wh
 reign: nothing in it is needed to go on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stele.core.assignment import assign
@@ -40,7 +41,7 @@ from stele.core.reign import Answer, Decision, Intent, Observation, State
 from stele.core.repair import repair
 from stele.core.roster import Dictionary, scale, set_members, update_dictionary
 from stele.core.sweep import sweep
-from stele.core.table import Partition, PartitionTable, check_changes
+from stele.core.table import Partition, check_changes
 from stele.core.takeover import resolve
 
 FORMING_SECONDS = 60.0
@@ -258,7 +259,7 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
     """Partitions of which a live replica promised a term that no row has: their promotion is made again."""
     found: set[PartitionId] = set()
     for index, contact in state.contacts.items():
-        for tablet in contact.report.tablets if contact.report is not None else ():
+        for tablet in contact.tablets.values():
             row = rows.get(tablet.partition)
             if row is not None and index in row.members and tablet.promised > row.version:
                 found.add(tablet.partition)
@@ -305,36 +306,32 @@ def _add(orders: dict[MemberIndex, list[Order]], some: list[tuple[MemberIndex, O
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one member is told besides orders. Before the reign is settled it is only asked."""
+    """What one member is told besides orders. Before the reign is settled it is only asked.
+
+    `mark` names the state of the table that it has afterwards, None when nothing is published; `known` is the
+    last report of its tablets that this master has.
+    """
 
     recipient: str
     full: bool
-    rows: tuple[tuple[PartitionId, Partition], ...]
+    rows: Sequence[tuple[PartitionId, Partition]]
     members: bool
     want_tablets: bool
-    table: tuple[Partition, ...] | None
+    mark: int | None
+    known: int
 
 
 def publication(state: State, index: MemberIndex) -> Publication:
     """Rows that the member lacks: by what it was sent, or all of them when its stamp says otherwise."""
     member, contact = state.table.members.get(index), state.contacts[index]
+    number = contact.tablets_number
     if member is None:
-        return Publication("", False, (), False, False, None)
+        return Publication("", False, (), False, False, None, number)
     if not state.settled or state.staged:
-        return Publication(member.uuid, False, (), False, not state.settled, None)
-    known, table = contact.published, state.table
+        return Publication(member.uuid, False, (), False, not state.settled, None, number)
+    mark = state.stored.number
     told = contact.report is not None and contact.report.member_list_version == state.member_list_version
-    if known is table.partitions and not state.up_to_date(contact):
-        known = None
-    if known is None:
-        rows = tuple(enumerate(table.partitions))
-        return Publication(member.uuid, True, rows, True, False, table.partitions)
-    lacking = () if known is table.partitions else _lacking(known, table)
-    return Publication(member.uuid, False, lacking, not told, False, table.partitions)
-
-
-def _lacking(
-    known: tuple[Partition, ...], table: PartitionTable
-) -> tuple[tuple[PartitionId, Partition], ...]:
-    pairs = enumerate(zip(known, table.partitions, strict=True))
-    return tuple((number, now) for number, (before, now) in pairs if before is not now)
+    stamp = None if contact.report is None else contact.report.stamp
+    wrong = contact.published == mark and stamp != state.stamp.value
+    base, rows, _ = state.stored.since(0 if wrong else contact.published)
+    return Publication(member.uuid, not base, rows, not (base and told), False, mark, number)

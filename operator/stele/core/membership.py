@@ -9,9 +9,8 @@ sent later than the news of it failed, or stayed without an answer for a moment.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stele.core.ids import MemberIndex
-from stele.core.orders import Report
-from stele.core.table import Partition
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.orders import Report, TabletReport
 
 NEVER = float("-inf")
 
@@ -85,11 +84,14 @@ class Contact:
     swept_seconds: float = NEVER
     lost_seconds: float | None = None
     report: Report | None = None
-    published: tuple[Partition, ...] | None = None
+    published: int = 0
     stranger: str = ""
     problem: str = ""
     refused_epoch: int = 0
-    tablet_states: dict[int, str] = field(default_factory=dict)
+    tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
+    tablets_number: int = 0
+    unsure: set[PartitionId] = field(default_factory=set)
+    unsure_of_all: bool = True
 
     def look(self, seen: Seen | None, now: float) -> None:
         """Take in what Kubernetes shows, and note when it first showed that the process ended."""
@@ -128,9 +130,36 @@ class Contact:
     def hear(self, report: Report, sent_seconds: float) -> None:
         """Take in an answer that passed the checks of identity."""
         if self.report is not None and self.report.incarnation != report.incarnation:
-            self.published = None
+            self.published = 0
         self.report, self.answered_seconds = report, sent_seconds
-        self.tablet_states = {tablet.partition: tablet.state for tablet in report.tablets}
+        self._hear_tablets(report)
+
+    def _hear_tablets(self, report: Report) -> None:
+        """Keep all tablets as they were told last; one whose state changed may not fit its row any more."""
+        if not report.base:
+            self.tablets, self.unsure_of_all = {tablet.partition: tablet for tablet in report.tablets}, True
+        elif report.base != self.tablets_number:
+            # It builds on a report that was lost: the next one tells everything.
+            self.tablets_number = 0
+            return
+        else:
+            self._merge(report)
+        self.tablets_number = report.number
+
+    def _merge(self, report: Report) -> None:
+        for tablet in report.tablets:
+            before = self.tablets.get(tablet.partition)
+            if before is None or before.state != tablet.state:
+                self.unsure.add(tablet.partition)
+            self.tablets[tablet.partition] = tablet
+        for partition in report.dropped:
+            self.tablets.pop(partition, None)
+            self.unsure.add(partition)
+
+    def tablet_state(self, partition: PartitionId) -> str:
+        """As it told last; empty when it has nothing of that partition, not even a tombstone."""
+        tablet = self.tablets.get(partition)
+        return "" if tablet is None else tablet.state
 
     def reachable(self, now: float, timing: Timing) -> bool:
         return not self.ended and now - self.answered_seconds <= timing.silence

@@ -227,7 +227,10 @@ class SilentPeer(Protocol):
 
 
 class Report(Protocol):
-    """What a member says of itself in each answer."""
+    """What a member says of itself in each answer.
+
+    `tablets` and `dropped` are what changed after its report `base` (0: all there is); this one is `number`.
+    """
 
     @property
     def code(self) -> str: ...
@@ -250,7 +253,13 @@ class Report(Protocol):
     @property
     def rows(self) -> Sequence[RowReport]: ...
     @property
+    def number(self) -> int: ...
+    @property
+    def base(self) -> int: ...
+    @property
     def tablets(self) -> Sequence[TabletReport]: ...
+    @property
+    def dropped(self) -> Sequence[PartitionId]: ...
     @property
     def accepted(self) -> Sequence[RowReport]: ...
     @property

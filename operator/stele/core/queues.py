@@ -3,39 +3,63 @@
 Within a partition in order, across partitions in parallel; a member takes part in at most `limit`
 migrations at once, as source, destination or owner. What makes a missing copy goes first, and hotter
 indexes before colder ones.
+
+Partitions wait in groups with the same participants among those that are stored together: what starts
+together is copied together, and commits of one moment share a write of their shard. Looking for what may
+start costs one step per group, and one per partition that starts or is held.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stele.core.errors import Conflict
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.migration import Migration, step
 from stele.core.plan import Plan
-from stele.core.table import Partition
+from stele.core.table import SHARD_PARTITIONS, Partition
+
+Group = tuple[bool, int, int, int, int]
+"""Makes no missing copy (those come later); shard; owner, destination and source (-1: none)."""
+
+NO_MEMBER = -1
+
+GROUPS_MAX = 2_000
+"""Groups that one look passes by, at most; those behind have to wait until some before them are done."""
 
 
 @dataclass(slots=True)
 class Queues:
-    """Remaining migrations per partition. `order` remembers the plan's priorities."""
+    """Remaining migrations per partition.
+
+    Invariant: every partition of `waiting` is in one of `groups`; one that is in the wrong one, because its
+    row changed, is put right when it is met.
+    """
 
     waiting: dict[PartitionId, deque[Migration]] = field(default_factory=dict)
+    groups: dict[Group, dict[PartitionId, None]] = field(default_factory=dict)
+    left: int = 0
 
     @staticmethod
-    def of(plan: Plan) -> "Queues":
-        return Queues({partition: deque(some) for partition, some in plan.by_partition().items()})
+    def of(plan: Plan, rows: Sequence[Partition]) -> "Queues":
+        """Of a plan for a table with these rows."""
+        waiting = {partition: deque(some) for partition, some in plan.by_partition().items()}
+        made = Queues(waiting, left=len(plan.migrations))
+        for partition in waiting:
+            made._line_up(partition, rows[partition])
+        made.groups = dict(sorted(made.groups.items()))
+        return made
 
     def __len__(self) -> int:
-        return sum(map(len, self.waiting.values()))
+        return self.left
 
     def drop(self, partition: PartitionId) -> None:
         """What was planned after a migration that failed is void."""
-        self.waiting.pop(partition, None)
+        self.left -= len(self.waiting.pop(partition, ()))
 
     def startable(
         self,
-        rows: tuple[Partition, ...],
+        rows: Sequence[Partition],
         busy: Iterable[frozenset[MemberIndex]],
         held: frozenset[PartitionId],
         able: frozenset[MemberIndex],
@@ -43,34 +67,79 @@ class Queues:
     ) -> Iterator[Migration]:
         """Take out and yield what may start. `held` partitions have something under way; only `able` members
         take part. A queue whose head does not fit its row any more is dropped: it is planned afresh."""
-        load = Counter(member for members in busy for member in members)
-        for partition in self._grouped(rows):
-            if partition in held:
-                continue
-            queue = self.waiting[partition]
-            migration, row = queue[0], rows[partition]
-            if not fits(migration, row):
-                self.drop(partition)
-                continue
-            members = migration.participants | {row.owner}
-            if not members <= able or any(load[member] >= limit for member in members if member is not None):
-                continue
-            load.update(member for member in members if member is not None)
-            queue.popleft()
-            if not queue:
-                del self.waiting[partition]
-            yield migration
+        room = _Room(busy, able, limit)
+        for group in list(self.groups)[:GROUPS_MAX]:
+            if room.none:
+                return
+            if room.for_all(group[2:]):
+                yield from self._startable_in(group, rows, held, room)
 
-    def _grouped(self, rows: tuple[Partition, ...]) -> list[PartitionId]:
-        """In the plan's order, but those with one source and destination of a copy next to each other: what
-        starts together is copied together. What makes a missing copy stays before the rest."""
-        groups: dict[tuple[bool, object, object], list[PartitionId]] = {}
-        for partition, queue in self.waiting.items():
-            head = queue[0]
-            pair = (rows[partition].owner, head.destination) if head.copies else (None, None)
-            groups.setdefault((not head.adds, *pair), []).append(partition)
-        urgent_first = sorted(groups.items(), key=lambda item: item[0][0])
-        return [partition for _, some in urgent_first for partition in some]
+    def _startable_in(
+        self, group: Group, rows: Sequence[Partition], held: frozenset[PartitionId], room: "_Room"
+    ) -> Iterator[Migration]:
+        for partition in [each for each in self.groups[group] if each not in held]:
+            if not room.for_all(group[2:]):
+                return
+            migration = self._take(group, partition, rows[partition])
+            if migration is not None:
+                room.take(group[2:])
+                yield migration
+        if not self.groups[group]:
+            del self.groups[group]
+
+    def _take(self, group: Group, partition: PartitionId, row: Partition) -> Migration | None:
+        """The next migration of a partition, unless it is over, or waits in another group."""
+        del self.groups[group][partition]
+        queue = self.waiting.get(partition)
+        if queue is None:
+            return None
+        if not fits(queue[0], row):
+            self.drop(partition)
+            return None
+        if _group(queue[0], row) != group:
+            self._line_up(partition, row)
+            return None
+        migration = queue.popleft()
+        self.left -= 1
+        if queue:
+            self._line_up(partition, row)
+        else:
+            del self.waiting[partition]
+        return migration
+
+    def _line_up(self, partition: PartitionId, row: Partition) -> None:
+        self.groups.setdefault(_group(self.waiting[partition][0], row), {})[partition] = None
+
+
+class _Room:
+    """Which members may take part in one more migration."""
+
+    def __init__(
+        self, busy: Iterable[frozenset[MemberIndex]], able: Iterable[MemberIndex], limit: int
+    ) -> None:
+        self._load = Counter(member for members in busy for member in members)
+        self._limit = limit
+        self._free = {NO_MEMBER, *(member for member in able if self._load[member] < limit)}
+
+    @property
+    def none(self) -> bool:
+        """Whether nobody may."""
+        return len(self._free) < 2
+
+    def for_all(self, members: Iterable[MemberIndex]) -> bool:
+        return self._free.issuperset(members)
+
+    def take(self, members: Iterable[MemberIndex]) -> None:
+        for member in {*members} - {NO_MEMBER}:
+            self._load[member] += 1
+            if self._load[member] >= self._limit:
+                self._free.discard(member)
+
+
+def _group(migration: Migration, row: Partition) -> Group:
+    participants = (row.owner, migration.destination, migration.source)
+    owner, destination, source = (NO_MEMBER if each is None else each for each in participants)
+    return not migration.adds, migration.partition // SHARD_PARTITIONS, owner, destination, source
 
 
 def fits(migration: Migration, row: Partition) -> bool:

@@ -67,7 +67,8 @@ def make_plan(state: State, seen: Observation) -> None:
         return
     reason = _reason(state, members, wishes) if changed else "what is left after the plan before"
     state.plan_key, state.planned_table, state.cancelled = key, state.table, False
-    _adopt(state, plan(_expected(state), members, wishes.replicas), reason, now)
+    expected = _expected(state)
+    _adopt(state, expected, plan(expected, members, wishes.replicas), reason, now)
 
 
 def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
@@ -92,11 +93,11 @@ def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes) -> st
     return f"{text}; leaving: {', '.join(leaving)}" if leaving else text
 
 
-def _adopt(state: State, made: Plan, reason: str, now: float) -> None:
+def _adopt(state: State, on: PartitionTable, made: Plan, reason: str, now: float) -> None:
     state.refusals = made.refusals
     if state.record is not None and state.record.finished_seconds is None:
         finish_record(state, "Superseded", now)
-    state.queues = Queues.of(made)
+    state.queues = Queues.of(made, on.partitions)
     if not made.migrations:
         return
     state.plan_number += 1
@@ -121,9 +122,9 @@ def sizes(state: State) -> dict[PartitionId, int]:
     found: dict[PartitionId, int] = {}
     rows = state.table.partitions
     for index, contact in state.contacts.items():
-        for tablet in contact.report.tablets if contact.report is not None else ():
-            if tablet.partition < len(rows) and rows[tablet.partition].owner == index:
-                found[tablet.partition] = tablet.bytes
+        for number, tablet in contact.tablets.items():
+            if number < len(rows) and rows[number].owner == index:
+                found[number] = tablet.bytes
     return found
 
 

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stele.core.holdings import Holdings
 from stele.core.ids import MemberIndex, PartitionId, Version
 from stele.core.membership import Contact, Seen, Timing
 from stele.core.migration import Type
 from stele.core.moving import Running
+from stele.core.news import News
 from stele.core.orders import Order, Report
 from stele.core.plan import Plan, Refusal
 from stele.core.promotion import Promotion
@@ -53,7 +55,7 @@ class Answer:
     member: MemberIndex
     sent_seconds: float
     orders: tuple[Order, ...]
-    published: tuple[Partition, ...] | None
+    published: int | None
     report: Report | None
     problem: str = ""
 
@@ -143,7 +145,7 @@ class State:
 
     Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version
     that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
-    `held` counts the rows that name each member.
+    `holdings` and `stored` follow every row that is stored.
     """
 
     epoch: int
@@ -178,11 +180,12 @@ class State:
     cancelled: bool = False
     happenings: list[Happening] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
-    held: Counter[MemberIndex] = field(default_factory=Counter)
-    tablets_checked_seconds: float = float("-inf")
+    holdings: Holdings = field(default_factory=lambda: Holdings(()))
+    stored: News[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=News)
 
     def __post_init__(self) -> None:
-        self.held = Counter(member for row in self.table.partitions for member in row.members)
+        self.holdings = Holdings(self.table.partitions)
+        self.stored.look({number: (number, row) for number, row in enumerate(self.table.partitions)})
         self.stamp = Stamp(partition.version for partition in self.table.partitions)
 
     def new_id(self, kind: str) -> str:
@@ -200,17 +203,40 @@ class State:
     def up_to_date(self, contact: Contact) -> bool:
         """Whether its last report was made with the table as it is stored now."""
         report = contact.report
-        return report is not None and report.code == "OK" and report.stamp == self.stamp.value
+        if report is None or report.code != "OK" or contact.tablets_number != report.number:
+            return False
+        return report.stamp == self.stamp.value
 
     def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
         """Rows that were stored. What was under way for them is finished."""
         partitions = list(self.table.partitions)
         for number, row in rows.items():
-            self.held.subtract(partitions[number].members)
-            self.held.update(row.members)
+            self.holdings.set(number, partitions[number], row)
+            for member in partitions[number].members | row.members:
+                if member in self.contacts:
+                    self.contacts[member].unsure.add(number)
             partitions[number] = row
             self.stamp.set(number, row.version)
             if self.claimed.get(number, 0) <= row.version:
                 self.claimed.pop(number, None)
             self.fenced.discard(number)
         self.table = PartitionTable(tuple(partitions), self.table.members)
+        self.stored.look({number: (number, row) for number, row in rows.items()})
+
+    def unfit(self, contact: Contact) -> list[PartitionId]:
+        """Partitions of which a member holds a tablet and is not named by the row, or the other way round.
+
+        Only with an up-to-date report; what fits is not looked at again before its row or tablet changes.
+        """
+        index, rows = contact.index, self.table.partitions
+        if contact.unsure_of_all:
+            contact.unsure = {*self.holdings.of(index), *contact.tablets}
+            contact.unsure_of_all = False
+        found = [p for p in contact.unsure if not _fits(rows, index, p, contact.tablet_state(p))]
+        contact.unsure = set(found)
+        return found
+
+
+def _fits(rows: tuple[Partition, ...], member: MemberIndex, partition: PartitionId, state: str) -> bool:
+    named = partition < len(rows) and member in rows[partition].replicas
+    return state == "READY" if named else state in ("", "DELETED")

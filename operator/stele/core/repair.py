@@ -4,6 +4,8 @@
 Rows that nobody is left of are reported and wait: the volumes may come back.
 """
 
+from collections.abc import Mapping
+
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.promotion import Promotion
 from stele.core.reign import State, Wishes
@@ -12,27 +14,18 @@ from stele.core.table import Partition, trimmed
 SILENCE_FACTOR = 2.0
 """An owner must miss a backup for so many times the usual silence before the master believes it alone."""
 
-TABLETS_SECONDS = 0.5
-"""Between two comparisons of all rows with the tablets that members report."""
-
 
 def repair(state: State, wishes: Wishes, now: float) -> None:
     """Stage the rows that can be stored at once, begin or continue promotions for the others."""
     gone = unusable(state, wishes, now)
     silent = _silent(state, wishes, now)
+    without = _without_tablet(state)
     lost: set[PartitionId] = set()
-    look = now - state.tablets_checked_seconds > TABLETS_SECONDS
-    if look:
-        state.tablets_checked_seconds = now
-    elif not (gone or silent or state.promotions or state.fenced or state.claimed):
-        _tell_lost(state, lost)
-        return
-    for number, row in enumerate(state.table.partitions):
+    for number in sorted(_suspects(state, gone, silent, without)):
+        row = state.table.partitions[number]
         if not row.replicas or number in state.staged:
             continue
-        dead = row.members & (gone | silent.get(row.owner, frozenset()))
-        if look:
-            dead |= _without_tablet(state, number, row)
+        dead = row.members & (gone | silent.get(row.owner, frozenset()) | without.get(number, frozenset()))
         if number in state.promotions:
             _watch(state, wishes, number, dead, now)
         elif dead or number in state.fenced:
@@ -67,15 +60,29 @@ def _silent(state: State, wishes: Wishes, now: float) -> dict[int | None, frozen
     return found
 
 
-def _without_tablet(state: State, number: PartitionId, row: Partition) -> frozenset[MemberIndex]:
-    """Members of the row that know it and have nothing of it: a damaged tablet was put aside."""
-    return frozenset(
-        member
-        for member in row.members
-        if (contact := state.contacts.get(member)) is not None
-        and contact.tablet_states.get(number) != "READY"
-        and state.up_to_date(contact)
-    )
+def _suspects(
+    state: State,
+    gone: frozenset[MemberIndex],
+    silent: Mapping[int | None, frozenset[MemberIndex]],
+    without: Mapping[PartitionId, frozenset[MemberIndex]],
+) -> set[PartitionId]:
+    """The only rows in which something can be wrong."""
+    far = gone.union(*silent.values())
+    named = set[PartitionId]().union(*(state.holdings.rows_of.get(member, ()) for member in far))
+    return named.union(without, state.promotions, state.fenced, state.claimed)
+
+
+def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
+    """Members of a row that know it and have nothing of it: a damaged tablet was put aside."""
+    found: dict[PartitionId, frozenset[MemberIndex]] = {}
+    for index, contact in state.contacts.items():
+        if not state.up_to_date(contact):
+            continue
+        mine = state.holdings.of(index)
+        for number in state.unfit(contact):
+            if number in mine:
+                found[number] = found.get(number, frozenset()) | {index}
+    return found
 
 
 def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: float) -> bool:
@@ -113,9 +120,8 @@ def _promote(
 
 def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
     contact = state.contacts.get(member)
-    if contact is None or contact.report is None:
-        return 0
-    return max((t.promised for t in contact.report.tablets if t.partition == number), default=0)
+    tablet = None if contact is None else contact.tablets.get(number)
+    return 0 if tablet is None else tablet.promised
 
 
 def _watch(

@@ -18,7 +18,7 @@ Dictionary = Mapping[MemberIndex, Member]
 
 def named(state: State) -> frozenset[MemberIndex]:
     """Members that some row names, or will name when what is under way ends."""
-    found = {member for member, rows in state.held.items() if rows}
+    found = set(state.holdings.members)
     for row in state.staged.values():
         found.update(member for member in row.replicas if member is not None)
     for running in state.running.values():

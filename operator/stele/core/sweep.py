@@ -60,19 +60,17 @@ def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact
 
     It stays too while no live copy of its partition is left: it may be all that there is.
     """
-    report = contact.report
-    assert report is not None
-    copied = {copy.partition for copy in report.copies}
+    assert contact.report is not None
+    copied = {copy.partition for copy in contact.report.copies}
     able = sum(1 for index in state.table.members if index not in state.leaving)
     full = min(wishes.replicas, max(1, able))
     orders: list[Order] = []
-    for tablet in report.tablets:
-        row = state.table.partitions[tablet.partition]
-        if tablet.state not in HOLDS_DATA or member in row.members or len(row.members) < full:
+    for number in sorted(state.unfit(contact)):
+        row = state.table.partitions[number]
+        if contact.tablet_state(number) not in HOLDS_DATA or member in row.members or len(row.members) < full:
             continue
-        number = tablet.partition
         planned = number in state.running or number in state.queues.waiting
         if number in copied or planned or not row.replicas or number in state.lost:
             continue
-        orders.append(DeleteTablet(tablet.partition, row.version))
+        orders.append(DeleteTablet(number, row.version))
     return orders

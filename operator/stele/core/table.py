@@ -16,6 +16,9 @@ import mmh3
 from stele.core.errors import BadInput, Corrupt, Refused
 from stele.core.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX, MemberIndex, PartitionId, Version
 
+SHARD_PARTITIONS = 512
+"""Partitions that are stored together; a shard of 512 rows of 7 replicas stays below 40 KiB of text."""
+
 Replicas = tuple[MemberIndex | None, ...]
 """Index 0 is the owner. No None at the end, at most MAX_REPLICAS long."""
 

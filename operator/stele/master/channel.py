@@ -7,7 +7,6 @@ from stele.core.errors import SteleError
 from stele.core.ids import MemberIndex
 from stele.core.orders import Order
 from stele.core.reign import Answer
-from stele.core.table import Partition
 from stele.master.ports import Members
 from stele.wire.messages import ExchangeRequest
 
@@ -33,7 +32,7 @@ class Channel:
         address: str,
         request: ExchangeRequest,
         some: tuple[Order, ...],
-        published: tuple[Partition, ...] | None,
+        published: int | None,
         deadline_seconds: float,
     ) -> None:
         """Begin an exchange; the channel must be free."""
@@ -47,7 +46,7 @@ class Channel:
         address: str,
         request: ExchangeRequest,
         some: tuple[Order, ...],
-        published: tuple[Partition, ...] | None,
+        published: int | None,
         deadline_seconds: float,
     ) -> None:
         sent = self.sent_seconds

@@ -246,7 +246,7 @@ class ClusterLoop:
                 replicas=observed.wishes.replicas,
                 cluster_state=observed.wishes.state,
             )
-            channel.send(address, request, orders, what.table, self._pace.exchange)
+            channel.send(address, request, orders, what.mark, self._pace.exchange)
 
     def _interval(self, observed: Observation, busy: bool) -> float:
         """Between two exchanges with one member that has nothing to be told."""

@@ -75,4 +75,5 @@ def request_of(
         full=what.full,
         commands=tuple(command_of(order) for order in some),
         want_tablets=what.want_tablets,
+        known=what.known,
     )

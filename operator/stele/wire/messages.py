@@ -192,7 +192,8 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     """One tick of the master for one member.
 
     `recipient` is empty on first contact: the member then only identifies itself and reports, and nothing is
-    adopted or run. `members` and `rows` hold what this member lacks (`full` means every row).
+    adopted or run. `members` and `rows` hold what this member lacks (`full` means every row). `known` is the
+    number of the last report that the master has of it, 0 for none.
     """
 
     format: int
@@ -209,6 +210,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     full: bool = False
     commands: tuple[Command, ...] = ()
     want_tablets: bool = False
+    known: int = 0
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
@@ -283,6 +285,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
     `BAD_REQUEST`, `STARTING`. `rows` is the member's whole table when `want_tablets` was asked;
     `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
+    This is report `number`; `tablets` are those that changed after report `base`, which the master has, and
+    `dropped` partitions of which nothing is told any more. With `base` 0 `tablets` are all.
     """
 
     code: str
@@ -295,7 +299,10 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     member_list_version: int
     results: tuple[Result, ...] = ()
     rows: tuple[Row, ...] = ()
+    number: int = 0
+    base: int = 0
     tablets: tuple[TabletReport, ...] = ()
+    dropped: tuple[int, ...] = ()
     accepted: tuple[Row, ...] = ()
     learners: tuple[LearnerReport, ...] = ()
     copies: tuple[CopyReport, ...] = ()

@@ -24,11 +24,9 @@ from dataclasses import dataclass
 
 from stele.core.errors import BadInput, Corrupt
 from stele.core.ids import MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
-from stele.core.table import Member, Partition, Replicas, row_fault
+from stele.core.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
 
 FORMAT = "1"
-SHARD_PARTITIONS = 512
-"""Partitions of one shard; a shard of 512 rows of 7 replicas stays below 40 KiB."""
 OBJECT_BYTES_MAX = 900 * 1024
 """Keys and values of one ConfigMap; the API server refuses objects near 1 MiB, metadata included."""
 

@@ -1,0 +1,52 @@
+"""What may start: limits of members, order of shards, and queues that do not fit their row any more."""
+
+from stele.core.migration import Migration, move, step
+from stele.core.plan import Plan
+from stele.core.queues import Queues
+from stele.core.table import SHARD_PARTITIONS, Partition
+
+NOBODY: frozenset[int] = frozenset()
+ALL = frozenset(range(9))
+
+
+def begun(
+    queues: Queues, rows: list[Partition], held: frozenset[int] = NOBODY, limit: int = 9
+) -> list[Migration]:
+    return list(queues.startable(rows, [], held, ALL, limit))
+
+
+def test_partitions_of_one_shard_start_before_those_of_the_next() -> None:
+    far = SHARD_PARTITIONS
+    rows = [Partition(1, (number % 3,)) for number in range(far + 3)]
+    numbers = (far, far + 1, far + 2, 0, 1, 2)
+    plan = Plan(migrations=tuple(move(number, 0, number % 3, 5 + number % 3) for number in numbers))
+    assert [each.partition // far for each in begun(Queues.of(plan, rows), rows)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_busy_member_holds_nobody_else_up() -> None:
+    rows = [Partition(1, (0,)) for _ in range(4)] + [Partition(1, (3,))]
+    plan = Plan(migrations=(*(move(number, 0, 0, 1) for number in range(4)), move(4, 0, 3, 4)))
+    assert [each.partition for each in begun(Queues.of(plan, rows), rows, limit=2)] == [0, 1, 4]
+
+
+def test_migrations_of_one_partition_follow_each_other() -> None:
+    rows = [Partition(1, (0, 1))]
+    plan = Plan(migrations=(move(0, 0, 0, 2), move(0, 1, 1, 0)))
+    queues = Queues.of(plan, rows)
+    first = begun(queues, rows)
+    assert [each.destination for each in first] == [2]
+    assert begun(queues, rows, held=frozenset({0})) == []
+    rows[0] = Partition(2, step(rows[0].replicas, first[0]))
+    # It waits in the group of the row as it was; the next look finds it in the right one.
+    second = begun(queues, rows) + begun(queues, rows)
+    assert [each.destination for each in second] == [0]
+    assert len(queues) == 0
+    assert not queues.groups
+
+
+def test_a_dropped_partition_starts_nothing_and_is_not_counted() -> None:
+    rows = [Partition(1, (0, 1)), Partition(1, (0, 1))]
+    queues = Queues.of(Plan(migrations=(move(0, 1, 1, 2), move(1, 1, 1, 2))), rows)
+    queues.drop(0)
+    assert len(queues) == 1
+    assert [each.partition for each in begun(queues, rows)] == [1]
