@@ -6,6 +6,7 @@ Data is a list of write ids per tablet, so that a lost write is a missing id. No
 from dataclasses import dataclass, field
 
 from stele.core.errors import Unavailable
+from stele.core.news import News
 from stele.core.table import stamp_of
 from stele.wire import messages as wire
 from stele.wire.messages import ExchangeReply, ExchangeRequest, OpId, Result, Row
@@ -61,6 +62,7 @@ class FakeMember:
         self.fetches: dict[str, wire.FetchReport] = {}
         self.staged: dict[str, dict[int, list[int]]] = {}
         self.frozen: dict[int, str] = {}
+        self.news = News[int, wire.TabletReport](1 << 32)
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
@@ -68,6 +70,7 @@ class FakeMember:
         """The process comes back on the same volume; half received copies are gone."""
         self.alive = True
         self.incarnation += 1
+        self.news = News(self.incarnation << 32)
         self.learners = {p: each for p, each in self.learners.items() if each.state == "IN_SYNC"}
         for number, copy in self.copies.items():
             if copy.state not in ("INGESTED", "ACCEPTED") and not copy.was_ready:
@@ -132,7 +135,7 @@ class FakeMember:
         if not self.alive:
             raise Unavailable(f"{self.address} died")
         self._probe()
-        return self._reply("OK", results, want=request.want_tablets)
+        return self._reply("OK", results, want=request.want_tablets, known=request.known)
 
     def _check(self, request: ExchangeRequest) -> str:
         if request.cluster != self.cluster:
@@ -327,8 +330,18 @@ class FakeMember:
                 theirs.data = sorted({*theirs.data, *mine.data})
                 learner.state = "IN_SYNC"
 
-    def _reply(self, code: str, results: tuple[Result, ...] = (), want: bool = False) -> ExchangeReply:
+    def _reply(
+        self, code: str, results: tuple[Result, ...] = (), *, want: bool = False, known: int = 0
+    ) -> ExchangeReply:
         versions = [self.row(p).version for p in range(self.partitions)]
+        self.news.look(
+            {
+                p: wire.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
+                for p, t in self.tablets.items()
+            },
+            [p for p in range(self.partitions) if p not in self.tablets],
+        )
+        base, tablets, dropped = self.news.since(known)
         return ExchangeReply(
             code,
             "",
@@ -340,10 +353,10 @@ class FakeMember:
             self.member_list_version,
             results,
             rows=tuple(self.rows.values()) if want else (),
-            tablets=tuple(
-                wire.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
-                for p, t in self.tablets.items()
-            ),
+            number=self.news.number,
+            base=base,
+            tablets=tuple(tablets),
+            dropped=tuple(dropped),
             accepted=tuple(self.accepted.values()),
             learners=tuple(
                 wire.LearnerReport(each.id, p, each.destination, each.state, 0)  # type: ignore[arg-type]

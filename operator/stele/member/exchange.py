@@ -10,7 +10,7 @@ from stele.core.states import Event, TabletState, step
 from stele.core.table import Partition
 from stele.member.commands import Commands
 from stele.member.node import Node
-from stele.member.report import reply
+from stele.member.report import Reporter
 from stele.member.volume import TABLE_FILE
 from stele.wire import messages as m
 from stele.wire.volume import Superblock
@@ -24,6 +24,7 @@ class Exchange:
     def __init__(self, node: Node, commands: Commands) -> None:
         self._node = node
         self._commands = commands
+        self._reporter = Reporter(node, commands)
         self._lock = asyncio.Lock()
         self.started = False
 
@@ -32,15 +33,15 @@ class Exchange:
         async with self._lock:
             code, detail = self._refusal(request)
             if code or not request.recipient:
-                return reply(self._node, self._commands, code or "OK", detail)
+                return self._reporter.reply(code or "OK", detail, request.known)
             try:
                 await self._adopt(request)
             except SteleError as error:
                 log.error("exchange refused: %s", error)
-                return reply(self._node, self._commands, "BAD_REQUEST", str(error))
+                return self._reporter.reply("BAD_REQUEST", str(error), request.known)
             results = await self._commands.run(request.commands)
             rows = self._node.table.to_rows() if request.want_tablets else ()
-            made = reply(self._node, self._commands, "OK", "")
+            made = self._reporter.reply("OK", "", request.known)
             return msgspec.structs.replace(made, results=results, rows=rows)
 
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:

@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from stele.core.news import News
 from stele.core.tablet_owner import LearnerState
 from stele.member import limits
 from stele.member.node import Node
@@ -11,9 +14,57 @@ from stele.wire import messages as m
 if TYPE_CHECKING:
     from stele.member.commands import Commands
 
+POSITIONS_SECONDS = 1.0
+"""How old the positions and sizes of tablets in a report may be."""
 
-def reply(node: Node, commands: "Commands", code: str, detail: str) -> m.ExchangeReply:
-    """The report, with this code; results and rows are added by the caller."""
+NUMBER_BITS = 32
+"""Reports that one process makes at most, as a power of two."""
+
+
+class Reporter:
+    """Makes the reports of one process: each tells of the tablets that changed since one that the master has.
+
+    States, generations and promises are told as they are now, because the master decides on them; positions
+    and sizes once in POSITIONS_SECONDS.
+    """
+
+    def __init__(self, node: Node, commands: "Commands") -> None:
+        self._node, self._commands = node, commands
+        # A master takes no two processes for one another: each has numbers of its own.
+        self._news = News[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
+        self._told: dict[int, tuple[object, ...]] = {}
+        self._all_told_at = float("-inf")
+
+    def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
+        """The report for a master that has report `known`; the caller adds results and rows."""
+        self._look()
+        base, tablets, dropped = self._news.since(known)
+        made = _reply(self._node, self._commands, code, detail)
+        return msgspec.structs.replace(
+            made, number=self._news.number, base=base, tablets=tuple(tablets), dropped=tuple(dropped)
+        )
+
+    def _look(self) -> None:
+        now = self._node.loop.time()
+        everything = now - self._all_told_at > POSITIONS_SECONDS
+        if everything:
+            self._all_told_at = now
+        changed: dict[int, m.TabletReport] = {}
+        gone = self._told.keys() - self._node.replicas.keys()
+        for partition, replica in self._node.replicas.items():
+            if replica.block is None or replica.broken:
+                gone.add(partition)
+                continue
+            mark = (replica.block, replica.generation, replica.tablet.promised)
+            if everything or self._told.get(partition) != mark:
+                self._told[partition] = mark
+                changed[partition] = tablet_report(replica)
+        self._news.look(changed, gone)
+        for partition in gone:
+            self._told.pop(partition, None)
+
+
+def _reply(node: Node, commands: "Commands", code: str, detail: str) -> m.ExchangeReply:
     return m.ExchangeReply(
         code=code,
         detail=detail,
@@ -23,7 +74,6 @@ def reply(node: Node, commands: "Commands", code: str, detail: str) -> m.Exchang
         epoch=node.table.epoch,
         stamp=node.table.stamp,
         member_list_version=node.table.member_list_version,
-        tablets=tuple(tablet_report(r) for r in node.replicas.values() if r.block and not r.broken),
         accepted=_accepted(node),
         learners=tuple(_learners(node)),
         copies=tuple(commands.migrations.copy_reports()),
