@@ -9,6 +9,16 @@ from typing import Protocol
 from stele.core.commands import Reply
 
 
+class Outcome(Protocol):
+    """As much of a future as the store needs to answer."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: list[Reply], /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
 class Store(Protocol):
     """What a member's client door needs of the tablets: any partition, wherever its owner is.
 
@@ -23,6 +33,12 @@ class Store(Protocol):
         self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]]
     ) -> list[Reply]:
         """Run single-key commands of one partition, in order; one reply each. Reads are linearizable."""
+        ...
+
+    def start(
+        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]], outcome: Outcome
+    ) -> None:
+        """`execute` without a task: `outcome` is told, during the call or later, and once."""
         ...
 
     async def scan(

@@ -17,10 +17,21 @@ class MemoryStore:
         self.running_max = 0
         self.delay_seconds = 0.0
         self.failures = []
+        self.tasks = set()
 
     @property
     def partitions(self):
         return self._partitions
+
+    def start(self, partition, keyspace, commands, outcome):
+        def ended(task):
+            error = task.exception()
+            outcome.set_result(task.result()) if error is None else outcome.set_exception(error)
+
+        task = asyncio.ensure_future(self.execute(partition, keyspace, commands))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(ended)
 
     async def execute(self, partition, keyspace, commands):
         self.calls.append((partition, keyspace, [list(command) for command in commands]))

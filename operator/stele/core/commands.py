@@ -383,3 +383,5 @@ _COMMANDS: dict[bytes, _Command] = {
 }
 
 ARITIES = {name: command.arity for name, command in _COMMANDS.items()}
+
+WRITES = frozenset(name for name, command in _COMMANDS.items() if command.write)

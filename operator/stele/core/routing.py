@@ -5,6 +5,7 @@ route by themselves (design 60-data-plane, "Where a key lives").
 """
 
 from binascii import crc_hqx
+from collections.abc import Iterable
 
 SLOTS = 16384
 
@@ -26,3 +27,11 @@ def slot_of(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """Partition 0..partitions-1; `partitions` is 1..16384, each then holds at least one slot."""
     return slot_of(key) * partitions // SLOTS
+
+
+def partitions_of(keys: Iterable[bytes], partitions: int) -> list[int]:
+    """`partition_of` each key, for many keys at once."""
+    return [
+        partition_of(key, partitions) if b"{" in key else (crc_hqx(key, 0) % SLOTS) * partitions // SLOTS
+        for key in keys
+    ]

@@ -1,15 +1,16 @@
 """The door: where any Redis client reads and writes, whichever member it is connected to.
 
-One connection is one `asyncio.Protocol` and at most one task. Requests that came together run together: those
-of one partition in their order, those of different partitions at the same time; replies go out in the order
-of the requests. A session command (SELECT, SCAN, ...) waits for all before it. What a connection may keep
-waiting is limited; above that, nothing more is read from it until it is worked off (design 60-data-plane,
-"Doors").
+One connection is one `asyncio.Protocol`. Commands on single keys run in batches that all connections share
+(`door_turn`); anything else runs in a task of the connection, and a batch never runs beside it. Requests that
+came together run together: those of one partition in their order, those of different partitions at the same
+time; replies go out in the order of the requests. A session command (SELECT, SCAN, ...) waits for all
+before it. What a connection may keep waiting is limited; above that, nothing more is read from it until it is
+worked off (design 60-data-plane, "Doors").
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import cast
@@ -19,8 +20,9 @@ from stele.core.errors import SteleError, Unavailable, Uncertain
 from stele.member.door_plan import Segment, is_keyed
 from stele.member.door_scan import Positions
 from stele.member.door_session import Answer, Session, answer
+from stele.member.door_turn import Batch, Turns
 from stele.ports import Store
-from stele.wire.resp import Request, RequestReader, encode_map, encode_reply
+from stele.wire.resp import Request, RequestReader, encode_all, encode_map, encode_reply
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Door:
         self.store = store
         self.limits = limits
         self.positions = Positions()
+        self.turns = Turns(store, _failure)
         self.waiting_bytes = 0
         self._ids = count(1)
         self._open: set[_Connection] = set()
@@ -79,9 +82,9 @@ class Door:
         """Accept nobody, let running requests end for at most `grace_seconds`, then close all connections."""
         if self._server is not None:
             self._server.close()
-        tasks = [task for connection in self._open if (task := connection.stop()) is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace_seconds)
+        running = [future for connection in self._open if (future := connection.stop()) is not None]
+        if running:
+            await asyncio.wait(running, timeout=grace_seconds)
         for connection in list(self._open):
             connection.abort()
 
@@ -115,6 +118,14 @@ class Door:
     def next_id(self) -> int:
         """Number of the next connection."""
         return next(self._ids)
+
+    def gather(
+        self, session: Session, queue: list[Request], size: int, finish: Callable[[Batch], None]
+    ) -> int:
+        """Let the leading requests run in the turn of all; how many (0: the first one is not for it)."""
+        taken = self.turns.gather(session.keyspace, queue, size, finish)
+        self._counts["total_commands_processed"] += taken
+        return taken
 
     async def run(self, session: Session, batch: list[Request]) -> list[bytes]:
         """Run requests and return their replies as bytes, in order. Never raises for what a client sent."""
@@ -178,7 +189,7 @@ class Door:
             encode_reply(made, out, session.resp3)
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: BaseException) -> Failure:
     """The reply for an error of the store. Anything but a SteleError is a defect, and is logged as one."""
     if isinstance(error, Unavailable):
         return Failure("TRYAGAIN", str(error).removeprefix("UNAVAILABLE: "))
@@ -200,6 +211,8 @@ class _Connection(asyncio.Protocol):
         self._queue: list[Request] = []
         self._held_bytes = 0
         self._task: asyncio.Task[None] | None = None
+        self._in_turn = False
+        self._idle: asyncio.Future[None] | None = None
         self._reading = True
         self._stopping = False
         self._gone = False
@@ -240,15 +253,50 @@ class _Connection(asyncio.Protocol):
             return
         if self._reader.error is not None or self._is_full():
             self._pause()
-        if self._task is None and (self._queue or self._reader.error):
-            self._task = asyncio.get_running_loop().create_task(self._work())
-        elif not self._queue:
+        if self._busy:
+            return
+        if self._queue or self._reader.error:
+            self._go_on()
+        else:
             self._hold(self._reader.buffered_bytes)
+
+    @property
+    def _busy(self) -> bool:
+        return self._in_turn or self._task is not None
+
+    def _go_on(self) -> None:
+        """Run what is queued: in the turn of all as far as that can be, else in a task."""
+        if self._writable.is_set():
+            taken = self._door.gather(self.session, self._queue, self._held_bytes, self._finish)
+            if taken:
+                self._in_turn = True
+                del self._queue[:taken]
+                return
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def _finish(self, batch: Batch) -> None:
+        """All commands that ran in the turn have their replies."""
+        self._in_turn = False
+        if self._idle is not None:
+            self._idle.set_result(None)
+        if self._transport.is_closing():
+            return
+        out: list[bytes] = []
+        encode_all(batch.replies, out, self.session.resp3)
+        self._transport.write(b"".join(out))
+        if self._queue or self._reader.error is not None or not self._writable.is_set():
+            self._go_on()
+            return
+        self._hold(self._reader.buffered_bytes)
+        if self._stopping:
+            self._transport.close()
+        elif not self._reading and not self._is_full():
+            self._resume()
 
     def eof_received(self) -> bool:
         """Part of asyncio.Protocol. What was asked is still answered, then the connection closes."""
         self._stopping = True
-        return self._task is not None
+        return self._busy
 
     def pause_writing(self) -> None:
         """Part of asyncio.Protocol."""
@@ -258,10 +306,14 @@ class _Connection(asyncio.Protocol):
         """Part of asyncio.Protocol."""
         self._writable.set()
 
-    def stop(self) -> asyncio.Task[None] | None:
-        """Read nothing more; the task that still runs, if there is one."""
+    def stop(self) -> "asyncio.Future[None] | None":
+        """Read nothing more; what still runs, if anything does."""
         self._stopping = True
         self._pause()
+        if self._in_turn:
+            self._queue.clear()
+            self._idle = asyncio.get_running_loop().create_future()
+            return self._idle
         return self._task
 
     def abort(self) -> None:
@@ -298,6 +350,8 @@ class _Connection(asyncio.Protocol):
     async def _work(self) -> None:
         """Run what is queued until nothing is; then this task ends and the next data starts another."""
         try:
+            if not self._writable.is_set():
+                await self._until_written()
             while self._queue and not self._transport.is_closing():
                 await self._batch()
         except Exception:

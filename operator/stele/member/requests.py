@@ -1,6 +1,5 @@
 """A request of a client on its way: one partition, its commands, and who waits for the answer."""
 
-from asyncio import Future
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
@@ -17,9 +16,11 @@ class Kind(IntEnum):
 
 
 class Request:
-    """`index` is the operation that has to be committed before the answer; `reads` whether a lease is needed
-    for it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a
-    forwarded one names.
+    """`future` is told the outcome: a future of asyncio, or a `ports.Outcome`.
+
+    `index` is the operation that has to be committed before the answer; `reads` whether a lease is needed for
+    it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a forwarded one
+    names.
     """
 
     __slots__ = (
@@ -27,7 +28,7 @@ class Request:
         "partition", "reads", "replies", "version", "wrote",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: "Future[Any]") -> None:
+    def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: Any) -> None:
         self.kind = kind
         self.partition = partition
         self.keyspace = keyspace

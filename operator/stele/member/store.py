@@ -20,6 +20,7 @@ from stele.member.links import Inbound, Link
 from stele.member.replica import Replica
 from stele.member.requests import Kind, Request
 from stele.member.serving import Serving
+from stele.ports import Outcome
 from stele.wire import peer
 from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
 
@@ -72,25 +73,32 @@ class Store:
     async def execute(
         self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]]
     ) -> list[Reply]:
-        request = self._request(Kind.EXECUTE, partition, keyspace)
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+        self.start(partition, keyspace, commands, future)
+        return await future
+
+    def start(
+        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]], outcome: Outcome
+    ) -> None:
+        request = self._request(Kind.EXECUTE, partition, keyspace, outcome)
         request.commands = commands
         self.submit(request)
-        replies: list[Reply] = await request.future
-        return replies
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
     ) -> tuple[list[bytes], bool]:
-        request = self._request(Kind.SCAN, partition, keyspace)
+        future = self._loop.create_future()
+        request = self._request(Kind.SCAN, partition, keyspace, future)
         request.after, request.limit = after, limit
         self.submit(request)
-        page: tuple[list[bytes], bool] = (await request.future)[0]
+        page: tuple[list[bytes], bool] = (await future)[0]
         return page
 
     async def count(self, partition: int, keyspace: bytes) -> int:
-        request = self._request(Kind.COUNT, partition, keyspace)
+        future = self._loop.create_future()
+        request = self._request(Kind.COUNT, partition, keyspace, future)
         self.submit(request)
-        number: int = (await request.future)[0]
+        number: int = (await future)[0]
         return number
 
     def info(self) -> dict[str, str | int]:
@@ -104,7 +112,7 @@ class Store:
             "waiting_requests": self._queued,
         }
 
-    def _request(self, kind: Kind, partition: int, keyspace: bytes) -> Request:
+    def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
         if self.stopping:
             raise Unavailable("this member is stopping; connect to another")
         partitions = self.partitions
@@ -112,7 +120,7 @@ class Store:
             raise Unavailable("the master has not told this member its table yet; try again", code="LOADING")
         if not 0 <= partition < partitions:
             raise BadInput(f"partition is {partition}; it must be 0 to {partitions - 1}")
-        request = Request(kind, partition, keyspace, self._loop.create_future())
+        request = Request(kind, partition, keyspace, outcome)
         request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
         return request
 
@@ -243,12 +251,11 @@ class Store:
             value = (row.version, row.replicas)
             sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b"", value))
             return
-        request = Request(
-            _KINDS[type(message)], message.partition, message.keyspace, self._loop.create_future()
-        )
+        future = self._loop.create_future()
+        request = Request(_KINDS[type(message)], message.partition, message.keyspace, future)
         _fill(request, message)
         request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
-        request.future.add_done_callback(lambda future: _answer_back(sender, message.id, request, future))
+        future.add_done_callback(lambda future: _answer_back(sender, message.id, request, future))
         self.submit(request)
 
     def _is_stale(self, message: Any) -> bool:

@@ -7,7 +7,7 @@ before it is believed.
 
 from collections.abc import Mapping, Sequence
 
-from stele.core.commands import VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
+from stele.core.commands import OK, VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
 
 ARGUMENTS_MAX = 128 * 1024
 REQUEST_BYTES_MAX = 64 * 1024 * 1024
@@ -222,6 +222,17 @@ def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
             encode_reply(item, out, resp3)
     else:
         raise TypeError(f"no reply: {type(reply).__name__}")
+
+
+def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:
+    """`encode_reply` each, for many at once."""
+    for reply in replies:
+        if reply is OK:
+            out.append(b"+OK\r\n")
+        elif type(reply) is bytes:
+            out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
+        else:
+            encode_reply(reply, out, resp3)
 
 
 def encode_map(pairs: Mapping[bytes, Reply], out: list[bytes], resp3: bool) -> None:

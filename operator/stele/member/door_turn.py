@@ -1,0 +1,134 @@
+"""What all connections ask in one turn of the event loop, gathered by partition.
+
+Commands on single keys that came in the same turn become one request to the store for each partition. That is
+what makes a pipelined command cheap: the price of a request is shared by all that came with it. Reads travel
+apart from writes, so that they do not wait for a disk; a batch of one connection that has both stays
+together, because its commands run in their order.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from stele.core.commands import ARITIES, WRITES, Reply
+from stele.core.routing import partitions_of
+from stele.ports import Store
+from stele.wire.resp import Request
+
+BATCH_COMMANDS_MAX = 256
+BATCH_BYTES_MAX = 1024 * 1024
+TURN_COMMANDS_MAX = 2048
+TURN_BYTES_MAX = 1024 * 1024
+
+_SPELLINGS = {spelt: name for name in ARITIES for spelt in (name, name.lower())}
+
+
+class Batch:
+    """Commands of one connection that run together; `finish` is called once each has its reply."""
+
+    __slots__ = ("finish", "missing", "replies")
+
+    def __init__(self, size: int, finish: Callable[["Batch"], None]) -> None:
+        self.replies: list[Reply] = [None] * size
+        self.missing = size
+        self.finish = finish
+
+
+class Lane:
+    """The commands of one partition: the outcome of one request, told to the batches."""
+
+    __slots__ = ("commands", "failure", "finished", "places")
+
+    def __init__(self, failure: Callable[[BaseException], Reply]) -> None:
+        self.commands: list[Request] = []
+        self.places: list[tuple[Batch, int]] = []
+        self.failure = failure
+        self.finished = False
+
+    def done(self) -> bool:
+        return self.finished
+
+    def set_result(self, result: Sequence[Reply]) -> None:
+        self.finished = True
+        for (batch, slot), reply in zip(self.places, result, strict=True):
+            batch.replies[slot] = reply
+            batch.missing -= 1
+            if not batch.missing:
+                batch.finish(batch)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.set_result([self.failure(exception)] * len(self.places))
+
+
+class Turns:
+    """Gathers, and runs what was gathered when the turn ends. `failure` makes a reply of an error."""
+
+    def __init__(self, store: Store, failure: Callable[[BaseException], Reply]) -> None:
+        self._store = store
+        self._failure = failure
+        self._loop = asyncio.get_running_loop()
+        self._reads: dict[tuple[bytes, int], Lane] = {}
+        self._writes: dict[tuple[bytes, int], Lane] = {}
+        self._full: list[tuple[tuple[bytes, int], Lane]] = []
+        self._commands = 0
+        self._bytes = 0
+        self._scheduled = False
+
+    def gather(
+        self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[Batch], None]
+    ) -> int:
+        """Take the leading requests that can be; how many. `size` is about their bytes."""
+        partitions = self._store.partitions
+        taken = requests[: leading(requests)] if partitions and size <= BATCH_BYTES_MAX else []
+        if not taken:
+            return 0
+        writes = not WRITES.isdisjoint([_SPELLINGS[args[0]] for args in taken])
+        lanes = self._writes if writes else self._reads
+        batch = Batch(len(taken), finish)
+        for slot, partition in enumerate(partitions_of([args[1] for args in taken], partitions)):
+            home = (keyspace, partition)
+            lane = lanes.get(home)
+            if lane is None:
+                lane = lanes[home] = Lane(self._failure)
+            lane.commands.append(taken[slot])
+            lane.places.append((batch, slot))
+        self._gathered(len(taken), size)
+        return len(taken)
+
+    def _gathered(self, commands: int, size: int) -> None:
+        self._commands += commands
+        self._bytes += size
+        if self._commands >= TURN_COMMANDS_MAX or self._bytes >= TURN_BYTES_MAX:
+            self._close_lanes()
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _close_lanes(self) -> None:
+        """Nothing more joins these requests. Reads go first: they need not see what comes with them."""
+        self._full += chain(self._reads.items(), self._writes.items())
+        self._reads, self._writes = {}, {}
+        self._commands = self._bytes = 0
+
+    def _run(self) -> None:
+        self._scheduled = False
+        self._close_lanes()
+        lanes, self._full = self._full, []
+        start = self._store.start
+        for (keyspace, partition), lane in lanes:
+            try:
+                start(partition, keyspace, lane.commands, lane)
+            except Exception as error:  # noqa: BLE001  every request gets an answer
+                lane.set_exception(error)
+
+
+def leading(requests: list[Request]) -> int:
+    """How many of the first requests are commands on a single key, with a right number of arguments."""
+    for place, args in enumerate(requests[:BATCH_COMMANDS_MAX]):
+        name = _SPELLINGS.get(args[0])
+        if name is None:
+            return place
+        arity = ARITIES[name]
+        if len(args) != arity if arity > 0 else len(args) < -arity:
+            return place
+    return min(len(requests), BATCH_COMMANDS_MAX)
