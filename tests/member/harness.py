@@ -130,6 +130,7 @@ class Cluster:
         self.env = env
         self.ports = free_ports(4)
         self.members: dict[int, MemberProcess] = {}
+        self.make_member = MemberProcess
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
         self.state = "Active"
@@ -143,7 +144,7 @@ class Cluster:
     async def add(self) -> MemberProcess:
         """Start a member and put it into the dictionary."""
         index = len(self.members)
-        member = MemberProcess(
+        member = self.make_member(
             index, f"127.0.0.{next(_hosts) % 200 + 2}", self.folder / f"m{index}", self.ports, self.env
         )
         await member.start()

@@ -8,6 +8,7 @@ import sys
 import uvloop
 
 from stele.core.errors import SteleError
+from stele.member import crash
 from stele.member.settings import VARIABLES, read_settings
 
 
@@ -25,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         settings = read_settings(os.environ)
+        crash.arm(os.environ.get(crash.VARIABLE, ""))
     except SteleError as error:
         print(f"stele-member: {error}", file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ import msgspec
 from stele.core.errors import Corrupt, SteleError
 from stele.core.states import Event, TabletState, step
 from stele.core.table import Partition
+from stele.member import crash
 from stele.member.commands import Commands
 from stele.member.node import Node
 from stele.member.report import Reporter
@@ -80,6 +81,7 @@ class Exchange:
             table.members = {info.index: info for info in request.members}
         await self._create_tablets(news)
         await node.meta.save(TABLE_FILE, table.to_file(news))
+        crash.reached("table.saved")
         if changed_members:
             node.connect_members()
         for row in table.newer(news):
@@ -113,4 +115,5 @@ class Exchange:
         async with replica.lock:
             state = step(replica.state, Event.CREATE)
             await node.save_block(replica, Superblock(state=state.value, generation=1, highest=1))  # type: ignore[arg-type]
+            crash.reached("create.superblock")
             node.fresh_tablet(replica, (0, 0), {})

@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from stele.core.errors import Corrupt, Refused, Stale
 from stele.core.states import Event, TabletState, step
+from stele.member import crash
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.sweep import quarantine
@@ -57,7 +58,7 @@ class Ingester:
                 if partition < len(node.rows) and node.me in node.rows[partition].replicas:
                     return
                 raise Refused(f"partition {partition}: no copy was started here", "ILLEGAL_STATE")
-            if copy.ingested:
+            if replica.received:
                 return
             step(replica.state, Event.INGEST)
             replica.busy = True
@@ -72,13 +73,14 @@ class Ingester:
         manifest = await self._slowly(partial(self._check, folder, wanted))
         begin, end = keys.tablet_range(replica.partition, copy.generation)
         node.engine.drop_data(begin, end)
+        crash.reached("ingest.dropped")
         if manifest.file:
             await self._slowly(partial(node.engine.ingest, [str(folder / manifest.file)]))
+        crash.reached("ingest.ingested")
         state = await self._slowly(partial(self._check_state, manifest))
         # The old log first: its operations must never be taken for what follows the new data.
         node.tablets.clear_log(replica)
         await node.syncer.sync()
-        await node.save_meta(replica, copy=msgspec.structs.replace(copy, ingested=True))
         await node.save_block(replica, self._next_block(replica, copy))
         node.fresh_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
         log.info(

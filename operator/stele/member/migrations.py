@@ -88,7 +88,7 @@ class Migrations:
             state, error = "FAILED", replica.broken or "this member restarted during the copy"
         elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
             state = "ACCEPTED"
-        elif copy.ingested:
+        elif replica.received:
             state = "INGESTED"
         elif replica.state is TabletState.COPYING:
             state = "COPYING"

@@ -18,7 +18,7 @@ from stele.core.log import Log
 from stele.core.table import Partition, row_fault
 from stele.core.tablet import Tablet
 from stele.core.votes import Granted, Held
-from stele.member import limits
+from stele.member import crash, limits
 from stele.member.follower import Follower
 from stele.member.links import Inbound, Link
 from stele.member.replica import Replica
@@ -162,8 +162,10 @@ class Node:
         if block.state == "COPYING":
             block = msgspec.structs.replace(block, state="DELETED")
             self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
+            crash.reached("start.rolled_back")
         replica = self.tablets.load(partition, self.me, block, meta)
-        drop_leftovers(self.engine, replica)
+        if drop_leftovers(self.engine, replica):
+            crash.reached("start.swept")
 
     def add_replica(self, partition: int, block: Superblock | None, meta: Consensus) -> Replica:
         """A partition that this member knows something of."""
@@ -287,12 +289,15 @@ class Node:
         if made != replica.meta:
             await self.meta.save(f"{CONSENSUS}/{replica.partition}", made)
             replica.meta = made
+            for name, value in changes.items():
+                crash.reached(f"{name}.{'saved' if value else 'cleared'}")
 
     async def save_block(self, replica: Replica, block: Superblock) -> None:
         """Replace a superblock; durable, and in memory, on return. Hold the partition's lock."""
         await self.meta.save(f"{TABLETS}/{replica.partition}", block)
         replica.block = block
         replica.prefixes.clear()
+        crash.reached(f"block.{block.state.lower()}")
 
     # -- hooks of the follower
 
@@ -311,7 +316,6 @@ class Node:
                     return
                 self.tablets.clear_log(replica)
                 await self.syncer.sync()
-                await self.save_meta(replica, copy=msgspec.structs.replace(copy, ingested=True))
                 await self.save_block(replica, msgspec.structs.replace(replica.block, state="READY"))
                 self.fresh_tablet(replica, (0, 0), {})
         finally:
@@ -402,7 +406,9 @@ class Node:
             self.tablets.applied_bytes = 0
             ends = {p: (r, r.tablet.log, r.tablet.log.applied[1]) for p, r in self.replicas.items()}
             await self.syncer.sync()
+            crash.reached("flush.synced")
             await self.loop.run_in_executor(self.slow, self.engine.flush)
+            crash.reached("flush.flushed")
             for partition, (replica, record_log, index) in ends.items():
                 if replica.tablet.log is record_log:
                     replica.flushed = index

@@ -13,7 +13,7 @@ from aiohttp import web
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.rpc.connection import Connection
 from stele.core.errors import Corrupt, SteleError
-from stele.member import limits
+from stele.member import crash, limits
 from stele.member.admin import Admin
 from stele.member.commands import Commands
 from stele.member.door import start_door
@@ -23,7 +23,7 @@ from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
 from stele.member.node import Node
 from stele.member.settings import Settings
-from stele.member.volume import CHECKPOINTS, DATA, INSTANCE, WALS, Volume
+from stele.member.volume import CHECKPOINTS, DATA, WALS, Volume
 from stele.wire.volume import Instance
 
 log = logging.getLogger("stele.process")
@@ -50,11 +50,10 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, RocksEngine]:
 
 
 def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, RocksEngine]:
-    instance, new = volume.load_instance(settings.cluster, str(uuid.uuid4()))
-    if new and volume.path(DATA).exists():
-        volume.path(INSTANCE).unlink()
-        raise Corrupt(f"{settings.data_dir} has data, but its file 'instance' is missing")
-    return volume, instance, RocksEngine(volume.path(DATA), volume.path(WALS))
+    instance = volume.load_instance(settings.cluster, str(uuid.uuid4()))
+    engine = RocksEngine(volume.path(DATA), volume.path(WALS))
+    crash.reached("start.engine")
+    return volume, instance, engine
 
 
 class Process:

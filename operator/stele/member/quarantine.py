@@ -14,6 +14,7 @@ import msgspec
 from stele.core.errors import BadInput, Conflict, Corrupt, Refused
 from stele.core.log import Log
 from stele.core.states import Event, step
+from stele.member import crash
 from stele.member.holdings import quarantined_tablets
 from stele.member.node import Node
 from stele.member.replica import Replica
@@ -77,6 +78,7 @@ class Quarantine:
             await node.loop.run_in_executor(node.slow, node.engine.flush)
             restored, data = self._held(replica, entry)
             await node.syncer.sync()
+            crash.reached("restore.read")
             left = tuple(each for each in block.quarantined if each != entry)
             made = msgspec.structs.replace(block, state=state, generation=generation, quarantined=left)
             await node.save_block(replica, made)

@@ -86,6 +86,12 @@ class Replica:
         return self.block is not None and self.block.state == "READY" and not self.busy and not self.broken
 
     @property
+    def received(self) -> bool:
+        """Whether the copy to this member is complete: its generation is the one that counts."""
+        copy = self.meta.copy
+        return copy is not None and self.state is TabletState.READY and self.generation == copy.generation
+
+    @property
     def generation(self) -> int:
         return 0 if self.block is None else self.block.generation
 

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from stele.core.errors import Refused, Unavailable
-from stele.member import limits
+from stele.member import crash, limits
 from stele.member.local_transfer import bracketed
 from stele.member.node import Node
 from stele.member.volume import CHECKPOINTS, STAGING, sync_folder, write_aside
@@ -101,6 +101,7 @@ class Sessions:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self._node.engine.checkpoint(str(folder / "db"))
+        crash.reached("session.checkpointed")
         reader = self._node.engine.open_checkpoint(str(folder / "db"))
         try:
             tablets = tuple(_describe(reader.get, p, g) for p, g in generations.items())
@@ -111,6 +112,7 @@ class Sessions:
         write_aside(path, _encode(SessionFile(info.session, info.token, info.tablets)))
         os.replace(path.with_name(path.name + ".new"), path)
         sync_folder(folder)
+        crash.reached("session.described")
         return info
 
     async def close_session(self, command: m.CloseSession) -> m.Result:
@@ -244,4 +246,5 @@ def _plain(session: str) -> str:
 def _remove(path: Path) -> None:
     """The description first: without it there is no session."""
     (path / "session.json").unlink(missing_ok=True)
+    crash.reached("session.closing")
     shutil.rmtree(path, ignore_errors=True)

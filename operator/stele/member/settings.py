@@ -52,6 +52,7 @@ STELE_FSYNC               Always, Interval (100 ms) or Never (Always)
 STELE_HEARTBEAT_MS        between two heartbeats to each member, 10 to 60000 (300)
 STELE_LEASE_MS            how long a lease lasts, at least 2 heartbeats, at most 600000 (2000)
 STELE_RETENTION_SECONDS   how long a deleted tablet's data stays in quarantine, 0 to 31536000 (3600)
+STELE_CRASH_POINT         for tests: die at this step, NAME or NAME:N (never)
 """
 
 

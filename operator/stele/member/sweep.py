@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.core.log import Log
+from stele.member import crash
 from stele.member.replica import Replica
 from stele.member.tablets import log_range
 from stele.ports import Engine
@@ -24,30 +25,36 @@ def kept_generations(block: Superblock) -> set[int]:
     return kept | {block.generation} if block.state != "DELETED" else kept
 
 
-def drop_leftovers(engine: Engine, replica: Replica) -> None:
-    """Delete what no superblock names: data of an interrupted ingest, abort or sweep, a tombstone's log."""
+def drop_leftovers(engine: Engine, replica: Replica) -> bool:
+    """Delete what no superblock names: data of an interrupted ingest, abort or sweep, a tombstone's log.
+
+    Whether there was any.
+    """
     block = replica.block
     if block is None:
-        return
+        return False
     logged = log_range(replica.partition)
-    if block.state == "DELETED" and not block.quarantined and engine.log_bounds(*logged):
+    left = block.state == "DELETED" and not block.quarantined and engine.log_bounds(*logged) is not None
+    if left:
         engine.write_log([], [logged])
-    _drop_generations(engine, replica, kept_generations(block))
+    return _drop_generations(engine, replica, kept_generations(block)) or left
 
 
-def _drop_generations(engine: Engine, replica: Replica, kept: set[int]) -> None:
+def _drop_generations(engine: Engine, replica: Replica, kept: set[int]) -> bool:
     if replica.meta.copy is not None and replica.meta.copy.kept:
         kept.add(replica.meta.copy.generation)
-    partition, generation = replica.partition, 0
+    partition, generation, found_any = replica.partition, 0, False
     while generation < _GENERATION_MAX:
         end = keys.tablet_prefix(partition, _GENERATION_MAX)
         found = engine.scan(keys.tablet_prefix(partition, generation), end, 1)
         if not found:
-            return
+            break
         generation = int.from_bytes(found[0][0][2 : keys.TABLET_PREFIX_BYTES], "big")
         if generation not in kept:
             engine.drop_data(*keys.tablet_range(partition, generation))
+            found_any = True
         generation += 1
+    return found_any
 
 
 def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
@@ -74,9 +81,11 @@ def drop_quarantined(
         return None
     for entry in filter(due, block.quarantined):
         engine.drop_data(*keys.tablet_range(replica.partition, entry.generation))
+    crash.reached("quarantine.data_dropped")
     left = tuple(entry for entry in block.quarantined if not due(entry))
     if block.state == "DELETED" and not left:
         engine.write_log([], [log_range(replica.partition)])
+        crash.reached("quarantine.log_dropped")
         replica.tablet.log = Log()
         replica.records.clear()
     return msgspec.structs.replace(block, quarantined=left)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from stele.member import crash
 from stele.member.limits import SYNC_INTERVAL_SECONDS
 from stele.member.settings import Fsync
 from stele.ports import Engine
@@ -53,6 +54,7 @@ class Syncer:
     async def sync(self) -> None:
         """Sync now, whatever the mode."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
+        crash.reached("write.synced")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from stele.core.errors import Corrupt
 from stele.core.log import Log
 from stele.core.tablet import Tablet
-from stele.member import limits
+from stele.member import crash, limits
 from stele.member.replica import Replica
 from stele.ports import Engine
 from stele.wire import keys
@@ -142,6 +142,7 @@ class Tablets:
         tablet.log.truncate(index)
         self.write()
         self.engine.write_log([], [log_range(replica.partition, index + 1)])
+        crash.reached("write.cut")
         for gone in range(index + 1, last + 1):
             replica.records.pop(gone, None)
         self.on_cut(replica, index)
@@ -151,6 +152,7 @@ class Tablets:
         puts, self._puts, self._puts_bytes = self._puts, [], 0
         if puts:
             self.engine.write_log(puts)
+            crash.reached("write.logged")
         return bool(puts)
 
     def read_records(self, replica: Replica, first: int, bytes_max: int) -> list[bytes]:
@@ -172,6 +174,7 @@ class Tablets:
         """Remove every operation of the partition: its data comes from elsewhere."""
         self.write()
         self.engine.write_log([], [log_range(replica.partition)])
+        crash.reached("copy.log_cleared")
         replica.records.clear()
 
     def trim(self, replica: Replica, up_to: int) -> None:
@@ -182,6 +185,7 @@ class Tablets:
             record_log.trim(point)
             begin, end = keys.log_key(replica.partition, 0), keys.log_key(replica.partition, point + 1)
             self.engine.write_log([], [(begin, end)])
+            crash.reached("trim.dropped")
 
     # -- the data
 
@@ -204,6 +208,8 @@ class Tablets:
             touched.append((replica, index))
             complete = complete and index == replica.tablet.log.committed
         self.engine.write_data(changes)
+        if changes:
+            crash.reached("write.applied")
         self.applied_bytes += size
         for replica, index in touched:
             replica.tablet.log.apply(index)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stele.core.errors import Conflict, Corrupt
+from stele.member import crash
 from stele.wire.holdings import QuarantinedVolume
 from stele.wire.volume import (
     Consensus,
@@ -65,17 +66,32 @@ class Volume:
         """Write all, each atomically. On return all are durable; after a crash any of them may be old."""
         for name, content in files.items():
             write_aside(self.path(name), content)
+        crash.reached("file.aside")
         for name in files:
             os.replace(_aside(self.path(name)), self.path(name))
+        crash.reached("file.renamed")
         for folder in {self.path(name).parent for name in files}:
             sync_folder(folder)
 
-    def load_instance(self, cluster: str, new_uuid: str) -> tuple[Instance, bool]:
-        """Who this volume is, with its count of starts raised; whether it is new.
+    def _check_whole(self) -> None:
+        """Raise Corrupt when one of instance, tablets and database is missing while another is there.
 
-        Raise Conflict (WRONG_CLUSTER) for the volume of another cluster and Corrupt for a damaged file.
+        Without its database a tablet would be empty, without its instance it would be another member's.
+        """
+        database = (self.path(DATA) / "CURRENT").exists()
+        tablets = any(any(self.path(folder).iterdir()) for folder in (TABLETS, CONSENSUS))
+        if tablets and not database:
+            raise Corrupt(f"{self.root} has tablets, but no database: {DATA}/CURRENT is missing")
+        if (tablets or database) and not self.path(INSTANCE).exists():
+            raise Corrupt(f"{self.root} has data, but its file '{INSTANCE}' is missing")
+
+    def load_instance(self, cluster: str, new_uuid: str) -> Instance:
+        """Who this volume is, with its count of starts raised; `new_uuid` when it is empty.
+
+        Raise Conflict (WRONG_CLUSTER) for the volume of another cluster and Corrupt for a damaged one.
         """
         path = self.path(INSTANCE)
+        old = None
         if path.exists():
             old = decode_file(Instance, path.read_bytes(), str(path))
             if old.cluster != cluster:
@@ -84,11 +100,11 @@ class Volume:
                     f"STELE_CLUSTER_UID is {cluster}; mount the right one, or empty this one",
                     code="WRONG_CLUSTER",
                 )
-            made, new = Instance(cluster, old.uuid, old.incarnation + 1), False
-        else:
-            made, new = Instance(cluster, new_uuid, 1), True
+        self._check_whole()
+        made = Instance(cluster, old.uuid, old.incarnation + 1) if old else Instance(cluster, new_uuid, 1)
         self.write({INSTANCE: encode_file(made)})
-        return made, new
+        crash.reached("start.instance")
+        return made
 
     def load_table(self) -> TableFile:
         """The table that was last persisted; an empty one when there is none or it is damaged (then logged).
@@ -123,9 +139,11 @@ class Volume:
         there = self._new_aside()
         write_aside(there / REASON, reason.encode() + b"\n")
         os.replace(_aside(there / REASON), there / REASON)
+        crash.reached("aside.reason")
         for name in STATE_OF_MEMBER:
             if self.path(name).exists():
                 os.rename(self.path(name), there / name)
+                crash.reached("aside.moved")
         sync_folder(there)
         sync_folder(self.path(QUARANTINE))
         self.create_folders()

@@ -67,7 +67,6 @@ class CopyRecord(msgspec.Struct, frozen=True):
     owner: int
     generation: int
     kept: bool
-    ingested: bool = False
 
 
 class Consensus(msgspec.Struct, frozen=True):
