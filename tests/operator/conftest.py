@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.operator.control_plane import ControlPlane, running
+from e2e.cluster.control_plane import ControlPlane, running
 
 NAMESPACES = itertools.count(1)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.operator.control_plane import REPOSITORY, ControlPlane
+from e2e.cluster.control_plane import REPOSITORY, ControlPlane
 
 pytestmark = pytest.mark.control_plane
 

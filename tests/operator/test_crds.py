@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster.control_plane import REPOSITORY, ControlPlane, documents
 from stele.model import TabletCluster, TabletMember, TabletRebalance, Unreadable
-from tests.operator.control_plane import REPOSITORY, ControlPlane, documents
 
 pytestmark = pytest.mark.control_plane
 

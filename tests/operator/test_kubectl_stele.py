@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
@@ -17,7 +18,6 @@ from stele.core.table import Member, Partition
 from stele.wire.table_text import Head
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
 from tests.cli.replaying import replayed
-from tests.operator.control_plane import ControlPlane
 
 pytestmark = pytest.mark.control_plane
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS, PODS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.wire.table_text import Shard, decode_shard
-from tests.operator.control_plane import ControlPlane
 from tests.operator.kubelet import Kubelet
 
 pytestmark = pytest.mark.control_plane

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import LEASES, Api
 from stele.adapters.kubernetes.lease import Election, Terms
 from stele.adapters.kubernetes.login import log_in
-from tests.operator.control_plane import ControlPlane
 
 pytestmark = pytest.mark.control_plane
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, Api
 from stele.adapters.kubernetes.login import log_in
-from tests.operator.control_plane import ControlPlane
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, cluster
 

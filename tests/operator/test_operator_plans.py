@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.core.membership import Timing
@@ -14,7 +15,6 @@ from stele.master.cache import Cache
 from stele.master.plans import show_orphans, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
-from tests.operator.control_plane import ControlPlane
 
 pytestmark = pytest.mark.control_plane
 

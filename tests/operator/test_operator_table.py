@@ -1,18 +1,19 @@
 """One contract for the table's store: in memory, and in ConfigMaps of a real API server."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.errors import Conflict, Corrupt
-from stele.core.table import Partition
+from stele.core.table import Member, Partition
 from stele.master.loop import fresh_head
 from stele.master.ports import TableStore
-from tests.operator.control_plane import ControlPlane
 
 pytestmark = pytest.mark.control_plane
 
@@ -50,7 +51,9 @@ async def test_the_first_master_creates_the_table(stores: Stores) -> None:
 
 async def test_the_next_master_finds_what_was_written(stores: Stores) -> None:
     first = stores()
-    await first.take_over(FRESH)
+    began = await first.take_over(FRESH)
+    members = tuple(Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in (0, 1))
+    await first.write_head(replace(began.head, members=members))
     rows = [Partition(1, (0, 1))] * (PARTITIONS - 512)
     await first.write_shard(1, rows)
     reigned = await stores().take_over(FRESH)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stele.core.membership import Life
+from stele.core.membership import Contact, Life
 from stele.core.migration import Type
 from stele.core.moving import Step
 from stele.core.plan import Refusal as PlanRefusal
@@ -38,10 +38,9 @@ STALL_SECONDS = 60.0
 
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
-    rows = state.table.partitions
-    safe = sum(1 for row in rows if row.replicas and len(row.members) >= replicas)
-    lost = len(state.lost)
-    return PartitionCounts(total=len(rows), safe=safe, under_replicated=len(rows) - safe - lost, lost=lost)
+    total, lost = len(state.table.partitions), len(state.lost)
+    safe = sum(rows for copies, rows in state.holdings.copies.items() if copies >= max(1, replicas))
+    return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
 
 
 @dataclass(frozen=True)
@@ -278,10 +277,8 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     state, index = view.state, member.spec.index
     contact, entry = state.contacts.get(index), state.table.members.get(index)
     report = None if contact is None else contact.report
-    rows = state.table.partitions
-    owned = sum(row.owner == index for row in rows)
-    held = sum(index in row.members for row in rows)
-    alone = sum(row.members == {index} for row in rows)
+    holdings = state.holdings
+    owned, held, alone = holdings.owned[index], holdings.number(index), holdings.alone[index]
     life = life_of(state, index, view.wishes, view.now)
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
@@ -291,12 +288,17 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         state=MemberState(life.value),
         owned=owned,
         backups=held - owned,
-        bytes=0 if report is None else sum(each.bytes for each in report.tablets if each.state != "DELETED"),
+        bytes=_held_bytes(contact),
         stamp="" if report is None else str(report.stamp),
         safe_to_evict=not alone,
         restarts=restarts,
         conditions=_member_conditions(member, [_member_ready(life, held), _safe_to_evict(alone, held)], view),
     )
+
+
+def _held_bytes(contact: Contact | None) -> int:
+    tablets = () if contact is None else contact.tablets.values()
+    return sum(tablet.bytes for tablet in tablets if tablet.state != "DELETED")
 
 
 def _member_conditions(member: TabletMember, observed: Sequence[Condition], view: View) -> Conditions:

@@ -180,10 +180,16 @@ class ClusterLoop:
             await self._write_head(
                 state, members=tuple(known.values()), next_index=decision.next_index, version=version
             )
-        for number, partitions in self._shards(state, rows).items():
-            await self._store.write_shard(number, partitions)
+        await self._write_shards(self._shards(state, rows))
         stored(state, rows, members, now)
         return bool(rows) or members is not None
+
+    async def _write_shards(self, shards: Mapping[int, tuple[Partition, ...]]) -> None:
+        """Side by side; when one fails, none is under way any more once its error is raised."""
+        writes = [self._store.write_shard(number, partitions) for number, partitions in shards.items()]
+        for done in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(done, BaseException):
+                raise done
 
     async def _write_head(
         self, state: State, members: tuple[Member, ...], next_index: int, version: int

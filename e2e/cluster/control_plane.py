@@ -1,4 +1,4 @@
-"""A bare control plane for tests: a real etcd and kube-apiserver on free loopback ports, nothing else.
+"""A bare control plane for tests and benchmarks: a real etcd and kube-apiserver on free loopback ports.
 
 There is no controller manager (nobody collects orphans or deletes namespaces), no scheduler, no kubelet.
 Programs come from `STELE_PROGRAMS` when it is set, else from the test cluster's cache, which builds them.
@@ -8,13 +8,14 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from e2e.cluster.programs import ensure
 
 REPOSITORY = Path(__file__).parents[2]
 READY_SECONDS = 60.0
@@ -33,13 +34,7 @@ class ControlPlaneError(Exception):
 def programs() -> Path:
     """The directory with etcd, kube-apiserver, kubeadm, kubectl and helm."""
     given = os.environ.get("STELE_PROGRAMS")
-    if given:
-        return Path(given)
-    if str(REPOSITORY) not in sys.path:
-        sys.path.append(str(REPOSITORY))
-    from e2e.cluster.programs import ensure
-
-    return ensure()
+    return Path(given) if given else ensure()
 
 
 @dataclass(frozen=True)
