@@ -53,7 +53,7 @@ async def test_the_next_master_finds_what_was_written(stores: Stores) -> None:
     first = stores()
     began = await first.take_over(FRESH)
     members = tuple(Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in (0, 1))
-    await first.write_head(replace(began.head, members=members))
+    await first.write_head(replace(began.head, members=members, next_member_index=2))
     rows = [Partition(1, (0, 1))] * (PARTITIONS - 512)
     await first.write_shard(1, rows)
     reigned = await stores().take_over(FRESH)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stele.core.errors import Conflict, Corrupt
-from stele.core.table import EMPTY, Partition, PartitionTable
+from stele.core.table import EMPTY, Partition, PartitionTable, check_invariants
 from stele.wire.table_text import (
     Head,
     decode_head,
@@ -67,7 +67,9 @@ class MemoryTableStore:
             rows += await self._raise_shard(number, head.partitions)
         if stored is None:
             await self.write_head(head)
-        return Reigned(head, PartitionTable(tuple(rows), {member.index: member for member in head.members}))
+        table = PartitionTable(tuple(rows), {member.index: member for member in head.members})
+        check_invariants(table)
+        return Reigned(head, table)
 
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
         stored = self._shared.objects.get(f"shard-{number}")
