@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, Api
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.table import Member, Partition
@@ -46,7 +46,17 @@ CLUSTER_STATUS = {
         }
     ],
 }
-STATES = ["Active", "Active", "Active", "Unreachable"]
+STATES = ["Active", "Active", "Active", "Unreachable", "Joining"]
+REBALANCE = {
+    "apiVersion": "stele.dev/v1alpha1",
+    "kind": "TabletRebalance",
+    "metadata": {"name": "demo-4-1"},
+    "spec": {"cluster": "demo"},
+}
+REBALANCE_STATUS = {
+    "phase": "Running",
+    "refusals": [{"partition": 1, "reason": "COPY_FAILED", "message": "no room on demo-2"}],
+}
 
 
 def rows() -> list[Partition]:
@@ -68,6 +78,8 @@ async def _store(plane: ControlPlane, namespace: str) -> None:
         await api.patch_status(CLUSTERS, namespace, "demo", CLUSTER_STATUS)
         for index, state in enumerate(STATES):
             await _store_member(api, namespace, index, state)
+        await api.create(REBALANCES, namespace, REBALANCE)
+        await api.patch_status(REBALANCES, namespace, "demo-4-1", REBALANCE_STATUS)
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": made["metadata"]["uid"]}
         store = KubernetesTableStore(api, namespace, "demo", owner, {})
         members = tuple(Member(i, f"demo-{i}", f"uuid-{i}", f"10.0.0.{i}") for i in range(4))
@@ -112,7 +124,7 @@ def test_members(ask: Run, stored: str) -> None:
     listed = ask("members", "demo", "-n", stored).out.splitlines()
     assert listed[4].split() == ["demo-3", "demo", "Unreachable", "200", "200", "1.5", "MB", "no", "-"]
     found = ask("members", "-n", stored, "-o", "json").json["members"]
-    assert [each["name"] for each in found] == ["demo-0", "demo-1", "demo-2", "demo-3"]
+    assert [each["name"] for each in found] == ["demo-0", "demo-1", "demo-2", "demo-3", "demo-4"]
     assert found[3]["state"] == "Unreachable"
 
 
@@ -184,3 +196,66 @@ def test_kubectl_runs_it(control_plane: ControlPlane, stored: str) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Rebalancing" in done.stdout
+
+
+def test_why_a_partition_waits(ask: Run, stored: str) -> None:
+    facts = ask("why", "demo/1", "-n", stored, "-o", "json").json["facts"]
+    assert facts[:2] == [
+        "version 1, held by demo-1 (owner, Active), demo-3 (backup 1, Unreachable)",
+        "1 of 2 wanted copies are on members that are alive",
+    ]
+    added = ("planned: COPY: demo-", "planned: SHIFT_DOWN: demo-")
+    assert any(fact.startswith(added) and " takes index " in fact for fact in facts)
+    assert "demo-4-1: COPY_FAILED: no room on demo-2" in facts
+    shown = ask("why", "demo/1", "-n", stored).out
+    assert "- version 1, held by demo-1" in shown
+    others = ask("why", "demo/0", "-n", stored, "-o", "json").json["facts"]
+    assert not any("COPY_FAILED" in fact for fact in others)
+
+
+def test_why_a_cluster_is_as_it_is(ask: Run, stored: str, control_plane: ControlPlane) -> None:
+    facts = ask("why", "demo", "-n", stored, "-o", "json").json["facts"]
+    assert facts[0] == "phase Rebalancing: moving partitions"
+    assert not any("AsDesired" in fact for fact in facts)
+    assert any(
+        fact.startswith("fewer than 2 copies on members that are alive: 400 partitions: 1, 2, 4")
+        for fact in facts
+    )
+    assert any(fact.startswith("planned: ") for fact in facts)
+    paused = '{"spec":{"migration":{"paused":true}}}'
+    control_plane.kubectl("patch", "-n", stored, "tabletcluster", "demo", "--type=merge", "-p", paused)
+    assert "nothing is migrated now: spec.migration.paused is true" in ask("why", "demo", "-n", stored).out
+
+
+def test_why_a_member_may_not_go(ask: Run, stored: str, control_plane: ControlPlane) -> None:
+    control_plane.kubectl(
+        "patch", "-n", stored, "tabletmember", "demo-1", "--type=merge", "-p", '{"spec":{"drain":true}}'
+    )
+    facts = ask("why", "demo-1", "-n", stored, "-o", "json").json["facts"]
+    assert "it is being emptied: spec.drain is true" in facts
+    assert any(
+        fact.startswith("no other member that is alive holds 201 partitions: 1, 4, 7") for fact in facts
+    )
+    assert "planned: 0 replicas come to it; afterwards it holds 0" in facts
+    joining = ask("why", "demo-4", "-n", stored, "-o", "json").json["facts"]
+    assert "it has not joined: the partition table does not know it" in joining
+
+
+@pytest.mark.parametrize(
+    ("about", "code", "said"),
+    [
+        ("other", 1, '"other" is no TabletCluster and no TabletMember'),
+        ("other/1", 1, 'there is no TabletCluster "other"'),
+        ("demo/600", 2, 'PARTITION is "600"; expected a whole number from 0 to 599'),
+        ("demo/x", 2, 'PARTITION is "x"'),
+        ("demo/", 2, 'PARTITION is ""'),
+    ],
+)
+def test_why_of_what_is_not_there(ask: Run, stored: str, about: str, code: int, said: str) -> None:
+    ran = ask("why", about, "-n", stored)
+    assert (ran.code, said in ran.err) == (code, True)
+
+
+def test_options_may_stand_before_the_command(run: Run, control_plane: ControlPlane, stored: str) -> None:  # noqa: F811
+    ran = run(f"--kubeconfig={control_plane.kubeconfig}", "-n", stored, "status")
+    assert (ran.code, "Rebalancing" in ran.out) == (0, True)

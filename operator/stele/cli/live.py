@@ -1,5 +1,6 @@
-"""The situation of a cluster that runs, as the master would plan it."""
+"""A cluster that runs, and the situation as the master would plan it."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stele.cli.situation import Situation
@@ -11,6 +12,7 @@ from stele.model.member import MemberState
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console, Table
+    from stele.core.ids import MemberIndex
     from stele.model import TabletCluster, TabletMember
 
 PAUSED_ANNOTATION = "stele.dev/paused"
@@ -18,57 +20,70 @@ PAUSED_ANNOTATION = "stele.dev/paused"
 _GONE = frozenset({MemberState.UNREACHABLE, MemberState.LOST, MemberState.LEFT})
 
 
-async def look(console: "Console", cluster: str) -> tuple[Situation, list[str]]:
-    """The situation, and why the master would not carry a plan out now (nothing, when it would)."""
+@dataclass(frozen=True)
+class Live:
+    """The objects of one cluster; `members` by member index."""
+
+    cluster: "TabletCluster"
+    members: "dict[MemberIndex, TabletMember]"
+    table: "Table"
+
+    @property
+    def leaving(self) -> "frozenset[MemberIndex]":
+        """Members that are one too many, drained or deleted."""
+        surplus = leaving([_candidate(each) for each in self.members.values()], self.cluster.spec.members)
+        return surplus | {index for index, each in self.members.items() if each.spec.drain}
+
+    @property
+    def situation(self) -> Situation:
+        """Members that joined and can be reached hold data.
+
+        Migrations under way are not taken into account: the rows are those that are stored.
+        """
+        joined = {each.index: each for each in self.table.head.members}
+        going = self.leaving
+        data = tuple(
+            DataMember(index, leaving=index in going)
+            for index, member in sorted(joined.items())
+            if not member.lite and index in self.members and not is_gone(self.members[index])
+        )
+        names = {index: member.name for index, member in joined.items()}
+        for row in self.table.rows:
+            for index in row.members - names.keys():
+                names[index] = f"(member {index})"
+        lite = frozenset(index for index, member in joined.items() if member.lite)
+        table = PartitionTable(self.table.rows, joined)
+        return Situation(names, table, data, lite, self.cluster.spec.replicas)
+
+    @property
+    def obstacles(self) -> list[str]:
+        """What keeps the master from migrating."""
+        spec, found = self.cluster.spec, []
+        if self.cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
+            found.append(f"annotation {PAUSED_ANNOTATION} is true")
+        if spec.migration.paused:
+            found.append("spec.migration.paused is true")
+        if spec.state is not ClusterState.ACTIVE:
+            found.append(f"spec.state is {spec.state.value}")
+        return found
+
+
+async def look(console: "Console", cluster: str) -> Live:
+    """Read all objects of a cluster; raises NotFound."""
     found = await console.cluster(cluster)
     members = await console.members(cluster)
-    return situation(found, members, await console.table(cluster)), obstacles(found)
+    return Live(found, {each.spec.index: each for each in members}, await console.table(cluster))
 
 
-def situation(cluster: "TabletCluster", members: list["TabletMember"], table: "Table") -> Situation:
-    """Members that joined and can be reached hold data; surplus and drained ones leave.
-
-    Migrations under way are not taken into account: the rows are those that are stored.
-    """
-    objects = {each.spec.index: each for each in members}
-    surplus = leaving([_candidate(each) for each in members], cluster.spec.members)
-    joined = {each.index: each for each in table.head.members}
-    data = tuple(
-        DataMember(index, leaving=index in surplus or objects[index].spec.drain)
-        for index, member in sorted(joined.items())
-        if not member.lite and index in objects and objects[index].status.state not in _GONE
-    )
-    names = {index: member.name for index, member in joined.items()}
-    for row in table.rows:
-        for index in row.members - names.keys():
-            names[index] = f"(member {index})"
-    return Situation(
-        names,
-        PartitionTable(table.rows, joined),
-        data,
-        frozenset(index for index, member in joined.items() if member.lite),
-        cluster.spec.replicas,
-    )
+def is_gone(member: "TabletMember") -> bool:
+    return member.status.state in _GONE
 
 
 def _candidate(member: "TabletMember") -> Candidate:
-    state = member.status.state
     return Candidate(
         member.spec.index,
         member.spec.drain,
-        reachable=state not in _GONE,
-        lost=state is MemberState.LOST,
+        reachable=not is_gone(member),
+        lost=member.status.state is MemberState.LOST,
         deleting=member.metadata.deletion_timestamp is not None,
     )
-
-
-def obstacles(cluster: "TabletCluster") -> list[str]:
-    """What keeps the master from migrating."""
-    found = []
-    if cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
-        found.append(f"annotation {PAUSED_ANNOTATION} is true")
-    if cluster.spec.migration.paused:
-        found.append("spec.migration.paused is true")
-    if cluster.spec.state is not ClusterState.ACTIVE:
-        found.append(f"spec.state is {cluster.spec.state.value}")
-    return found

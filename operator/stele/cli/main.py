@@ -7,11 +7,13 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import looking, planning, quarantine, tablets
+from stele.cli import looking, planning, quarantine, tablets, why
 from stele.cli import output as out
 from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
 
 PROGRAM = "kubectl stele"
+
+_ANYWHERE = frozenset({"-n", "--namespace", "--context", "--kubeconfig", "-o", "--output"})
 
 app = typer.Typer(
     help="""Look at Stele's clusters, members and plans.
@@ -34,6 +36,7 @@ for command in (
     looking.members,
     looking.partitions,
     planning.plan,
+    why.why,
     tablets.tablet,
 ):
     app.command()(command)
@@ -56,14 +59,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # Names may hold letters that the terminal's encoding lacks.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        get_command(app)(args=arguments, prog_name=PROGRAM)
+        get_command(app)(args=_command_first(given), prog_name=PROGRAM)
     except SteleError as error:
         out.say_error(str(error))
         return exit_code(error)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else out.EXIT_FAILURE
     return 0
+
+
+def _command_first(arguments: Sequence[str]) -> list[str]:
+    """kubectl takes these options anywhere; ours belong to the commands, so they go behind them."""
+    rest, moved = list(arguments), []
+    while rest and rest[0].partition("=")[0] in _ANYWHERE:
+        count = 1 if "=" in rest[0] else 2
+        moved += rest[:count]
+        rest = rest[count:]
+    return rest + moved
 
 
 def exit_code(error: SteleError) -> int:

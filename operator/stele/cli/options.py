@@ -1,6 +1,5 @@
 """Options that many commands have, and the way to the cluster that they name."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -43,6 +42,8 @@ class Where:
 
     def ask(self, question: Callable[["Console"], Awaitable[T]]) -> T:
         """Log in, ask, log out."""
+        import asyncio
+
         from stele.adapters.kubernetes.console import connect
 
         async def asked() -> T:

@@ -16,8 +16,6 @@ from stele.core.table import Replicas
 MEMBERS_SHOWN_MAX = 40
 REFUSALS_SHOWN_MAX = 10
 """Rows of each that the plain table has; -o wide shows all."""
-PARTITIONS_SHOWN_MAX = 8
-"""Partitions that are listed with one refusal."""
 BAR_LETTERS_MAX = 24
 BARS_FROM_COLUMNS = 60
 """Narrower terminals get the numbers alone."""
@@ -158,21 +156,27 @@ def _show_facts(console: Console, outcome: Outcome) -> None:
 
 
 def _show_refusals(console: Console, outcome: Outcome, wide: bool) -> None:
+    for line in refusal_lines(outcome, None if wide else REFUSALS_SHOWN_MAX):
+        console.print(f"  {line}")
+
+
+def refusal_lines(outcome: Outcome, most: int | None) -> list[str]:
+    """Refusals with the partitions that share them; the first `most` of each, all when None."""
     found: dict[str, list[PartitionId]] = {}
     for refusal in outcome.plan.refusals:
         reason = f"{refusal.reason}: {detail(outcome.situation, refusal)}"
         found.setdefault(reason, []).append(refusal.partition)
-    shown = list(found.items())[: None if wide else REFUSALS_SHOWN_MAX]
-    for reason, partitions in shown:
-        console.print(f"  {reason} ({_places(partitions, wide)})")
-    if len(shown) < len(found):
-        console.print(f"  and {len(found) - len(shown)} more; -o wide shows all")
+    lines = [f"{reason} ({places(partitions, most)})" for reason, partitions in list(found.items())[:most]]
+    if len(lines) < len(found):
+        lines.append(f"and {len(found) - len(lines)} more; -o wide shows all")
+    return lines
 
 
-def _places(partitions: Sequence[PartitionId], wide: bool) -> str:
+def places(partitions: Sequence[PartitionId], most: int | None) -> str:
+    """Partitions by number, the first `most` of them."""
     if partitions[0] == WHOLE_CLUSTER:
         return "cluster"
-    shown = partitions if wide else partitions[:PARTITIONS_SHOWN_MAX]
+    shown = partitions[:most]
     more = ", ..." if len(shown) < len(partitions) else ""
     count = "partition" if len(partitions) == 1 else f"{len(partitions)} partitions:"
     return f"{count} {', '.join(map(str, shown))}{more}"

@@ -52,8 +52,8 @@ def plan(
     from stele.cli import live
 
     name = str(cluster)
-    found, obstacles = Where(namespace, context, kubeconfig).ask(lambda console: live.look(console, name))
-    _show(found, output, obstacles)
+    found = Where(namespace, context, kubeconfig).ask(lambda console: live.look(console, name))
+    _show(found.situation, output, found.obstacles)
 
 
 def _show(situation: "Situation", output: Output | None, obstacles: Sequence[str] = ()) -> None:

@@ -17,6 +17,7 @@ from stele.adapters.kubernetes.api import (
     CLUSTERS,
     CONFIG_MAPS,
     MEMBERS,
+    REBALANCES,
     Api,
     Kind,
     NotFound,
@@ -27,7 +28,7 @@ from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
 from stele.core.table import Partition
-from stele.model import TabletCluster, TabletMember
+from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.common import Resource, Unreadable
 from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
 
@@ -99,6 +100,11 @@ class Console:
         found = await self._list(MEMBERS, TabletMember)
         mine = [each for each in found if cluster in (None, each.spec.cluster)]
         return sorted(mine, key=lambda each: (each.spec.cluster, each.spec.index))
+
+    async def rebalances(self, cluster: str) -> list[TabletRebalance]:
+        """The plans of a cluster that are still kept."""
+        found = await self._list(REBALANCES, TabletRebalance)
+        return [each for each in found if each.spec.cluster == cluster]
 
     async def table(self, cluster: str) -> Table:
         """Raises NotFound when the cluster has no table yet, and Corrupt when it contradicts itself."""

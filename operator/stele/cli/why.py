@@ -1,0 +1,214 @@
+"""`kubectl stele why`: what is known about why something is as it is, in sentences.
+
+All of it is in the objects, the table, and the plan that follows from both; nothing is guessed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stele.cli import output as out
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.output import Output
+from stele.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from stele.adapters.kubernetes.console import Console
+    from stele.cli.live import Live
+    from stele.core.ids import MemberIndex, PartitionId
+    from stele.core.plan import Migration
+    from stele.model import TabletRebalance
+    from stele.model.conditions import Condition
+
+LISTED_MAX = 10
+"""Partitions or refusals that one sentence or one answer lists."""
+
+_GOOD_WHEN_FALSE = frozenset({"Degraded", "Paused", "DataLoss", "Stalled", "Progressing"})
+
+
+def why(
+    about: Annotated[
+        str, typer.Argument(metavar="CLUSTER|CLUSTER/PARTITION|MEMBER", help="What to explain.")
+    ],
+    *,
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Say why a cluster, a partition or a member is as it is, and what is planned for it.
+
+    \b
+    Examples:
+      kubectl stele why demo -n stele
+      kubectl stele why demo/17 -n stele
+      kubectl stele why demo-3 -n stele
+    """
+    found = Where(namespace, context, kubeconfig).ask(lambda console: _explain(console, about))
+    if output in (Output.JSON, Output.YAML):
+        out.data({"about": about, "facts": found}, output)
+        return
+    console = out.console()
+    for fact in found:
+        console.print(f"- {fact}")
+
+
+async def _explain(console: "Console", about: str) -> list[str]:
+    from stele.adapters.kubernetes.api import NotFound
+    from stele.cli.live import look
+
+    name, slash, number = about.partition("/")
+    clusters = [each.metadata.name for each in await console.clusters()]
+    if slash or name in clusters:
+        view = View(await look(console, name), await console.rebalances(name))
+        return list(view.of_partition(view.number(number)) if slash else view.of_cluster())
+    for member in await console.members():
+        if member.metadata.name == name:
+            live = await look(console, member.spec.cluster)
+            return list(View(live, []).of_member(member.spec.index))
+    raise NotFound(
+        f'"{name}" is no TabletCluster and no TabletMember in namespace "{console.namespace}"; '
+        f"the clusters there are: {', '.join(clusters) or 'none'}"
+    )
+
+
+class View:
+    """One cluster with the plan that follows from it."""
+
+    def __init__(self, live: "Live", rebalances: "Sequence[TabletRebalance]") -> None:
+        from stele.cli.situation import planned
+
+        self.live = live
+        self.rebalances = rebalances
+        self.outcome = planned(live.situation)
+        self.alive = frozenset(each.index for each in self.outcome.situation.members)
+
+    def number(self, text: str) -> "PartitionId":
+        """The partition that a user named; raises BadInput."""
+        count = len(self.live.table.rows)
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < count):
+            raise BadInput(f'PARTITION is "{text}"; expected a whole number from 0 to {count - 1}')
+        return int(text)
+
+    def of_cluster(self) -> Iterator[str]:
+        from stele.cli.plan_view import places, refusal_lines
+
+        cluster = self.live.cluster
+        phase = cluster.status.phase
+        yield f"phase {phase.value if phase else 'unknown'}: {cluster.status.message or 'no message'}"
+        yield from _conditions(cluster.status.conditions)
+        wanted = cluster.spec.replicas
+        thin = [number for number in range(len(self.live.table.rows)) if self._alive(number) < wanted]
+        if thin:
+            yield f"fewer than {wanted} copies on members that are alive: {places(thin, LISTED_MAX)}"
+        kinds = Counter(each.type.value for each in self.outcome.plan.migrations)
+        counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+        yield f"planned: {counts}" if counts else "nothing is planned: the table suits its members"
+        yield from refusal_lines(self.outcome, LISTED_MAX)
+        yield from self._refused_before(None)
+        yield from self._obstacles()
+
+    def of_partition(self, number: "PartitionId") -> Iterator[str]:
+        from stele.core.plan import WHOLE_CLUSTER
+
+        row = self.live.table.rows[number]
+        holders = [
+            self._holder(index, member) for index, member in enumerate(row.replicas) if member is not None
+        ]
+        yield f"version {row.version}, held by {', '.join(holders) or 'nobody'}"
+        wanted = self.live.cluster.spec.replicas
+        yield f"{self._alive(number)} of {wanted} wanted copies are on members that are alive"
+        steps = [each for each in self.outcome.plan.migrations if each.partition == number]
+        yield from (f"planned: {self._step(each)}" for each in steps)
+        if not steps:
+            yield "nothing is planned for it"
+        from stele.cli.situation import detail
+
+        for refusal in self.outcome.plan.refusals:
+            if refusal.partition in (number, WHOLE_CLUSTER):
+                yield f"{refusal.reason}: {detail(self.outcome.situation, refusal)}"
+        yield from self._refused_before(number)
+        yield from self._obstacles()
+
+    def of_member(self, index: "MemberIndex") -> Iterator[str]:
+        from stele.cli.plan_view import places
+
+        member, rows = self.live.members[index], self.live.table.rows
+        state = member.status.state
+        yield f"state {state.value if state else 'unknown'}, {out.size(member.status.bytes)} on its volume"
+        if all(each.index != index for each in self.live.table.head.members):
+            yield "it has not joined: the partition table does not know it"
+        yield from _conditions(member.status.conditions)
+        yield from self._leaving(index)
+        owned = sum(row.owner == index for row in rows)
+        held = [number for number, row in enumerate(rows) if index in row.replicas]
+        yield f"owns {owned} partitions and holds backups of {len(held) - owned}"
+        only = [number for number in held if self.live.table.rows[number].members & self.alive <= {index}]
+        if only:
+            yield f"no other member that is alive holds {places(only, LISTED_MAX)}"
+        steps = self.outcome.plan.migrations
+        come = sum(each.destination == index and each.copies for each in steps)
+        after = sum(index in row for row in self.outcome.plan.targets)
+        yield f"planned: {come} replicas come to it; afterwards it holds {after}"
+        yield from self._obstacles()
+
+    def _leaving(self, index: "MemberIndex") -> Iterator[str]:
+        member = self.live.members[index]
+        if member.spec.lite:
+            yield "it is lite: it holds no partitions"
+        if member.spec.drain:
+            yield "it is being emptied: spec.drain is true"
+        elif member.metadata.deletion_timestamp is not None:
+            yield "it is being emptied: its TabletMember is being deleted"
+        elif index in self.live.leaving:
+            yield f"it is being emptied: spec.members of the cluster is {self.live.cluster.spec.members}"
+
+    def _alive(self, number: "PartitionId") -> int:
+        return len(self.live.table.rows[number].members & self.alive)
+
+    def _holder(self, index: int, member: "MemberIndex") -> str:
+        found = self.live.members.get(member)
+        state = found.status.state if found is not None else None
+        what = "owner" if index == 0 else f"backup {index}"
+        return f"{self._name(member)} ({what}, {state.value if state else 'no TabletMember'})"
+
+    def _name(self, member: "MemberIndex") -> str:
+        return self.outcome.situation.names[member]
+
+    def _step(self, each: "Migration") -> str:
+        parts = []
+        if each.destination is not None:
+            parts.append(f"{self._name(each.destination)} takes index {each.destination_new_index}")
+        if each.source is not None:
+            stays = each.source_new_index >= 0
+            parts.append(
+                f"{self._name(each.source)} {f'goes to index {each.source_new_index}' if stays else 'leaves'}"
+            )
+        return f"{each.type.value}: {', '.join(parts)}"
+
+    def _refused_before(self, number: "PartitionId | None") -> Iterator[str]:
+        """What the operator's own plans say, the newest first; None: only what is about a whole plan."""
+        newest = sorted(
+            self.rebalances, key=lambda each: each.metadata.creation_timestamp or "", reverse=True
+        )
+        found = [
+            f"{each.metadata.name}: {refusal.reason}: {refusal.message}"
+            for each in newest
+            for refusal in each.status.refusals
+            if refusal.partition == number
+        ]
+        yield from found[:LISTED_MAX]
+
+    def _obstacles(self) -> Iterator[str]:
+        if self.live.obstacles:
+            yield f"nothing is migrated now: {', '.join(self.live.obstacles)}"
+
+
+def _conditions(conditions: "Iterable[Condition]") -> Iterator[str]:
+    """Those that are not as they are at rest."""
+    for each in conditions:
+        at_rest = "False" if each.type in _GOOD_WHEN_FALSE else "True"
+        if each.status.value != at_rest:
+            yield f"{each.type} is {each.status.value} ({each.reason}): {each.message}"
