@@ -174,6 +174,9 @@ def test_what_cannot_be_stored_is_refused_before_the_api_server_does(monkeypatch
         encode_shard(1, 0, [Partition(0, ()), Partition(VERSION_MAX + 1, ())])
     with pytest.raises(BadInput, match="state is 'Sleeping'"):
         encode_head(Head(7, "Sleeping", 3, 2, 12, 3, 0, 9, ()))
+    crowd = tuple(Member(index, f"m{index}", f"u{index}", "") for index in range(1_001))
+    with pytest.raises(BadInput, match="there are 1001 members; at most 1000 fit into a table"):
+        encode_head(Head(7, "Active", 3, 2, 12, 1_001, 0, 9, crowd))
     spaced = Member(0, "two words", "u", "")
     with pytest.raises(BadInput, match="'two words' must be printable ASCII without spaces"):
         encode_head(Head(7, "Active", 3, 2, 12, 3, 0, 9, (spaced,)))

@@ -5,7 +5,7 @@ made or removed.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stele.core.ids import MemberIndex
+from stele.core.ids import MEMBERS_MAX, MemberIndex
 from stele.core.membership import Contact, Life
 from stele.core.orders import Report
 from stele.core.reign import EnsureMember, Intent, Observation, RemoveMember, State, Wishes
@@ -59,6 +59,10 @@ def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) ->
     if not any(row.version for row in state.table.partitions) and _has_data(report):
         text = f"{seen.name} holds tablets and the table is empty: restore the ConfigMaps of the table"
         _complain(state, contact, "TableMissing", text)
+        return
+    if len(members) >= MEMBERS_MAX:
+        text = f"{seen.name} cannot join: there are {len(members)} members, the most that a table names"
+        _complain(state, contact, "TooManyMembers", text)
         return
     members[contact.index] = Member(contact.index, seen.name, report.uuid, seen.pod.address, seen.lite)
     state.say("MemberJoined", f"{seen.name} joined as member {contact.index} ({report.uuid})")

@@ -86,6 +86,8 @@ def encode_head(head: Head) -> dict[str, str]:
     """The data of the head ConfigMap; raises BadInput when it cannot be stored."""
     if head.state not in _STATES:
         raise BadInput(f"state is {head.state!r}; it must be one of {', '.join(_STATES)}")
+    if len(head.members) > MEMBERS_MAX:
+        raise BadInput(f"there are {len(head.members)} members; at most {MEMBERS_MAX} fit into a table")
     return _sized(
         "the head of the table",
         {
