@@ -5,11 +5,12 @@ PY := .venv/bin/python
 DATA ?=
 DEMO ?=
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
-.PHONY: help setup test test-fast lint demo check-demo demo-down cluster images crds clean
+.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning cluster images crds clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 setup: .venv/.stamp ## Make .venv with all that people and tests need
 
@@ -46,6 +47,9 @@ check-demo:
 
 demo-down: setup ## Remove all that the demo made, the cluster too
 	@$(PY) -m e2e.cluster down
+
+bench-planning: setup ## Our planner beside Hazelcast's and Infinispan's (BENCH_ARGS="--quick --json FILE")
+	@$(PY) -m e2e.bench planning $(BENCH_ARGS)
 
 cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from e2e.cluster import cache
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import MachineUnfitError
 from e2e.cluster.steps import run, step
 
 # A program that shows that a package is there, for each package: no package manager needs to be asked.
@@ -41,9 +42,9 @@ def present(sign: str) -> bool:
     )
 
 
-def missing_packages() -> list[str]:
+def missing_packages(packages: Mapping[str, str] = PACKAGES) -> list[str]:
     """Names of the packages that are not there, in a fixed order."""
-    return [package for package, sign in PACKAGES.items() if not present(sign)]
+    return [package for package, sign in packages.items() if not present(sign)]
 
 
 def can_install() -> bool:
@@ -51,13 +52,13 @@ def can_install() -> bool:
     return os.geteuid() == 0 and present("apt-get")
 
 
-def ensure_packages() -> None:
+def ensure_packages(packages: Mapping[str, str] = PACKAGES) -> None:
     """Install what is missing. Nothing is asked and nothing installed when all is there."""
-    missing = missing_packages()
+    missing = missing_packages(packages)
     if not missing:
         return
     if not can_install():
-        raise ClusterError(
+        raise MachineUnfitError(
             f"These packages are missing: {' '.join(missing)}. Install them (apt-get install) as root."
         )
     log = cache.root() / "logs" / "apt.log"

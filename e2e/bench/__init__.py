@@ -1,0 +1,23 @@
+"""Benchmarks that a person starts: `python -m e2e.bench NAME [--quick] [--json FILE]`, `--help` lists them.
+
+A benchmark measures this program beside others on one machine in one run and prints ratios, because seconds
+say little about another machine. It is one module with
+
+    TITLE: str                                  one line for `--help`
+    def run(report: Report, quick: bool) -> None
+
+and one line in `BENCHES` of `e2e/bench/cli.py`. `run` puts facts, sections of rows and goals into the report
+as it goes: after Ctrl-C, or when something outside fails, what was measured until then is printed all the
+same. Processes are ended by `with` blocks; whatever may hang has a limit in seconds with a name.
+
+| file | what it is |
+| --- | --- |
+| `report.py` | the result as one value: drawn as tables, written as JSON |
+| `timing.py` | median of samples, ratios, exponents of growth |
+| `machine.py` | what the machine is: cores, memory, versions, commit |
+| `cli.py` | arguments, interruption, exit codes |
+| `planning.py` | planning beside Hazelcast and Infinispan |
+| `planning_cases.py`, `planners.py` | its cases; our planner and theirs behind one interface |
+| `peers.py`, `java/` | builds the Java side once into the cache and talks to its process |
+| `quality.py` | judges any plan without our planner's help: replays it, counts copies, bound and spreads |
+"""

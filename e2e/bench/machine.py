@@ -1,0 +1,43 @@
+"""What the figures were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.steps import output
+
+ROOT = Path(__file__).resolve().parents[2]
+GIT_SECONDS_MAX = 10.0
+
+
+def facts() -> dict[str, str | int | float]:
+    """Cores that may be used, memory, processor, Python, the commit, and how busy the machine is already."""
+    return {
+        "commit": commit(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "processor": _processor(),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def commit() -> str:
+    """The checkout's commit, with `-dirty` when files were changed since; `unknown` without git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    try:
+        return output(command, seconds_max=GIT_SECONDS_MAX)
+    except ClusterError:
+        return "unknown"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
