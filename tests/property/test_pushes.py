@@ -1,0 +1,146 @@
+"""One member and what the master tells it of the table: requests and answers get lost, the member restarts or
+loses its table, another master takes over. As soon as two exchanges in a row arrive the tables are equal, and
+the next push is empty.
+"""
+
+from types import MappingProxyType
+
+import msgspec
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from stele.core.master import publication
+from stele.core.membership import Contact
+from stele.core.reign import State
+from stele.core.table import Member, Partition, PartitionTable, trimmed
+from stele.master.speech import request_of
+from stele.member.table import Table
+from stele.wire import messages as m
+from stele.wire.volume import TableFile, decode_table, encode_file
+
+ME = Member(0, "m-0", "u-0", "10.0.0.1")
+MEMBERS = MappingProxyType({0: ME, **{i: Member(i, f"m-{i}", f"u-{i}", "") for i in range(1, 4)}})
+ROWS = st.lists(st.integers(0, 3), unique=True, max_size=3).map(trimmed)
+
+
+class Pushes(RuleBasedStateMachine):
+    @initialize(partitions=st.integers(1, 12))
+    def begin(self, partitions: int) -> None:
+        self.state = self.reign(PartitionTable((Partition(0, ()),) * partitions, MEMBERS), 1)
+        self.table = Table(TableFile())
+        self.incarnation = 1
+        self.last: m.ExchangeRequest | None = None
+
+    def reign(self, table: PartitionTable, epoch: int) -> State:
+        state = State(epoch, table, 1, len(MEMBERS), 0.0, settled=True)
+        state.contacts[0] = Contact(0, 0.0)
+        return state
+
+    @rule(number=st.integers(0, 11), row=ROWS, by=st.integers(1, 2))
+    def store(self, number: int, row: tuple[int | None, ...], by: int) -> None:
+        number %= len(self.state.table.partitions)
+        version = self.state.table.partitions[number].version + by
+        self.state.apply({number: Partition(version, row)})
+
+    @rule()
+    def another_master(self) -> None:
+        self.state = self.reign(self.state.table, self.state.epoch + 1)
+
+    @rule(damaged=st.booleans())
+    def restart(self, damaged: bool) -> None:
+        """The member reads its file again; a damaged one is put aside."""
+        written = encode_file(self.table.to_file())
+        self.table = Table(TableFile() if damaged else decode_table(written, "f"), ME.uuid)
+        self.incarnation += 1
+
+    @rule(request_arrives=st.booleans(), answer_arrives=st.booleans())
+    def exchange(self, request_arrives: bool, answer_arrives: bool) -> None:
+        what = publication(self.state, 0)
+        self.last = request_of(self.state, 0, what, (), cluster="c", replicas=2, cluster_state="Active")
+        if not request_arrives:
+            return
+        answer = self.taken_in(m.decode_request(m.encode(self.last)))
+        if answer_arrives:
+            report = m.decode_reply(m.encode(answer))
+            self.state.contacts[0].hear(report, 0.0)
+            self.state.contacts[0].published = what.mark or 0
+
+    def taken_in(self, request: m.ExchangeRequest) -> m.ExchangeReply:
+        table = self.table
+        table.resize(request.partitions)
+        for row in table.newer(request.rows):
+            table.set(row.partition, Partition(row.version, row.replicas))
+        if request.members:
+            table.member_list_version = request.member_list_version
+            table.members = {info.index: info for info in request.members}
+        return m.ExchangeReply(
+            "OK", "", ME.uuid, "c", self.incarnation, request.epoch, table.stamp, table.member_list_version
+        )
+
+    @precondition(lambda self: hasattr(self, "state"))
+    @rule()
+    def all_is_well(self) -> None:
+        """The first exchange tells what state the member is in, the second brings what it lacks."""
+        for _ in range(2):
+            self.exchange(True, True)
+        assert self.table.rows == list(self.state.table.partitions), "the member lacks rows"
+        assert self.table.stamp == self.state.stamp.value
+        assert set(self.table.members) == set(MEMBERS)
+        self.exchange(True, True)
+        assert self.last is not None
+        assert (self.last.rows, self.last.full, self.last.members) == ((), False, ()), "told twice"
+
+    @invariant()
+    def the_member_is_never_ahead(self) -> None:
+        if hasattr(self, "state") and self.table.rows:
+            pairs = zip(self.table.rows, self.state.table.partitions, strict=True)
+            assert all(mine.version <= stored.version for mine, stored in pairs)
+
+    def teardown(self) -> None:
+        if hasattr(self, "state"):
+            self.all_is_well()
+
+
+Pushes.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPushes = Pushes.TestCase
+
+
+class ForgetsARow(Pushes):
+    """Says that it has what it was sent, and leaves the last row out: its stamp gives it away for ever."""
+
+    def taken_in(self, request: m.ExchangeRequest) -> m.ExchangeReply:
+        return super().taken_in(msgspec.structs.replace(request, rows=request.rows[:-1]))
+
+
+class TellsEverything(Pushes):
+    """A master that does not believe any answer."""
+
+    def exchange(self, request_arrives: bool, answer_arrives: bool) -> None:
+        self.state.contacts[0].published = 0
+        super().exchange(request_arrives, answer_arrives)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"), [(ForgetsARow, "the member lacks rows"), (TellsEverything, "told twice")]
+)
+def test_broken_sides_are_seen(broken: type[Pushes], reason: str) -> None:
+    quick = settings(
+        max_examples=100,
+        stateful_step_count=20,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        derandomize=True,
+    )
+    with pytest.raises(AssertionError, match=reason):
+        run_state_machine_as_test(broken, settings=quick)
