@@ -54,6 +54,8 @@ class KubernetesWorld:
         self._cluster, self._clock_at = cluster, clock_at
         self._state: State | None = None
         self._applied: dict[str, Object] = {}
+        self._read: Object | None = None
+        self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self.unreadable: Unreadable | None = None
 
     @property
@@ -71,8 +73,9 @@ class KubernetesWorld:
     def cluster(self) -> TabletCluster:
         """The newest version that can be read."""
         stored = self._cache.get(CLUSTERS, self.namespace, self.name)
-        if stored is None or stored["metadata"].get("uid") != self.cluster_uid:
+        if stored is None or stored is self._read or stored["metadata"].get("uid") != self.cluster_uid:
             return self._cluster
+        self._read = stored
         found = TabletCluster.read(stored)
         if isinstance(found, Unreadable):
             if self.unreadable is None:
@@ -91,9 +94,8 @@ class KubernetesWorld:
     def seen(self) -> tuple[Seen, ...]:
         found = []
         for stored in self._members():
-            member = TabletMember.read(stored)
+            member = self._member(stored)
             if isinstance(member, Unreadable):
-                log.warning("%s", member)
                 continue
             pod = self._cache.get(PODS, self.namespace, member.metadata.name)
             found.append(
@@ -107,6 +109,18 @@ class KubernetesWorld:
                 )
             )
         return tuple(found)
+
+    def _member(self, stored: Object) -> TabletMember | Unreadable:
+        """Each stored version is read once; objects in the cache are never changed in place."""
+        name = stored["metadata"]["name"]
+        before = self._read_members.get(name)
+        if before is not None and before[0] is stored:
+            return before[1]
+        member = TabletMember.read(stored)
+        if isinstance(member, Unreadable):
+            log.warning("%s", member)
+        self._read_members[name] = (stored, member)
+        return member
 
     def _members(self) -> list[Object]:
         listed = self._cache.labelled(MEMBERS, self.namespace, manifests.CLUSTER_LABEL, self.name)
@@ -238,7 +252,7 @@ class KubernetesWorld:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
         for stored in self._members():
-            member = TabletMember.read(stored)
+            member = self._member(stored)
             if isinstance(member, Unreadable):
                 continue
             pod = self._cache.get(PODS, self.namespace, member.metadata.name)

@@ -69,7 +69,7 @@ class Exchange:
         news = table.newer(request.rows)
         if not news and self._is_known(request):
             return
-        changed_members = request.member_list_version > table.member_list_version
+        changed_members = self._brings_members(request)
         table.epoch = max(table.epoch, request.epoch)
         table.replicas = request.replicas or table.replicas
         table.state = request.state
@@ -94,9 +94,14 @@ class Exchange:
             request.epoch == table.epoch
             and request.self_index == table.me
             and request.state == table.state
-            and request.member_list_version <= table.member_list_version
+            and not self._brings_members(request)
             and request.replicas in {0, table.replicas}
         )
+
+    def _brings_members(self, request: m.ExchangeRequest) -> bool:
+        """A list always names its reader: an empty one was left out, and its version means nothing here."""
+        newer = request.member_list_version > self._node.table.member_list_version
+        return newer and bool(request.members)
 
     async def _create_tablets(self, news: list[m.Row]) -> None:
         """Empty tablets for partitions that this member hears of for the first time and is named in."""

@@ -1,0 +1,244 @@
+"""A simulated API server, and the client that a master process has of it.
+
+Reads and writes are those of the real one: resourceVersions, 409, 404, uids, deletion in two steps for pods.
+What goes wrong is what goes wrong in reality: requests that do not arrive, answers that do not come back
+(the write is done all the same), somebody else's write in between, watches that lag, repeat and forget.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stele.adapters.kubernetes.api import (
+    CONFIG_MAPS,
+    EVENTS,
+    MEMBERS,
+    PODS,
+    AlreadyExists,
+    Kind,
+    NotFound,
+)
+from stele.core.errors import Conflict, SteleError, Unavailable, Uncertain
+from tests.simulation.loop import Clock, ProcessLoop
+from tests.simulation.network import Network
+
+API_PLACE = "api"
+REQUEST_SECONDS = 5.0
+NAMESPACE = "default"
+
+Object = dict[str, Any]
+Watcher = Callable[[Kind, Object, bool], None]
+
+
+@dataclass
+class ApiFaults:
+    """Parts of all requests (or watch events) that something happens to; `away` is nobody answering."""
+
+    lost: float = 0.0
+    unanswered: float = 0.0
+    refused: float = 0.0
+    conflict: float = 0.0
+    watch_lost: float = 0.0
+    watch_repeated: float = 0.0
+    watch_seconds: float = 0.05
+    away: bool = False
+
+
+class ApiServer:
+    """Objects of one namespace. `changed` hears of every change, in order, as it happens."""
+
+    def __init__(self, clock: Clock, network: Network) -> None:
+        self.clock, self.network = clock, network
+        self.faults = ApiFaults()
+        self.objects: dict[tuple[str, str], tuple[Kind, Object]] = {}
+        self.version = 0
+        self.changed: list[Watcher] = []
+        self.count: Callable[..., None] = lambda fault, *places: None
+
+    def find(self, kind: Kind, name: str) -> Object | None:
+        found = self.objects.get((kind.plural, name))
+        return None if found is None else found[1]
+
+    def list(self, kind: Kind) -> list[Object]:
+        return [stored for _, (each, stored) in sorted(self.objects.items()) if each is kind]
+
+    def _put(self, kind: Kind, body: Object, **meta: Any) -> Object:
+        self.version += 1
+        old = self.find(kind, body["metadata"]["name"])
+        kept = {} if old is None else old["metadata"]
+        fixed = {"namespace": NAMESPACE, "uid": kept.get("uid", f"uid-{self.version}")}
+        fixed["creationTimestamp"] = kept.get("creationTimestamp", f"2027-01-01T00:00:{self.version:09}Z")
+        metadata = {**kept, **body["metadata"], **fixed, **meta, "resourceVersion": str(self.version)}
+        stored = {"apiVersion": kind.api, "kind": kind.kind, **body, "metadata": metadata}
+        self.objects[kind.plural, metadata["name"]] = (kind, stored)
+        self._tell(kind, stored, gone=False)
+        return stored
+
+    def _tell(self, kind: Kind, stored: Object, *, gone: bool) -> None:
+        for each in self.changed:
+            each(kind, stored, gone)
+
+    def create(self, kind: Kind, body: Object) -> Object:
+        name = body["metadata"]["name"]
+        if self.find(kind, name) is not None:
+            raise AlreadyExists(f"{kind.kind} {name} exists")
+        if kind is EVENTS:
+            return body
+        return self._put(kind, body, generation=1)
+
+    def replace(self, kind: Kind, body: Object) -> Object:
+        name = body["metadata"]["name"]
+        stored = self.find(kind, name)
+        if stored is None:
+            raise NotFound(f"{kind.kind} {name} is not there")
+        if body["metadata"].get("resourceVersion") != stored["metadata"]["resourceVersion"]:
+            raise Conflict(f"{kind.kind} {name} was changed by somebody else")
+        return self._put(kind, body)
+
+    def apply(self, kind: Kind, body: Object) -> Object:
+        stored = self.find(kind, body["metadata"]["name"])
+        return self._put(kind, body) if stored is None else self._put(kind, {**stored, **body})
+
+    def change_spec(self, kind: Kind, name: str, **changes: Any) -> None:
+        """What a user's `kubectl patch` does."""
+        stored = self.find(kind, name)
+        if stored is not None:
+            spec = {**stored["spec"], **changes}
+            self._put(kind, {**stored, "spec": spec}, generation=stored["metadata"].get("generation", 1) + 1)
+
+    def patch_status(self, kind: Kind, name: str, status: Object) -> Object:
+        stored = self.find(kind, name)
+        if stored is None:
+            raise NotFound(f"{kind.kind} {name} is not there")
+        return self._put(kind, {**stored, "status": merged(stored.get("status") or {}, status)})
+
+    def delete(self, kind: Kind, name: str, uid: str | None) -> None:
+        """A pod is only marked: its kubelet removes it when its processes ended."""
+        stored = self.find(kind, name)
+        if stored is None or (uid is not None and stored["metadata"]["uid"] != uid):
+            return
+        if kind is PODS:
+            if not stored["metadata"].get("deletionTimestamp"):
+                self._put(kind, stored, deletionTimestamp="2027-01-01T00:00:00Z")
+        else:
+            self.remove(kind, name)
+
+    def remove(self, kind: Kind, name: str) -> None:
+        _, stored = self.objects.pop((kind.plural, name))
+        self.version += 1
+        # The event of a deletion carries the version of the deletion.
+        gone = {**stored, "metadata": {**stored["metadata"], "resourceVersion": str(self.version)}}
+        self._tell(kind, gone, gone=True)
+        if kind is MEMBERS and (pod := self.find(PODS, name)) is not None:
+            self.delete(PODS, name, pod["metadata"]["uid"])
+
+    def touch_tables(self) -> None:
+        """Somebody else writes an annotation into the table's objects: the next compare-and-set fails."""
+        for kind, stored in list(self.objects.values()):
+            if kind is CONFIG_MAPS:
+                self._put(kind, stored)
+
+
+def merged(old: Object, patch: Object) -> Object:
+    """JSON merge patch."""
+    found = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            before = found.get(key)
+            found[key] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            found[key] = value
+    return found
+
+
+class SimApi:
+    """What a master holds instead of `adapters.kubernetes.api.Api`: the same calls, the same errors."""
+
+    def __init__(self, server: ApiServer, loop: ProcessLoop) -> None:
+        self._server, self._loop = server, loop
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        found = await self.find(kind, namespace, name)
+        if found is None:
+            raise NotFound(f"{kind.kind} {name} is not there")
+        return found
+
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        found: Object | None = await self._call(False, lambda: self._server.find(kind, name))
+        return found
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
+        found: list[Object] = await self._call(False, lambda: self._server.list(kind))
+        return found
+
+    async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        made: Object = await self._call(True, lambda: self._server.create(kind, body))
+        return made
+
+    async def replace(self, kind: Kind, namespace: str, body: Object) -> Object:
+        made: Object = await self._call(True, lambda: self._server.replace(kind, body))
+        return made
+
+    async def apply(self, kind: Kind, namespace: str, body: Object) -> Object:
+        made: Object = await self._call(True, lambda: self._server.apply(kind, body))
+        return made
+
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Object) -> Object:
+        made: Object = await self._call(True, lambda: self._server.patch_status(kind, name, status))
+        return made
+
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str | None, grace_seconds: int | None = None
+    ) -> None:
+        await self._call(True, lambda: self._server.delete(kind, name, uid))
+
+    async def _call(self, write: bool, work: Callable[[], Any]) -> Any:
+        """Send, and wait for the answer; Unavailable or Uncertain when there is none, as the real client."""
+        answer = self._loop.create_future()
+        timer = self._loop.call_later(REQUEST_SECONDS, _resolve, answer, (_silence(write), None))
+        server, network, here = self._server, self._server.network, self._loop.name
+        network.send(here, API_PLACE, lambda: self._arrive(write, work, answer))
+        assert server.clock is self._loop.clock
+        error, value = await answer
+        timer.cancel()
+        if error is not None:
+            raise error
+        return value
+
+    def _arrive(self, write: bool, work: Callable[[], Any], answer: Any) -> None:
+        """At the server: whatever became of the master that asked."""
+        server, faults, chance = self._server, self._server.faults, self._server.clock.random.random
+        if faults.away or chance() < faults.lost:
+            server.count("api request lost")
+            return
+        if chance() < faults.refused:
+            server.count("api refused")
+            outcome: tuple[SteleError | None, Any] = (_silence(write), None)
+        else:
+            if write and chance() < faults.conflict:
+                server.count("api conflict")
+                server.touch_tables()
+            outcome = _outcome(work)
+        if chance() < faults.unanswered:
+            server.count("api answer lost")
+            return
+        loop = self._loop
+        server.network.send(API_PLACE, loop.name, lambda: loop.call_soon(_resolve, answer, outcome))
+
+
+def _silence(write: bool) -> SteleError:
+    return Uncertain("no answer from the API server") if write else Unavailable("no answer")
+
+
+def _outcome(work: Callable[[], Any]) -> tuple[SteleError | None, Any]:
+    try:
+        return None, work()
+    except SteleError as error:
+        return error, None
+
+
+def _resolve(answer: Any, outcome: tuple[SteleError | None, Any]) -> None:
+    if not answer.done():
+        answer.set_result(outcome)

@@ -1,0 +1,143 @@
+"""Clients: each does one operation after the other on a few keys, through any member, and writes down all."""
+
+import asyncio
+from collections.abc import Callable
+
+from stele.core.commands import Failure, Simple
+from stele.core.errors import SteleError, Uncertain
+from stele.core.routing import partition_of
+from tests.simulation.history import Histories, Operation
+from tests.simulation.kubelet import Kubelet, Machine
+from tests.simulation.loop import Clock, Handle, ProcessLoop
+from tests.simulation.network import Network
+from tests.simulation.trace import Trace
+
+KEYSPACE = b"default"
+PATIENCE_SECONDS = 4.0
+THINK_SECONDS = (0.02, 0.4)
+
+_COMMANDS: dict[str, Callable[[Operation], list[bytes]]] = {
+    "get": lambda o: [b"GET", o.key],
+    "set": lambda o: [b"SET", o.key, o.value],
+    "add": lambda o: [b"SET", o.key, o.value, b"NX"],
+    "delete": lambda o: [b"DEL", o.key],
+    "increment": lambda o: [b"INCR", o.key],
+    "append": lambda o: [b"APPEND", o.key, o.value],
+}
+_KINDS = {
+    "register": ("get", "get", "set", "set", "add", "delete"),
+    "counter": ("get", "increment"),
+    "list": ("get", "append", "append"),
+}
+
+
+class Client:
+    """One application: it asks a member, waits for a while, and goes on with the next operation."""
+
+    def __init__(self, name: str, network: Network, kubelet: Kubelet, keys: "Keys", trace: Trace) -> None:
+        self.name, self._clock, self._network = name, network.clock, network
+        self._kubelet, self._keys, self._trace = kubelet, keys, trace
+        self._loop = ProcessLoop(network.clock, name, network)
+        self.active = True
+        self._loop.create_task(self._work())
+
+    def stop(self) -> None:
+        self._loop.kill()
+
+    async def _work(self) -> None:
+        random = self._clock.random
+        while self.active:
+            await asyncio.sleep(random.uniform(*THINK_SECONDS))
+            machines = self._kubelet.running()
+            if machines:
+                await self._one(random.choice(machines), self._keys.operation(self.name, self._clock.now))
+
+    def read_all(self) -> "asyncio.Task[list[Operation]]":
+        """Read each key once, one after the other."""
+
+        async def read() -> list[Operation]:
+            found = []
+            for operation in self._keys.reads(self.name):
+                operation.begin = self._clock.now
+                found.append(operation)
+                await self._one(self._clock.random.choice(self._kubelet.running()), operation)
+            return found
+
+        return self._loop.create_task(read())
+
+    async def _one(self, machine: Machine, operation: Operation) -> None:
+        answer = self._loop.create_future()
+        timer = self._loop.call_later(PATIENCE_SECONDS, _resolve, answer, None)
+        here, there = self.name, machine.place
+
+        def back(reply: object) -> None:
+            self._network.send(there, here, lambda: self._loop.call_soon(_resolve, answer, (reply,)))
+
+        self._network.send(here, there, lambda: self._arrive(machine, operation, back))
+        self._keys.histories.began(operation)
+        found = await answer
+        timer.cancel()
+        self._note(operation, found)
+
+    def _arrive(self, machine: Machine, operation: Operation, back: Callable[[object], None]) -> None:
+        process = machine.process
+        if process is None or not process.listens or process.node is None:
+            return
+        store = process.node.store
+        partition = self._keys.partition(operation.key)
+
+        async def run() -> None:
+            try:
+                command = _COMMANDS[operation.kind](operation)
+                replies = await store.execute(partition, KEYSPACE, [command])
+                back(replies[0])
+            except SteleError as error:
+                back(error)
+
+        self._clock.soon(Handle(process.loop, lambda: process.loop.create_task(run()), ()))
+
+    def _note(self, operation: Operation, found: object) -> None:
+        """Write down the answer; no answer and `Uncertain` mean that it may have been done, or may be yet."""
+        histories = self._keys.histories
+        reply = found[0] if isinstance(found, tuple) else Uncertain("no answer")
+        if isinstance(reply, Uncertain):
+            histories.unknown += 1
+        elif isinstance(reply, SteleError | Failure):
+            histories.refused(operation)
+        else:
+            operation.end = self._clock.now
+            operation.reply = reply.text if isinstance(reply, Simple) else reply
+            histories.acknowledged += 1
+        told = f" refused: {reply}" if operation.end is None else ""
+        partition = self._keys.partition(operation.key)
+        self._trace.note(self.name, f"{operation}{told}", partition)
+
+
+class Keys:
+    """Which keys there are, and what is done to each: registers, counters and lists."""
+
+    def __init__(self, clock: Clock, partitions: int, count: int) -> None:
+        self.partitions, self._clock = partitions, clock
+        self.histories = Histories()
+        self._numbers = 0
+        names = list(_KINDS)
+        self._keys = [(f"{names[n % len(names)]}-{n}".encode(), names[n % len(names)]) for n in range(count)]
+
+    def operation(self, client: str, now: float) -> Operation:
+        random = self._clock.random
+        key, sort = random.choice(self._keys)
+        self._numbers += 1
+        kind = random.choice(_KINDS[sort])
+        return Operation(self._numbers, client, kind, key, b"<%d>" % self._numbers, now)
+
+    def reads(self, client: str) -> list[Operation]:
+        """One of each key, numbered after all others."""
+        return [Operation(10**9 + n, client, "get", key, b"", 0.0) for n, (key, _) in enumerate(self._keys)]
+
+    def partition(self, key: bytes) -> int:
+        return partition_of(key, self.partitions)
+
+
+def _resolve(answer: "asyncio.Future[object]", value: object) -> None:
+    if not answer.done():
+        answer.set_result(value)

@@ -1,0 +1,101 @@
+"""When everything is well again: what is still missing, in a sentence; empty when nothing is."""
+
+from stele.core.plan import plan
+from stele.core.rebalance import data_members
+from stele.member.node import Node
+from tests.simulation.history import Violation
+from tests.simulation.profile import CLUSTER
+from tests.simulation.world import World
+
+
+def unfinished(world: World) -> str:
+    """Why the cluster is not yet safe, balanced and at rest."""
+    master = world.master
+    state = None if master is None else master.state
+    if state is None or not state.settled:
+        return "no master reigns"
+    if state.running or state.promotions or state.waves or len(state.queues) or state.staged:
+        return f"under way: {list(state.running.values())[:1]} {list(state.promotions.values())[:1]}"
+    wanted = world.cluster["spec"]["members"]
+    if len(state.table.members) != wanted or len(world.kubelet.running()) != wanted:
+        return f"{len(state.table.members)} members, {len(world.kubelet.running())} run, {wanted} are wished"
+    return _rows(world) or _members(world) or _status(world)
+
+
+def _rows(world: World) -> str:
+    master = world.master
+    assert master is not None
+    assert master.state is not None
+    table, replicas = world.table(), world.cluster["spec"]["replicas"]
+    full = min(replicas, len(table.members))
+    for number, row in enumerate(table.partitions):
+        if len(row.members) != full or None in row.replicas:
+            return f"partition {number}: {row}, {full} copies are wished"
+    assert master.cluster is not None
+    wishes = master.cluster._world.wishes()
+    members = data_members(master.state, wishes, master.loop.time())
+    left = plan(table, members, replicas).migrations
+    return f"not balanced: {left[:2]}" if left else ""
+
+
+def _members(world: World) -> str:
+    master = world.master
+    assert master is not None
+    assert master.state is not None
+    for machine in world.kubelet.running():
+        node = machine.process.node if machine.process is not None else None
+        if node is None:
+            return f"{machine.place} starts"
+        if node.table.stamp != master.state.stamp.value:
+            return f"{machine.place} has another table"
+        if node.unserved():
+            return f"{machine.place} does not serve {node.unserved()}"
+        if found := _left_over(node):
+            return f"{machine.place}: {found}"
+    return ""
+
+
+def _left_over(node: Node) -> str:
+    """What ended migrations and lost rows leave behind at a member."""
+    for number, replica in node.replicas.items():
+        meta, owner = replica.meta, replica.owner
+        if replica.broken:
+            return f"partition {number} is offline: {replica.broken}"
+        if replica.ready != (node.me in node.rows[number].members):
+            return f"partition {number} is {replica.state.value}, its row is {node.rows[number]}"
+        if meta.copy or meta.waited or meta.frozen or meta.accepted:
+            return f"partition {number}: {meta}"
+        if owner is not None and (owner.learner is not None or owner.frozen):
+            return f"partition {number}: {owner.learner} {owner.frozen!r}"
+    return ""
+
+
+def _status(world: World) -> str:
+    status = world.cluster.get("status") or {}
+    conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    if status.get("phase") != "Running" or conditions.get("Ready") != "True":
+        return (
+            f"the status says {status.get('phase')}: {status.get('message')}; Ready {conditions.get('Ready')}"
+        )
+    return ""
+
+
+def check_equal(world: World) -> None:
+    """With nobody writing, all copies of a partition come to the same operation and hold the same."""
+    nodes = {
+        int(machine.place.removeprefix(f"{CLUSTER}-")): machine.process.node
+        for machine in world.kubelet.running()
+        if machine.process is not None and machine.process.node is not None
+    }
+    for number, row in enumerate(world.rows()):
+        found = {index: _content(nodes[index], number) for index in row.members}
+        if len({repr(each) for each in found.values()}) > 1:
+            raise Violation(f"copies differ: {found}", partition=number)
+
+
+def _content(node: Node, number: int) -> object:
+    replica = node.replicas[number]
+    begin = replica.prefix(b"default")
+    entries = node.engine.scan(begin, begin + b"\xff", 10_000)
+    stripped = [(key[len(begin) :], value) for key, value in entries]
+    return replica.tablet.log.applied, replica.keyspaces, stripped

@@ -1,0 +1,178 @@
+"""The volume of one member: what is on disk, what would be lost with the power, and what it breaks.
+
+`SimEngine` is the in-memory engine with a write-ahead log that can be torn; `SimVolume` keeps the member's
+small files in memory and puts them into a real folder only when a process opens the volume.
+"""
+
+import errno
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from stele.adapters.memory.engine import MemoryEngine, _Sorted
+from stele.core.errors import Corrupt
+from stele.member.volume import CONSENSUS, INSTANCE, TABLE_FILE, TABLETS, Volume
+from stele.wire.volume import Consensus, Superblock, decode_file
+
+FREE_BYTES = 1 << 30
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+
+
+class SimEngine(MemoryEngine):
+    """Log writes since the last sync are kept in order, so that a loss of power keeps a part of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unsynced: list[tuple[tuple[tuple[bytes, bytes], ...], tuple[tuple[bytes, bytes], ...]]] = []
+
+    def write_log(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().write_log(puts, drops)
+        self._unsynced.append((tuple(puts), tuple(drops)))
+
+    def sync_log(self) -> None:
+        for puts, drops in self._unsynced:
+            _apply(self._synced, puts, drops)
+        self._unsynced.clear()
+
+    def after_crash(self, *, power_lost: bool, chance: random.Random) -> "SimEngine":
+        """What a restart finds: without power, a prefix of the log's writes that were not synced."""
+        if power_lost:
+            for puts, drops in self._unsynced[: chance.randint(0, len(self._unsynced))]:
+                _apply(self._synced, puts, drops)
+        log = self._synced if power_lost else self._log
+        found = SimEngine()
+        found._log, found._synced = _Sorted(log.values), _Sorted(log.values)
+        found._data, found._flushed = _Sorted(self._flushed.values), _Sorted(self._flushed.values)
+        return found
+
+    def ingest(self, paths: Sequence[str]) -> None:
+        """The files are what `pack_file` made."""
+        for path in paths:
+            self.write_data(_unpack(Path(path).read_bytes()))
+            Path(path).unlink()
+        self.flush()
+
+
+def _apply(
+    target: _Sorted, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]]
+) -> None:
+    for begin, end in drops:
+        target.drop(begin, end)
+    for key, value in puts:
+        target.put(key, value)
+
+
+def pack_file(entries: list[tuple[bytes, bytes]]) -> tuple[bytes, int]:
+    """The content that stands for an SST file, and its crc32c."""
+    content = _pack(entries)
+    return content, crc32c(content)
+
+
+class Disk:
+    """One volume. `faults` may be set for a while: work on the disk then fails; `free_bytes` may be small."""
+
+    def __init__(self, root: Path, chance: random.Random) -> None:
+        self.root, self.chance = root, chance
+        self.files: dict[str, bytes] = {}
+        self.engine = SimEngine()
+        self.free_bytes = FREE_BYTES
+        self.failing_part = 0.0
+        self.saved: Callable[[str, bytes, bytes | None], None] = lambda name, content, before: None
+
+    def open(self) -> "SimVolume":
+        """The folder as a process finds it: staging and checkpoints stay, files are the synced ones."""
+        volume = SimVolume(self)
+        volume.create_folders()
+        for name in (TABLETS, CONSENSUS):
+            for path in volume.path(name).iterdir():
+                path.unlink()
+        for name, content in self.files.items():
+            volume.path(name).write_bytes(content)
+        return volume
+
+    def before_slow(self, work: Callable[[], object]) -> None:
+        """Sometimes the disk answers with an error, before or instead of the work."""
+        if self.failing_part and self.chance.random() < self.failing_part:
+            raise OSError(errno.EIO, "simulated error of the disk")
+
+    def crash(self, begun: Sequence[Callable[[], object]], *, power_lost: bool) -> None:
+        """The process died: slow work that had begun came true, did not, or in part."""
+        for work in begun:
+            self._maybe(work)
+        self.engine = self.engine.after_crash(power_lost=power_lost, chance=self.chance)
+
+    def _maybe(self, work: Callable[[], object]) -> None:
+        function = getattr(work, "func", None)
+        if getattr(function, "__func__", None) is SimVolume.write:
+            assert isinstance(work, partial)
+            files = work.args[0]
+            self.files.update({n: c for n, c in files.items() if self.chance.random() < 0.5})
+        elif self.chance.random() < 0.5:
+            # Whatever it raises, nobody hears of it any more.
+            with suppress(Exception):
+                work()
+
+    def wipe(self) -> None:
+        """Another, empty volume in its place."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.files, self.engine = {}, SimEngine()
+
+    def state_of(self, partition: int) -> str:
+        """What the superblock on disk says; empty when there is none that can be read."""
+        content = self.files.get(f"{TABLETS}/{partition}")
+        try:
+            return "" if content is None else decode_file(Superblock, content, "superblock").state
+        except Corrupt:
+            return ""
+
+    def consensus_of(self, partition: int) -> Consensus:
+        """What the member promised, on disk."""
+        content = self.files.get(f"{CONSENSUS}/{partition}")
+        return Consensus() if content is None else decode_file(Consensus, content, "consensus")
+
+    def flip(self, names: Sequence[str]) -> str:
+        """One bit of some file is wrong from now on; which."""
+        name = self.chance.choice(names)
+        content = bytearray(self.files[name])
+        content[self.chance.randrange(len(content))] ^= 1 << self.chance.randrange(8)
+        self.files[name] = bytes(content)
+        return name
+
+
+class SimVolume(Volume):
+    """Writes go to the disk's memory at once: each file whole, as after its rename was synced."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk.root)
+        self._disk = disk
+
+    def create_folders(self) -> None:
+        super().create_folders()
+
+    def write(self, files: dict[str, bytes]) -> None:
+        for name, content in files.items():
+            self._disk.saved(name, content, self._disk.files.get(name))
+            self._disk.files[name] = content
+
+    def put_aside(self, reason: str) -> Path:
+        """All of the member's state goes, as in the product."""
+        self._disk.files.clear()
+        self._disk.engine = SimEngine()
+        for name in (INSTANCE, TABLE_FILE):
+            self.path(name).unlink(missing_ok=True)
+        for folder in (TABLETS, CONSENSUS):
+            for path in self.path(folder).iterdir():
+                path.unlink()
+        return self.root
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes

@@ -1,0 +1,367 @@
+"""What goes wrong, one thing after the other, as the profile allows; and how all of it ends.
+
+Only the last copies are spared: a volume is wiped or damaged only while every row that names its member has
+another member whose copy is whole. So whatever is lost is a defect.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES
+from stele.member.volume import CONSENSUS, INSTANCE, TABLE, TABLETS
+from tests.simulation.api import API_PLACE, ApiFaults
+from tests.simulation.disk import FREE_BYTES
+from tests.simulation.kubelet import Machine
+from tests.simulation.loop import DISK_SECONDS
+from tests.simulation.profile import CLUSTER
+from tests.simulation.world import World
+
+MEMBERS_MAX = 6
+FIRST_SECONDS = 1.5
+"""A cluster forms before the first fault: what happens while it forms is simulated by the smallest seeds."""
+
+
+class Faults:
+    """`troubled` says until when a member may be taken for lost, by its place."""
+
+    def __init__(self, world: World, troubled: dict[str, float]) -> None:
+        self.world, self.random, self.troubled = world, world.clock.random, troubled
+        self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
+        self.over = False
+        self._todo: dict[str, Callable[[], bool]] = {
+            "reset a connection": self._reset,
+            "cut one way": partial(self._cut, both=False),
+            "cut both ways": partial(self._cut, both=True),
+            "isolate a member": self._isolate,
+            "swizzle": self._swizzle,
+            "slow a place": self._slow,
+            "kill a member": partial(self._kill, power_lost=False),
+            "cut the power": partial(self._kill, power_lost=True),
+            "keep a member down": self._keep_down,
+            "pause a member": self._pause,
+            "delete a pod": self._delete_pod,
+            "wipe a volume": self._wipe,
+            "flip a bit": self._flip,
+            "disk errors": self._disk_errors,
+            "slow disk": self._slow_disk,
+            "full disk": self._full_disk,
+            "kill the master": self._kill_master,
+            "pause the master": self._pause_master,
+            "second master": self._second_master,
+            "api server away": self._api_away,
+            "scale": self._scale,
+            "change replicas": self._change_replicas,
+            "change state": self._change_state,
+            "drain a member": self._drain,
+            "cancel the plan": self._cancel,
+            "pause migrations": self._pause_migrations,
+        }
+
+    def _count(self, name: str, *places: str) -> None:
+        """A message was lost or late: whoever waits for it may take the other for lost."""
+        self.world.trace.fault(name, *places)
+        for place in places:
+            self._trouble(place, 5.0)
+
+    def begin(self) -> None:
+        self.network.count = self._count
+        rate = self.world.profile.rates.get
+        network, api = self.network, self.api
+        network.lost_part, network.late_part = rate("message lost", 0.0), rate("message late", 0.0)
+        network.repeated_part, network.torn_part = rate("message repeated", 0.0), rate("segment torn", 0.0)
+        api.faults = ApiFaults(
+            lost=rate("api request lost", 0.0),
+            unanswered=rate("api answer lost", 0.0),
+            refused=rate("api refused", 0.0),
+            conflict=rate("api conflict", 0.0),
+            watch_lost=rate("watch event lost", 0.0),
+            watch_repeated=rate("watch event repeated", 0.0),
+            watch_seconds=0.05 + rate("watch late", 0.0),
+        )
+        drift = rate("clock drift", 0.0)
+        self.kubelet.rates = lambda: 1.0 + self.random.uniform(-drift, drift)
+        if self.world.profile.faults:
+            self.world.clock.call_later(FIRST_SECONDS, self._next)
+
+    def _next(self) -> None:
+        if self.over:
+            return
+        name = self.random.choice(self.world.profile.faults)
+        if self._todo[name]():
+            self.world.trace.faults[name] += 1
+        self._later(self.random.expovariate(1 / self.world.profile.calm_seconds), self._next)
+
+    def end(self) -> None:
+        """Whatever is wrong ends now; who is down comes back."""
+        self.over = True
+        self.network.heal_all()
+        self.network.lost_part = self.network.late_part = self.network.repeated_part = 0.0
+        self.network.torn_part = 0.0
+        self.api.faults = ApiFaults()
+        for machine in self.kubelet.machines.values():
+            machine.held_until = 0.0
+            self._mend_disk(machine)
+        self.api.change_spec(CLUSTERS, CLUSTER, state="Active", migration={"engine": "Direct"})
+        if self.world.master is None:
+            self.world.start_master()
+
+    # -- helpers
+
+    def _later(self, seconds: float, callback: Callable[..., object], *args: object) -> None:
+        self.world.clock.call_later(seconds, callback, *args)
+
+    def _say(self, what: str, place: str = "network") -> bool:
+        self.world.trace.note(place, f"! {what}")
+        return True
+
+    def _trouble(self, place: str, seconds: float) -> None:
+        until = self.world.clock.now + seconds + 20.0
+        self.troubled[place] = max(until, self.troubled.get(place, 0.0))
+
+    def _machine(self) -> Machine | None:
+        machines = self.kubelet.running()
+        return self.random.choice(machines) if machines else None
+
+    def _places(self) -> list[str]:
+        masters = [master.loop.name for master in self.world.masters if master.reigns]
+        return [*self.kubelet.machines, *masters, API_PLACE]
+
+    # -- network
+
+    def _reset(self) -> bool:
+        machine = self._machine()
+        streams = [] if machine is None else self.network.streams_of(machine.place)
+        if not streams:
+            return False
+        stream = self.random.choice(streams)
+        stream.reset()
+        return self._say(f"connection {stream.places} is reset")
+
+    def _cut(self, *, both: bool) -> bool:
+        places = self._places()
+        if len(places) < 2:
+            return False
+        source, target = self.random.sample(places, 2)
+        seconds = self.random.uniform(0.3, 8.0)
+        for pair in [(source, target), (target, source)][: 1 + both]:
+            self.network.cut(*pair)
+            self._later(seconds, self.network.heal, *pair)
+        for place in (source, target):
+            self._trouble(place, seconds)
+        return self._say(f"cut {source} -> {target}{' and back' if both else ''} for {seconds:.1f} s")
+
+    def _isolate(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        seconds = self.random.uniform(0.5, 8.0)
+        self._cut_off(machine.place, seconds)
+        return self._say(f"isolated for {seconds:.1f} s; clients reach it", machine.place)
+
+    def _cut_off(self, place: str, seconds: float) -> None:
+        for other in self._places():
+            if other != place:
+                for pair in ((place, other), (other, place)):
+                    self.network.cut(*pair)
+                    self._later(seconds, self.network.heal, *pair)
+        self._trouble(place, seconds)
+
+    def _swizzle(self) -> bool:
+        """Cut off one after the other, let back in another order (FoundationDB's swizzle-clog)."""
+        machines = self.kubelet.running()
+        some = self.random.sample(machines, self.random.randint(0, len(machines)))
+        ends = self.random.sample([2.0 + number for number in range(len(some))], len(some))
+        for number, machine in enumerate(some):
+            begin = number * self.random.uniform(0.2, 1.0)
+            self._trouble(machine.place, begin + ends[number])
+            self._later(begin, self._cut_off, machine.place, ends[number])
+        return self._say(f"swizzle {[machine.place for machine in some]}")
+
+    def _slow(self) -> bool:
+        place = self.random.choice(self._places())
+        seconds = self.random.uniform(1.0, 8.0)
+        self.network.slow_places[place] = self.random.choice((0.05, 0.3, 1.5))
+        self._later(seconds, self.network.slow_places.pop, place, None)
+        self._trouble(place, seconds)
+        return self._say(f"messages take up to {self.network.slow_places[place]} s more", place)
+
+    # -- processes
+
+    def _kill(self, *, power_lost: bool) -> bool:
+        machine = self._machine()
+        if machine is None or machine.process is None:
+            return False
+        self._trouble(machine.place, 5.0)
+        self._say("the power is lost" if power_lost else "killed", machine.place)
+        machine.process.end("killed", power_lost=power_lost)
+        return True
+
+    def _keep_down(self) -> bool:
+        machine = self._machine()
+        if machine is None or machine.process is None:
+            return False
+        seconds = self.random.uniform(3.0, 15.0)
+        machine.held_until = self.world.clock.now + seconds
+        self._trouble(machine.place, seconds)
+        self._say(f"down for {seconds:.1f} s", machine.place)
+        machine.process.end("kept down", power_lost=self.random.random() < 0.5)
+        return True
+
+    def _pause(self) -> bool:
+        machine = self._machine()
+        if machine is None or machine.process is None:
+            return False
+        seconds = self.random.choice((0.3, 1.0, 3.0, 8.0)) * self.random.uniform(0.5, 1.5)
+        machine.process.loop.pause(seconds)
+        self._trouble(machine.place, seconds)
+        return self._say(f"paused for {seconds:.1f} s", machine.place)
+
+    def _delete_pod(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        self._trouble(machine.place, 5.0)
+        self.api.delete(PODS, machine.place, machine.pod_uid)
+        return self._say("its pod is deleted", machine.place)
+
+    def _kill_master(self) -> bool:
+        master = self.world.master
+        if master is None:
+            return False
+        self._say("killed", master.loop.name)
+        master.kill()
+        self._later(self.random.uniform(0.1, 5.0), self._ensure_master)
+        return True
+
+    def _ensure_master(self) -> None:
+        if self.world.master is None:
+            self.world.start_master()
+
+    def _pause_master(self) -> bool:
+        master = self.world.master
+        if master is None:
+            return False
+        seconds = self.random.uniform(0.5, 8.0)
+        master.loop.pause(seconds)
+        self._say(f"paused for {seconds:.1f} s", master.loop.name)
+        if self.random.random() < 0.5:
+            self._later(seconds * self.random.random(), self.world.start_master)
+        return True
+
+    def _second_master(self) -> bool:
+        self.world.start_master()
+        return True
+
+    # -- volumes
+
+    def _is_spare(self, place: str) -> bool:
+        """Whether every row that names the member has another whose copy is whole."""
+        for number, row in enumerate(self.world.rows()):
+            others = [f"{CLUSTER}-{index}" for index in row.members]
+            if place in others and not any(self._is_whole(each, number) for each in others if each != place):
+                return False
+        return True
+
+    def _is_whole(self, place: str, partition: int) -> bool:
+        machine = self.kubelet.machines.get(place)
+        return machine is not None and machine.disk.state_of(partition) == "READY"
+
+    def _break_volume(self, how: Callable[[Machine], str]) -> bool:
+        machine = self._machine()
+        if machine is None or machine.process is None or not self._is_spare(machine.place):
+            return False
+        self._trouble(machine.place, 60.0)
+        machine.process.end("its volume breaks", power_lost=True)
+        return self._say(how(machine), machine.place)
+
+    def _wipe(self) -> bool:
+        def wipe(machine: Machine) -> str:
+            machine.disk.wipe()
+            return "its volume is empty"
+
+        return self._break_volume(wipe)
+
+    def _flip(self) -> bool:
+        def flip(machine: Machine) -> str:
+            folder = self.random.choice((INSTANCE, TABLE, TABLETS, CONSENSUS))
+            names = [name for name in machine.disk.files if name.startswith(folder)]
+            return f"a bit of {machine.disk.flip(names)} is flipped" if names else "nothing to flip"
+
+        return self._break_volume(flip)
+
+    def _disk_errors(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        machine.disk.failing_part = self.random.choice((0.02, 0.2, 1.0))
+        seconds = self.random.uniform(0.2, 3.0)
+        self._later(seconds, self._mend_disk, machine)
+        self._trouble(machine.place, seconds + 5.0)
+        return self._say(f"its disk fails {machine.disk.failing_part:.0%} for {seconds:.1f} s", machine.place)
+
+    def _slow_disk(self) -> bool:
+        machine = self._machine()
+        if machine is None or machine.process is None:
+            return False
+        machine.process.loop.disk_seconds = self.random.choice(((0.01, 0.1), (0.1, 1.0)))
+        seconds = self.random.uniform(1.0, 6.0)
+        self._later(seconds, self._mend_disk, machine)
+        self._trouble(machine.place, seconds)
+        return self._say(f"its disk is slow for {seconds:.1f} s", machine.place)
+
+    def _full_disk(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        machine.disk.free_bytes = 0
+        self._later(self.random.uniform(1.0, 6.0), self._mend_disk, machine)
+        return self._say("its disk is full", machine.place)
+
+    @staticmethod
+    def _mend_disk(machine: Machine) -> None:
+        machine.disk.failing_part, machine.disk.free_bytes = 0.0, FREE_BYTES
+        if machine.process is not None:
+            machine.process.loop.disk_seconds = DISK_SECONDS
+
+    # -- API server and its users
+
+    def _api_away(self) -> bool:
+        seconds = self.random.uniform(0.5, 8.0)
+        self.api.faults.away = True
+        self._later(seconds, setattr, self.api.faults, "away", False)
+        return self._say(f"away for {seconds:.1f} s", API_PLACE)
+
+    def _patch(self, **changes: object) -> bool:
+        self.api.change_spec(CLUSTERS, CLUSTER, **changes)
+        return self._say(f"the user sets {changes}", "user")
+
+    def _scale(self) -> bool:
+        least = max(2, self.world.cluster["spec"]["replicas"])
+        return self._patch(members=self.random.randint(least, MEMBERS_MAX))
+
+    def _change_replicas(self) -> bool:
+        return self._patch(replicas=self.random.randint(1, min(3, self.world.cluster["spec"]["members"])))
+
+    def _change_state(self) -> bool:
+        return self._patch(state=self.random.choice(("Active", "Active", "NoMigration", "Frozen", "Passive")))
+
+    def _pause_migrations(self) -> bool:
+        before = self.world.cluster["spec"]["migration"].get("paused", False)
+        return self._patch(migration={"engine": "Direct", "paused": not before})
+
+    def _drain(self) -> bool:
+        members = self.api.list(MEMBERS)
+        if not members:
+            return False
+        name = self.random.choice(members)["metadata"]["name"]
+        drain = self.random.random() < 0.7
+        self.api.change_spec(MEMBERS, name, drain=drain)
+        return self._say(f"the user sets drain: {drain}", name)
+
+    def _cancel(self) -> bool:
+        plans = self.api.list(REBALANCES)
+        if not plans:
+            return False
+        name = plans[-1]["metadata"]["name"]
+        self.api.change_spec(REBALANCES, name, cancel=True)
+        return self._say(f"the user cancels {name}", "user")

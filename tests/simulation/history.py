@@ -1,0 +1,169 @@
+"""What clients did and were told: one history per key, and the checks of it.
+
+An operation begins and ends at moments of the world's time; `end` is None when nobody knows whether it was
+done. A history is right when every operation can be given one moment between its beginning and its end so
+that each answer follows from the operations before it (linearizability, per key).
+"""
+
+from dataclasses import dataclass, field, replace
+
+STATES_MAX = 200_000
+"""States that one history may take to check."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """`kind`: get, set, add (only when nothing is there), delete, increment, append.
+
+    `value` is what was given (bytes; b"" for none); `reply` what was answered, None while that is not known.
+    `refused`: the answer says that nothing was done.
+    """
+
+    number: int
+    client: str
+    kind: str
+    key: bytes
+    value: bytes
+    begin: float
+    end: float | None = None
+    reply: object = None
+
+    def __str__(self) -> str:
+        ended = "?" if self.end is None else f"{self.end:.4f} -> {self.reply!r}"
+        what = f"{self.kind} {self.key!r} {self.value!r}"
+        return f"#{self.number} {self.client} {what} {self.begin:.4f} .. {ended}"
+
+
+@dataclass
+class Histories:
+    """All operations by key. What was refused is not in them: it did nothing."""
+
+    by_key: dict[bytes, list[Operation]] = field(default_factory=dict)
+    acknowledged: int = 0
+    unknown: int = 0
+
+    def began(self, operation: Operation) -> None:
+        self.by_key.setdefault(operation.key, []).append(operation)
+
+    def refused(self, operation: Operation) -> None:
+        self.by_key[operation.key].remove(operation)
+
+
+class Violation(Exception):  # noqa: N818
+    """A rule was broken; `key` or `partition` say whose story to tell."""
+
+    def __init__(self, text: str, *, key: bytes = b"", partition: int = -1) -> None:
+        super().__init__(text)
+        self.key, self.partition = key, partition
+
+
+State = bytes | None
+
+
+def step(state: State, operation: Operation) -> tuple[State, object]:
+    """What one operation makes of the stored value, and what it answers."""
+    if operation.kind == "get":
+        return state, state
+    if operation.kind == "set":
+        return operation.value, "OK"
+    if operation.kind == "add":
+        return (operation.value, "OK") if state is None else (state, None)
+    if operation.kind == "delete":
+        return None, int(state is not None)
+    if operation.kind == "increment":
+        number = int(state or b"0") + 1
+        return b"%d" % number, number
+    assert operation.kind == "append", operation.kind
+    grown = (state or b"") + operation.value
+    return grown, len(grown)
+
+
+def check(key: bytes, operations: list[Operation]) -> None:
+    """Raise Violation when no order of the operations explains the answers.
+
+    Depth first over (operations done, value), each looked at once (Wing and Gong, with Lowe's memory).
+    """
+    found = _worth_looking_at(operations)
+    if not _explained(found):
+        raise Violation(_complaint(key, found), key=key)
+
+
+def _worth_looking_at(operations: list[Operation]) -> list[Operation]:
+    """Sorted by begin, without reads that nobody answered.
+
+    Writes that perhaps never were, and that no read tells of, count as alike: there may be many.
+    """
+    seen = b"".join(each.reply for each in operations if isinstance(each.reply, bytes))
+    kept = []
+    for each in operations:
+        if each.end is None and each.kind == "get":
+            continue
+        alike = each.end is None and each.kind in ("set", "add", "increment") and each.value not in seen
+        kept.append(replace(each, value=b"*") if alike else each)
+    return sorted(kept, key=lambda each: each.begin)
+
+
+def _explained(operations: list[Operation]) -> bool:
+    """Operations are sorted by their begin; those that have no end may be left out."""
+    must = sum(1 << n for n, each in enumerate(operations) if each.end is not None)
+    seen: set[tuple[int, State]] = set()
+    stack: list[tuple[int, State]] = [(0, None)]
+    while stack:
+        done, state = stack.pop()
+        if done & must == must:
+            return True
+        for n in _next(operations, done):
+            after, reply = step(state, operations[n])
+            if operations[n].end is not None and reply != operations[n].reply:
+                continue
+            following = (done | 1 << n, after)
+            if following not in seen:
+                seen.add(following)
+                stack.append(following)
+        if len(seen) > STATES_MAX:
+            raise RuntimeError(
+                f"a history of {len(operations)} operations takes more than {STATES_MAX} states"
+            )
+    return False
+
+
+def _next(operations: list[Operation], done: int) -> list[int]:
+    """What can be next: what begins before the first end of all that is left.
+
+    Of those without an answer that are alike only the first.
+    """
+    found: list[int] = []
+    first_end, lone = float("inf"), set[tuple[str, bytes]]()
+    for n in range((~done & (done + 1)).bit_length() - 1, len(operations)):
+        operation = operations[n]
+        if done >> n & 1:
+            continue
+        if operation.begin > first_end:
+            break
+        if operation.end is not None:
+            first_end = min(first_end, operation.end)
+        elif (alike := (operation.kind, operation.value)) in lone:
+            continue
+        else:
+            lone.add(alike)
+        found.append(n)
+    return [n for n in reversed(found) if operations[n].begin <= first_end]
+
+
+def _complaint(key: bytes, operations: list[Operation]) -> str:
+    """With the shortest beginning of the history that cannot be explained."""
+    ends = sorted(each.end for each in operations if each.end is not None)
+    for end in ends:
+        begun = [each for each in operations if each.begin <= end]
+        cut = [_as_of(each, end) for each in begun]
+        if not _explained(cut):
+            wrong = next(each for each in operations if each.end == end)
+            lines = "\n".join(f"    {each}" for each in begun[-24:])
+            return f"key {key!r}: no order of the operations explains the answer of {wrong}\n{lines}"
+    return f"key {key!r}: no order of the operations explains the answers"
+
+
+def _as_of(operation: Operation, moment: float) -> Operation:
+    if operation.end is None or operation.end <= moment:
+        return operation
+    return replace(operation, end=None, reply=None)

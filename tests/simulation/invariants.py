@@ -1,0 +1,243 @@
+"""Rules that hold at every moment, whatever goes wrong. Each is looked at where it could be broken first.
+
+`Rules` only looks: at what is stored, at the exchanges between master and members, at the members' files, and
+a few times a second at the members themselves. What it finds ends the run.
+"""
+
+from typing import Any
+
+import msgspec
+
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
+from stele.core.table import Partition
+from stele.member.volume import CONSENSUS, TABLETS
+from stele.wire import messages as m
+from stele.wire.table_text import decode_head, decode_shard
+from stele.wire.volume import Consensus, Superblock, decode_file
+from tests.simulation.history import Violation
+from tests.simulation.profile import CLUSTER
+from tests.simulation.world import World
+
+LOOK_SECONDS = 0.2
+OBEYED_SECONDS = 5.0
+"""A cluster state is in force this long after the user set it; the master may not have seen it before."""
+
+Object = dict[str, Any]
+STATES_WITHOUT_MIGRATION = ("NoMigration", "Frozen", "Passive")
+
+
+class Rules:
+    """See the module. `troubled`: until when a member may be taken for lost, by its place."""
+
+    def __init__(self, world: World, troubled: dict[str, float]) -> None:
+        self.world, self._troubled = world, troubled
+        self._rows: tuple[Partition, ...] = ()
+        self._named: dict[tuple[int, int], tuple[object, ...]] = {}
+        self._epochs: dict[str, int] = {}
+        self._epoch_stored = 0
+        self._seen_epochs: dict[str, int] = {}
+        self._owners: dict[tuple[int, int], str] = {}
+        self._committed: dict[int, dict[int, int]] = {}
+        self._looked: dict[tuple[str, int], tuple[int, int]] = {}
+        self._replicas_lowered = 1_000
+        self._forbidden_since: float | None = None
+        world.api.changed.append(self._changed)
+        world.exchanged.append(self._exchanged)
+        world.kubelet.saved = self._saved
+        world.clock.call_later(LOOK_SECONDS, self._look)
+
+    def _broken(self, text: str, partition: int = -1) -> None:
+        self.world.clock.fail(Violation(text, partition=partition))
+
+    def is_troubled(self, place: str) -> bool:
+        return self.world.clock.now < self._troubled.get(place, 0.0)
+
+    # -- what is stored
+
+    def _changed(self, kind: Kind, stored: Object, gone: bool) -> None:
+        name = stored["metadata"]["name"]
+        if kind is CONFIG_MAPS and not gone:
+            if name == f"{CLUSTER}-table":
+                self._epoch(name, decode_head(stored["data"]).epoch)
+            else:
+                shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
+                self._epoch(name, shard.epoch)
+                self._stored(shard.rows)
+        elif kind is CLUSTERS and not gone:
+            self._wished(stored)
+
+    def _epoch(self, name: str, epoch: int) -> None:
+        if epoch < self._epochs.get(name, 0):
+            self._broken(f"{name}: epoch {epoch} was stored after {self._epochs[name]}")
+        self._epochs[name] = epoch
+
+    def _stored(self, rows: tuple[Partition, ...]) -> None:
+        for number, row in enumerate(rows):
+            before = self._rows[number] if self._rows else Partition(0, ())
+            if row == before:
+                continue
+            self.world.trace.note(
+                "table", f"partition {number}: version {row.version} {row.replicas}", number
+            )
+            self.world.trace.cover(f"row of {len(before.members)} to {len(row.members)}")
+            if row.version <= before.version:
+                self._broken(f"{row} was stored after {before}: versions only grow", number)
+            self._one_row_per_version(number, row.version, row.replicas)
+            self._never_fewer(number, before, row)
+        self._rows = rows
+
+    def _one_row_per_version(self, number: int, version: int, replicas: tuple[object, ...]) -> None:
+        known = self._named.setdefault((number, version), tuple(replicas))
+        if known != tuple(replicas):
+            self._broken(f"version {version} is {known} and {tuple(replicas)}", number)
+
+    def _never_fewer(self, number: int, before: Partition, row: Partition) -> None:
+        """Copies are never given up below what is wished, but for members that may be lost."""
+        target = min(self._replicas_lowered, self.world.cluster["spec"]["replicas"])
+        lost = [each for each in before.members - row.members if not self.is_troubled(f"{CLUSTER}-{each}")]
+        if lost and len(row.members) < min(len(before.members), target):
+            self._broken(f"{row} follows {before}: fewer copies, and nothing was wrong with {lost}", number)
+
+    def _wished(self, stored: Object) -> None:
+        spec, now = stored["spec"], self.world.clock.now
+        self._replicas_lowered = min(self._replicas_lowered, spec["replicas"])
+        state = spec.get("state", "Active")
+        if state not in STATES_WITHOUT_MIGRATION:
+            self._forbidden_since = None
+        elif self._forbidden_since is None:
+            self._forbidden_since = now
+        status = stored.get("status") or {}
+        if status.get("phase") == "Running":
+            short = [n for n, row in enumerate(self._rows) if len(row.members) < self._least(status)]
+            known = (status.get("observedGeneration"), status.get("epoch"))
+            if short and known == (stored["metadata"].get("generation"), self._epochs[f"{CLUSTER}-table"]):
+                self._broken(f"the status says Running, and {short} have too few copies", short[0])
+
+    def _least(self, status: Object) -> int:
+        return int(min(self.world.cluster["spec"]["replicas"], status["members"]["ready"]))
+
+    # -- exchanges
+
+    def _exchanged(self, place: str, request: m.ExchangeRequest, reply: m.ExchangeReply) -> None:
+        self.world.trace.cover(f"exchange {reply.code}")
+        if reply.code != "OK" or not request.recipient:
+            return
+        highest = self._seen_epochs.get(reply.uuid, 0)
+        if request.epoch < highest:
+            self._broken(f"{place} obeyed epoch {request.epoch} after {highest}")
+        self._seen_epochs[reply.uuid] = max(highest, request.epoch)
+        for row in request.rows:
+            self._published(row)
+        for command, result in zip(request.commands, reply.results, strict=True):
+            partition = getattr(command, "partition", -1)
+            row = getattr(command, "row", None)
+            partition = row.partition if row is not None else partition
+            name = type(command).__name__
+            self.world.trace.cover(f"{name} {result.code}")
+            shown = msgspec.structs.replace(command, token="-") if hasattr(command, "token") else command
+            self.world.trace.note(place, f"{shown} -> {result.code} {result.detail}", partition)
+            if result.code == "OK":
+                self._promised(place, command)
+
+    def _published(self, row: m.Row) -> None:
+        stored = self._rows[row.partition] if row.partition < len(self._rows) else Partition(0, ())
+        if row.version > stored.version:
+            self._broken(f"{row} was published and is not stored: {stored}", row.partition)
+        if row.version:
+            self._one_row_per_version(row.partition, row.version, row.replicas)
+
+    def _promised(self, place: str, command: m.Command) -> None:
+        """What a member promised is on its disk before it says so."""
+        machine = self.world.kubelet.machines.get(place)
+        if machine is None or not machine.up:
+            return
+        if isinstance(command, m.StartTabletCopy) and self._forbidden_since is not None:
+            since = self.world.clock.now - self._forbidden_since
+            if since > OBEYED_SECONDS:
+                self._broken(
+                    f"a copy was started {since:.1f} s after migration was forbidden", command.partition
+                )
+        if isinstance(command, m.Fence):
+            meta = machine.disk.consensus_of(command.partition)
+            if meta.promised < command.term:
+                self._broken(f"{place}: term {command.term} was promised, {meta.promised} is on disk")
+        elif isinstance(command, m.Accept):
+            meta = machine.disk.consensus_of(command.row.partition)
+            known = machine.process.node.rows[command.row.partition].version  # type: ignore[union-attr]
+            if meta.accepted != command.row and known < command.row.version:
+                self._broken(f"{place}: {command.row} was accepted, {meta.accepted} is on disk")
+
+    # -- files of members
+
+    def _saved(self, place: str, name: str, content: bytes, before: bytes | None) -> None:
+        folder, _, number = name.partition("/")
+        if folder == TABLETS:
+            self._saved_block(place, int(number), decode_file(Superblock, content, name), before)
+        elif folder == CONSENSUS and before is not None:
+            old, new = (decode_file(Consensus, each, name) for each in (before, content))
+            if new.promised < old.promised:
+                self._broken(
+                    f"{place} lowered its promise from {old.promised} to {new.promised}", int(number)
+                )
+
+    def _saved_block(self, place: str, number: int, block: Superblock, before: bytes | None) -> None:
+        old = "" if before is None else decode_file(Superblock, before, "superblock").state
+        self.world.trace.note(place, f"superblock: {old} -> {block.state}", number)
+        self.world.trace.cover(f"tablet {old or 'none'} -> {block.state}")
+        if old == "READY" and block.state == "DELETED" and self._names(number, place):
+            self._broken(
+                f"{place} gives up its tablet, and the stored row {self._rows[number]} names it", number
+            )
+
+    def _names(self, number: int, place: str) -> bool:
+        machine = self.world.kubelet.machines.get(place)
+        if machine is None or machine.process is None or machine.process.node is None or not self._rows:
+            return False
+        index = int(place.rpartition("-")[2])
+        entry = self.world.table().members.get(index)
+        same = entry is not None and entry.uuid == machine.process.node.uuid
+        return same and index in self._rows[number].members
+
+    # -- members as they are
+
+    def _look(self) -> None:
+        self.world.clock.call_later(LOOK_SECONDS, self._look)
+        for machine in self.world.kubelet.running():
+            node = machine.process.node if machine.process is not None else None
+            if node is None:
+                continue
+            for number, replica in node.replicas.items():
+                self._look_at(machine.place, number, replica, machine.starts)
+        master = self.world.master
+        if master is not None and master.state is not None:
+            for running in master.state.running.values():
+                self.world.trace.cover(f"{running.migration.type.name} {running.step.value}")
+            for wave in master.state.waves.values():
+                self.world.trace.cover(f"wave {wave.stage.value}")
+
+    def _look_at(self, place: str, number: int, replica: Any, start: int) -> None:
+        owner = replica.owner
+        if owner is not None:
+            self.world.trace.cover(f"owner {owner.phase.value}")
+            if owner.learner is not None:
+                self.world.trace.cover(f"learner {owner.learner.state.value}")
+            if owner.appending:
+                known = self._owners.setdefault((number, owner.term), place)
+                if known != place:
+                    self._broken(f"{known} and {place} own the partition in term {owner.term}", number)
+        if replica.ready:
+            self._agree(place, number, replica.tablet.log, start)
+
+    def _agree(self, place: str, number: int, log: Any, start: int) -> None:
+        """What is committed at one is never something else at another."""
+        key, (seen_start, seen) = (place, number), self._looked.get((place, number), (0, 0))
+        if seen_start != start or seen > log.committed:
+            seen = 0
+        self._looked[key] = (start, log.committed)
+        terms = self._committed.setdefault(number, {})
+        for index in range(max(seen + 1, log.first), log.committed + 1):
+            term = log.term_at(index)
+            if term is None:
+                continue
+            if terms.setdefault(index, term) != term:
+                self._broken(f"{place} committed {(term, index)}, another {(terms[index], index)}", number)

@@ -1,0 +1,168 @@
+"""Machines: the pods of members run here, on volumes that outlive them."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
+from stele.master.manifests import COMPONENT_LABEL
+from stele.member.settings import Settings
+from tests.simulation.api import ApiServer
+from tests.simulation.disk import Disk
+from tests.simulation.loop import Clock, ProcessLoop
+from tests.simulation.member import MemberProcess
+from tests.simulation.network import Network
+from tests.simulation.transfer import TransferContainer
+
+Object = dict[str, Any]
+
+START_SECONDS = (0.05, 0.5)
+RESTART_SECONDS = (0.2, 3.0)
+STOP_SECONDS = 3.0
+
+
+class Machine:
+    """The place of one pod: its volume, its address and its processes."""
+
+    def __init__(self, place: str, disk: Disk, pod_uid: str, address: str) -> None:
+        self.place, self.disk, self.pod_uid, self.address = place, disk, pod_uid, address
+        self.process: MemberProcess | None = None
+        self.transfer: TransferContainer | None = None
+        self.starts = 0
+        self.held_until = 0.0
+        self.deleting = False
+        self.rate = 1.0
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.loop.alive
+
+
+class Kubelet:
+    """Lets run what the API server's pods ask for, and tells it what became of them.
+
+    `watch` hears of every process that starts or ends: (machine, what happened).
+    """
+
+    def __init__(
+        self, clock: Clock, network: Network, api: ApiServer, root: Path, settings: Callable[[str], Settings]
+    ) -> None:
+        self.clock, self.network, self.api, self.root = clock, network, api, root
+        self._settings = settings
+        self.machines: dict[str, Machine] = {}
+        self.disks: dict[str, Disk] = {}
+        self.rates: Callable[[], float] = lambda: 1.0
+        self.watch: Callable[[Machine, str], None] = lambda machine, what: None
+        self.saved: Callable[[str, str, bytes, bytes | None], None] = lambda *_: None
+        self._addresses = 0
+        api.changed.append(self._changed)
+
+    def running(self) -> list[Machine]:
+        return [machine for machine in self.machines.values() if machine.up]
+
+    def at_address(self, address: str) -> Machine | None:
+        """Whose address it is now; an address is never given twice."""
+        machine = self.machines.get(self.network.addresses.get(address, ""))
+        return machine if machine is not None and machine.address == address else None
+
+    def _changed(self, kind: Kind, stored: Object, gone: bool) -> None:
+        if kind is not PODS or gone or stored["metadata"]["labels"][COMPONENT_LABEL] != "member":
+            return
+        name, uid = stored["metadata"]["name"], stored["metadata"]["uid"]
+        machine = self.machines.get(name)
+        if machine is None or machine.pod_uid != uid:
+            if not stored["metadata"].get("deletionTimestamp"):
+                self._place(name, uid)
+            elif machine is None:
+                self.clock.call_later(0.01, self._remove, name, uid)
+        elif stored["metadata"].get("deletionTimestamp") and not machine.deleting:
+            machine.deleting = True
+            self.clock.call_later(0.01, self._terminate, machine)
+
+    def _place(self, name: str, uid: str) -> None:
+        """A new pod gets its volume and its address."""
+        self._addresses += 1
+        claim = self.api.find(CLAIMS, name)
+        key = name if claim is None else claim["metadata"]["uid"]
+        if key not in self.disks:
+            self.disks[key] = Disk(self.root / f"{name}-{key}", self.clock.random)
+        disk = self.disks[key]
+        disk.saved = partial(self._saved, name)
+        machine = Machine(name, disk, uid, f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}")
+        machine.rate = self.rates()
+        self.machines[name] = machine
+        self.network.addresses[machine.address] = name
+        self.clock.call_later(self.clock.random.uniform(*START_SECONDS), self._start, machine)
+
+    def _saved(self, *what: Any) -> None:
+        self.saved(*what)
+
+    def _start(self, machine: Machine) -> None:
+        if machine.up or machine.deleting or self.machines.get(machine.place) is not machine:
+            return
+        if self.clock.now < machine.held_until:
+            self.clock.call_later(machine.held_until - self.clock.now, self._start, machine)
+            return
+        machine.starts += 1
+        loop = ProcessLoop(self.clock, machine.place, self.network, machine.rate)
+        settings = self._settings(machine.place)
+        machine.transfer = machine.transfer or TransferContainer(machine.disk, self, machine.place)
+        machine.process = MemberProcess(
+            settings, machine.disk, loop, machine.transfer.client, lambda _, why: self._ended(machine, why)
+        )
+        self.watch(machine, "starts")
+        self._show(machine, {"running": {}})
+
+    def _ended(self, machine: Machine, why: str) -> None:
+        self.watch(machine, f"ends: {why}")
+        if machine.deleting:
+            return
+        # The kubelet tells of it a moment later than it happened.
+        self.clock.call_later(self.clock.random.uniform(0.0, 0.3), self._tell_end, machine, machine.starts)
+        self.clock.call_later(self.clock.random.uniform(*RESTART_SECONDS), self._start, machine)
+
+    def _tell_end(self, machine: Machine, starts: int) -> None:
+        if machine.starts == starts and not machine.up:
+            self._show(machine, {"terminated": {"exitCode": 137}})
+
+    def _show(self, machine: Machine, state: Object) -> None:
+        pod = self.api.find(PODS, machine.place)
+        if pod is None or pod["metadata"]["uid"] != machine.pod_uid:
+            return
+        status: Object = {
+            "name": "member",
+            "containerID": f"container-{machine.pod_uid}-{machine.starts}",
+            "restartCount": machine.starts - 1,
+            "state": state,
+        }
+        self.api.patch_status(
+            PODS,
+            machine.place,
+            {"phase": "Running", "podIP": machine.address, "containerStatuses": [status]},
+        )
+
+    def _terminate(self, machine: Machine) -> None:
+        """SIGTERM, and SIGKILL when that takes too long."""
+        if machine.up:
+            assert machine.process is not None
+            task = machine.process.loop.create_task(machine.process.stop())
+            task.add_done_callback(lambda _: self.clock.call_later(0.0, self._gone, machine))
+            self.clock.call_later(STOP_SECONDS, self._gone, machine)
+        else:
+            self._gone(machine)
+
+    def _gone(self, machine: Machine) -> None:
+        if machine.process is not None:
+            machine.process.end("its pod was deleted")
+        if self.machines.get(machine.place) is machine:
+            del self.machines[machine.place]
+            self.network.addresses.pop(machine.address, None)
+        if machine.transfer is not None:
+            machine.transfer.end()
+        self._remove(machine.place, machine.pod_uid)
+
+    def _remove(self, name: str, uid: str) -> None:
+        pod = self.api.find(PODS, name)
+        if pod is not None and pod["metadata"]["uid"] == uid:
+            self.api.remove(PODS, name)

@@ -1,0 +1,209 @@
+"""The master's process: the product's loop, world, cache and table store on the simulated API server."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from stele.adapters.kubernetes.api import CLUSTERS, Kind
+from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core.errors import Corrupt, SteleError, Unavailable
+from stele.core.reign import State
+from stele.core.waves import Job, Wave
+from stele.master import manifests
+from stele.master.cache import Cache
+from stele.master.loop import ClusterLoop, Deposed, Pace
+from stele.master.settings import Settings
+from stele.master.supervisor import WATCHED
+from stele.master.world import KubernetesWorld
+from stele.model import TabletCluster
+from stele.wire.messages import ExchangeReply, ExchangeRequest, decode_reply, decode_request, encode
+from tests.simulation.api import NAMESPACE, ApiServer, SimApi
+from tests.simulation.kubelet import Kubelet
+from tests.simulation.loop import Defect, Handle, ProcessLoop
+from tests.simulation.network import REFUSED_SECONDS, Network
+
+CLUSTER = "demo"
+LIST_SECONDS = 8.0
+FAILED_SECONDS = 1.0
+PACE = Pace(busy=0.1, idle=0.5, exchange=2.0, gather=0.02, report=1.0, objects=0.5, restart=0.5)
+SETTINGS = Settings("member:1", "spark:1", (NAMESPACE,), NAMESPACE, "operator")
+BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
+
+Object = dict[str, Any]
+
+
+class NoCopier:
+    """Spark is not simulated: every copy is a direct one."""
+
+    def problem(self) -> str:
+        return "there is none"
+
+    def want(self, waves: Sequence[Wave], state: State) -> None:
+        assert not waves
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {}
+
+    async def close(self) -> None:
+        return
+
+
+class SimMembers:
+    """ports.Members over the simulated network, in the words that go over the real one.
+
+    `seen` hears of each answer where it is made: (place, request, reply).
+    """
+
+    def __init__(
+        self, loop: ProcessLoop, kubelet: Kubelet, seen: Callable[[str, ExchangeRequest, ExchangeReply], None]
+    ) -> None:
+        self._loop, self._kubelet, self._seen = loop, kubelet, seen
+
+    async def exchange(
+        self, address: str, request: ExchangeRequest, deadline_seconds: float
+    ) -> ExchangeReply:
+        loop, network, body = self._loop, self._kubelet.network, encode(request)
+        answer = loop.create_future()
+        timer = loop.call_later(deadline_seconds, _resolve, answer, None)
+        place = network.addresses.get(address, "nowhere")
+        network.send(loop.name, place, lambda: self._arrive(address, body, answer), once=False)
+        found = await answer
+        timer.cancel()
+        if found is None:
+            raise Unavailable(f"{address}: no answer")
+        return decode_reply(found)
+
+    def _arrive(self, address: str, body: bytes, answer: "asyncio.Future[bytes | None]") -> None:
+        machine = self._kubelet.at_address(address)
+        process = None if machine is None else machine.process
+        if machine is None or process is None or not process.listens:
+            self._kubelet.clock.call_later(REFUSED_SECONDS, self._loop.call_soon, _resolve, answer, None)
+            return
+        place = machine.place
+
+        async def handle() -> None:
+            request = decode_request(body)
+            reply = await process.answer(request)
+            self._seen(place, request, reply)
+            content = encode(reply)
+            back = self._kubelet.network.send
+            back(place, self._loop.name, lambda: self._loop.call_soon(_resolve, answer, content))
+
+        self._kubelet.clock.soon(Handle(process.loop, lambda: process.loop.create_task(handle()), ()))
+
+
+def _resolve(answer: Any, value: bytes | None) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+class MasterProcess:
+    """One start of the operator's container; there may be several at a time, and only one reigns."""
+
+    def __init__(
+        self,
+        network: Network,
+        server: ApiServer,
+        kubelet: Kubelet,
+        name: str,
+        seen: Callable[[str, ExchangeRequest, ExchangeReply], None],
+    ) -> None:
+        self.loop = ProcessLoop(network.clock, name, network)
+        self.cache = Cache(self._changed)
+        self._server = server
+        self._api = SimApi(server, self.loop)
+        self._members = SimMembers(self.loop, kubelet, seen)
+        self._clock = network.clock
+        self.cluster: ClusterLoop | None = None
+        self.over = ""
+        server.changed.append(self._event)
+        self.loop.create_task(self._run())
+
+    @property
+    def state(self) -> State | None:
+        return None if self.cluster is None else self.cluster.state
+
+    @property
+    def reigns(self) -> bool:
+        return self.loop.alive and not self.over
+
+    def kill(self) -> None:
+        self.over = self.over or "killed"
+        self.loop.kill()
+        self._server.changed.remove(self._event)
+
+    # -- what supervisor.py does, for one cluster
+
+    async def _run(self) -> None:
+        self.loop.create_task(self._list())
+        while not self.over:
+            found = self.cache.get(CLUSTERS, NAMESPACE, CLUSTER)
+            if found is None:
+                await asyncio.sleep(0.1)
+                continue
+            cluster = TabletCluster.read(found)
+            assert isinstance(cluster, TabletCluster), cluster
+            self.cluster = self._loop_of(cluster)
+            await self._reign(self.cluster)
+            await asyncio.sleep(FAILED_SECONDS)
+
+    async def _reign(self, cluster: ClusterLoop) -> None:
+        try:
+            await cluster.run()
+        except Deposed as error:
+            self.over = str(error)
+        except Corrupt as error:
+            self._clock.fail(Defect(f"{self.loop.name}: {error}"))
+        except SteleError:
+            return
+        except Exception as error:
+            self._clock.fail(Defect(f"{self.loop.name}: {error!r}"))
+            raise
+        finally:
+            await cluster.close()
+
+    def _loop_of(self, cluster: TabletCluster) -> ClusterLoop:
+        marks = manifests.labels(CLUSTER, "table")
+        api: Any = self._api
+        owner = manifests.owned_by_cluster(cluster)
+        store = KubernetesTableStore(api, NAMESPACE, CLUSTER, owner, marks)
+        world = KubernetesWorld(api, self.cache, SETTINGS, cluster, self._wall)
+        return ClusterLoop(store, self._members, world, NoCopier(), now=self.loop.time, pace=PACE)
+
+    def _wall(self, seconds: float) -> datetime:
+        return BEGAN + timedelta(seconds=seconds)
+
+    # -- what watches and lists bring
+
+    async def _list(self) -> None:
+        while True:
+            try:
+                for kind in WATCHED:
+                    before = self.cache.newest()
+                    self.cache.replace(kind, NAMESPACE, await self._api.list(kind, NAMESPACE), before)
+            except SteleError:
+                await asyncio.sleep(1.0)
+                continue
+            await asyncio.sleep(LIST_SECONDS)
+
+    def _event(self, kind: Kind, stored: Object, gone: bool) -> None:
+        """Events come late, may be forgotten, and may come again."""
+        if kind not in WATCHED:
+            return
+        faults, random = self._server.faults, self._clock.random
+        if random.random() < faults.watch_lost:
+            self._server.count("watch event lost")
+            return
+        self._deliver(random.random() * faults.watch_seconds, kind, stored, gone)
+        if random.random() < faults.watch_repeated:
+            self._server.count("watch event repeated")
+            self._deliver(random.random() * 3.0, kind, stored, gone)
+
+    def _deliver(self, seconds: float, kind: Kind, stored: Object, gone: bool) -> None:
+        take = self.cache.remove if gone else self.cache.put
+        self._clock.later(seconds, Handle(self.loop, take, (kind, stored)))
+
+    def _changed(self, kind: Kind, stored: Object) -> None:
+        if self.cluster is not None:
+            self.cluster.wake()

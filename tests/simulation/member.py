@@ -1,0 +1,137 @@
+"""A member's process: the product's node, commands, exchange and connections on a simulated machine."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from stele.adapters.rpc.connection import Connection
+from stele.core.errors import Corrupt
+from stele.member import limits
+from stele.member.commands import Commands
+from stele.member.exchange import Exchange
+from stele.member.links import Inbound
+from stele.member.node import Node
+from stele.member.settings import Settings
+from stele.member.volume import CHECKPOINTS
+from stele.ports import Transfer
+from stele.wire.messages import ExchangeReply, ExchangeRequest
+from stele.wire.volume import Instance
+from tests.simulation.disk import Disk, SimVolume
+from tests.simulation.loop import Defect, Handle, ProcessLoop
+from tests.simulation.network import Network
+
+PEER_PORT = 7000
+BEGAN_UNIX_SECONDS = 1_800_000_000.0
+
+_numbers = itertools.count(1)
+
+
+class MemberProcess:
+    """One start of a member's container, from opening the volume to its end.
+
+    `ended` is called once, with why, when the process ends by itself.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        disk: Disk,
+        loop: ProcessLoop,
+        transfer: Callable[["MemberProcess"], Transfer],
+        ended: Callable[["MemberProcess", str], None],
+    ) -> None:
+        self.settings, self.disk, self.loop = settings, disk, loop
+        self._transfer, self._ended = transfer, ended
+        self.place = loop.name
+        self.node: Node | None = None
+        self.exchange: Exchange | None = None
+        self.commands: Commands | None = None
+        loop.before_slow = disk.before_slow
+        loop.create_task(self._run())
+
+    @property
+    def network(self) -> Network:
+        network: Network = self.loop.network
+        return network
+
+    async def _run(self) -> None:
+        """What member/process.py does, without signals, HTTP and RESP."""
+        try:
+            await self._start()
+        except OSError as error:
+            self.end(f"cannot start: {error}")
+        except Exception as error:
+            self.loop.clock.fail(Defect(f"{self.place} cannot start: {error!r}"))
+            raise
+
+    async def _start(self) -> None:
+        volume, instance = self._open()
+        node = self.node = Node(self.settings, (volume, instance), self.disk.engine, self._failed, self._wall)
+        commands = self.commands = Commands(node, self._transfer(self))
+        self.exchange = Exchange(node, commands)
+        inbound = partial(Inbound, node, node.take_message)
+        await self.loop.create_server(lambda: Connection(inbound()), "0.0.0.0", PEER_PORT)
+        await self.loop.run_in_executor(node.slow, partial(volume.sweep, CHECKPOINTS))
+        node.load()
+        node.start()
+        node.spawn(self._sweeps(commands))
+        self.exchange.started = True
+
+    def _open(self) -> tuple[SimVolume, Instance]:
+        volume = self.disk.open()
+        try:
+            instance, _ = volume.load_instance(self.settings.cluster, self._new_uuid())
+        except Corrupt as error:
+            volume.put_aside(str(error))
+            instance, _ = volume.load_instance(self.settings.cluster, self._new_uuid())
+        return volume, instance
+
+    def _new_uuid(self) -> str:
+        return f"uuid-{self.place}-{self.loop.clock.random.getrandbits(32):08x}"
+
+    async def _sweeps(self, commands: Commands) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_SECONDS)
+            await commands.migrations.sweep()
+            await commands.sessions.sweep()
+
+    def _wall(self) -> float:
+        return BEGAN_UNIX_SECONDS + self.loop.clock.now
+
+    def _failed(self, reason: str) -> None:
+        """The product ends its process for what it cannot repair: here only errors of the disk."""
+        if "simulated error of the disk" not in reason:
+            self.loop.clock.fail(Defect(f"{self.place}: {reason}"))
+        self.loop.clock.soon(Handle(None, self.end, (reason,)))
+
+    # -- the end
+
+    def end(self, reason: str, *, power_lost: bool = False) -> None:
+        """Whatever it was doing, it does no more."""
+        if not self.loop.alive:
+            return
+        begun = self.loop.kill()
+        self.disk.crash(begun, power_lost=power_lost)
+        self.network.place_gone(self.place)
+        self._ended(self, reason)
+
+    async def stop(self) -> None:
+        """SIGTERM: what the product does before it ends."""
+        if self.node is not None and self.commands is not None:
+            self.node.store.stopping = True
+            self.network.stop_listening((self.place, PEER_PORT))
+            async with asyncio.timeout(limits.STOP_SECONDS_MAX):
+                await self.commands.sessions.stop()
+                await self.node.stop()
+
+    # -- its ports
+
+    async def answer(self, request: ExchangeRequest) -> ExchangeReply:
+        if self.exchange is None:
+            raise Defect("asked before it listens")
+        return await self.exchange.handle(request)
+
+    @property
+    def listens(self) -> bool:
+        return self.loop.alive and self.exchange is not None

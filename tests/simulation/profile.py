@@ -1,0 +1,153 @@
+"""What one seed simulates: the size of the cluster, its settings, and which faults there are.
+
+A run has only some of the faults (swarm testing): what one fault would always end can then happen without it.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import stele.core.log
+import stele.core.rebalance
+import stele.core.tablet_owner
+import stele.member.limits
+from stele.model import API_VERSION
+
+CLUSTER = "demo"
+
+FAULTS = (
+    "reset a connection",
+    "cut one way",
+    "cut both ways",
+    "isolate a member",
+    "swizzle",
+    "slow a place",
+    "kill a member",
+    "cut the power",
+    "keep a member down",
+    "pause a member",
+    "delete a pod",
+    "wipe a volume",
+    "flip a bit",
+    "disk errors",
+    "slow disk",
+    "full disk",
+    "kill the master",
+    "pause the master",
+    "second master",
+    "api server away",
+    "scale",
+    "change replicas",
+    "change state",
+    "drain a member",
+    "cancel the plan",
+    "pause migrations",
+)
+"""What may be begun during a run; `tests.simulation.faults` does it."""
+
+RATES = {
+    "message lost": 0.05,
+    "message late": 0.03,
+    "message repeated": 0.05,
+    "segment torn": 0.1,
+    "api request lost": 0.03,
+    "api answer lost": 0.03,
+    "api refused": 0.03,
+    "api conflict": 0.02,
+    "watch event lost": 0.1,
+    "watch event repeated": 0.1,
+    "watch late": 1.0,
+    "clock drift": 0.02,
+}
+"""What goes on all the time: the greatest part of all messages, requests or events that it happens to."""
+
+KNOBS = (
+    (stele.core.log, "SEGMENT_BYTES", (200, 2000)),
+    (stele.core.tablet_owner, "FILL_BYTES_MAX", (100, 300, 2000)),
+    (stele.core.tablet_owner, "LEARNER_LAG_OPERATIONS", (1, 4, 256)),
+    (stele.member.limits, "LOG_RETAINED_BYTES", (0, 500, 4000)),
+    (stele.member.limits, "FLUSH_SECONDS", (0.5, 3.0, 30.0)),
+    (stele.member.limits, "SWEEP_SECONDS", (1.0, 5.0)),
+    (stele.member.limits, "WAIT_SECONDS_MAX", (2.0, 6.0)),
+    (stele.member.limits, "LOST_SECONDS_MAX", (3.0, 10.0)),
+    (stele.member.limits, "APPEND_BYTES", (300, 512 * 1024)),
+    (stele.member.limits, "FETCH_BYTES", (100, 1024 * 1024)),
+    (stele.core.rebalance, "STALL_SECONDS", (10.0, 20.0)),
+)
+"""Limits of the product that are drawn too, so that small data reaches what only much data would."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Drawn from the seed. `chaos_seconds` is how long faults begin, about every `calm_seconds`."""
+
+    seed: int
+    members: int
+    replicas: int
+    partitions: int
+    clients: int
+    keys: int
+    heartbeat_seconds: float
+    lease_seconds: float
+    grace_seconds: int
+    retention_seconds: int
+    chaos_seconds: float
+    calm_seconds: float
+    faults: tuple[str, ...]
+    rates: Mapping[str, float]
+    knobs: tuple[float, ...]
+
+    def cluster_object(self) -> dict[str, Any]:
+        """The TabletCluster that the user made."""
+        spec = {
+            "members": self.members,
+            "partitions": self.partitions,
+            "replicas": self.replicas,
+            "migration": {"engine": "Direct"},
+            "storage": {"size": "1Gi"},
+            "failureDetection": {
+                "heartbeatSeconds": self.heartbeat_seconds,
+                "leaseSeconds": self.lease_seconds,
+                "rejoinGracePeriodSeconds": self.grace_seconds,
+            },
+        }
+        metadata = {"name": CLUSTER}
+        return {"apiVersion": API_VERSION, "kind": "TabletCluster", "metadata": metadata, "spec": spec}
+
+    @contextmanager
+    def turned(self) -> Iterator[None]:
+        """The product with this profile's limits."""
+        before = [getattr(module, name) for module, name, _ in KNOBS]
+        try:
+            for (module, name, _), value in zip(KNOBS, self.knobs, strict=True):
+                setattr(module, name, value)
+            yield
+        finally:
+            for (module, name, _), value in zip(KNOBS, before, strict=True):
+                setattr(module, name, value)
+
+
+def draw(seed: int) -> Profile:
+    """The profile of a seed."""
+    chance = random.Random(f"profile {seed}")
+    heartbeat = chance.choice((0.2, 0.3, 0.5))
+    part = chance.choice((0.1, 0.3, 0.6))
+    return Profile(
+        seed=seed,
+        members=chance.choice((3, 3, 3, 4, 5)),
+        replicas=chance.choice((2, 2, 3)),
+        partitions=chance.choice((4, 5, 8, 12)),
+        clients=chance.choice((2, 3, 4)),
+        keys=chance.choice((6, 9, 12)),
+        heartbeat_seconds=heartbeat,
+        lease_seconds=heartbeat * chance.choice((3, 5)),
+        grace_seconds=chance.choice((0, 2, 5)),
+        retention_seconds=chance.choice((0, 5, 3600)),
+        chaos_seconds=chance.choice((8.0, 15.0, 25.0)),
+        calm_seconds=chance.choice((0.5, 1.0, 3.0)),
+        faults=tuple(name for name in FAULTS if chance.random() < part),
+        rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
+        knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
+    )

@@ -1,0 +1,99 @@
+"""One seed: first anything may happen, then faults end and everything has to become well."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.simulation.convergence import check_equal, unfinished
+from tests.simulation.faults import Faults
+from tests.simulation.history import Violation, check
+from tests.simulation.invariants import Rules
+from tests.simulation.profile import draw
+from tests.simulation.world import World
+
+CONVERGE_SECONDS = 150.0
+"""Simulated time after the last fault within which everything is well."""
+LOOK_SECONDS = 1.0
+QUIET_SECONDS = 3.0
+
+
+@dataclass
+class Result:
+    """What became of a run. `failure` is empty when all was well; `story` is told for a failure."""
+
+    seed: int
+    failure: str = ""
+    story: list[str] = field(default_factory=list)
+    digest: str = ""
+    steps: int = 0
+    messages: int = 0
+    seconds: float = 0.0
+    acknowledged: int = 0
+    unknown: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    covered: Counter[str] = field(default_factory=Counter)
+
+
+def run(seed: int) -> Result:
+    """Never raises for a find: it is in the result."""
+    profile = draw(seed)
+    result = Result(seed)
+    with profile.turned(), World(profile) as world:
+        try:
+            _both_phases(world)
+        except (Violation, Exception) as error:  # noqa: BLE001  whatever it is, it is a find
+            result.failure = f"{type(error).__name__}: {error}"
+            result.story = world.trace.story(_partition(world, error))
+        result.digest = world.trace.digest()
+        result.steps, result.messages, result.seconds = (
+            world.clock.steps,
+            world.network.messages,
+            world.clock.now,
+        )
+        result.acknowledged = world.keys.histories.acknowledged
+        result.unknown = world.keys.histories.unknown
+        result.faults, result.covered = world.trace.faults, world.trace.covered
+    return result
+
+
+def _both_phases(world: World) -> None:
+    troubled: dict[str, float] = {}
+    Rules(world, troubled)
+    faults = Faults(world, troubled)
+    faults.begin()
+    world.clock.run(world.profile.chaos_seconds)
+    faults.end()
+    _converge(world)
+    for client in world.clients:
+        client.active = False
+    world.clock.run(world.clock.now + QUIET_SECONDS)
+    _read_all(world)
+    for key, operations in world.keys.histories.by_key.items():
+        check(key, operations)
+    check_equal(world)
+
+
+def _converge(world: World) -> None:
+    deadline = world.clock.now + CONVERGE_SECONDS
+    wrong = "?"
+    while wrong:
+        world.clock.run(world.clock.now + LOOK_SECONDS)
+        wrong = unfinished(world)
+        if wrong and world.clock.now > deadline:
+            raise Violation(f"not well {CONVERGE_SECONDS:g} s after the last fault: {wrong}")
+
+
+def _read_all(world: World) -> None:
+    """Every key once more, with nothing wrong: what was acknowledged is there."""
+    client = world.clients[0]
+    done = client.read_all()
+    world.clock.run(world.clock.now + QUIET_SECONDS)
+    if not done.done():
+        raise Violation("the last reads were not answered")
+    if any(each.end is None for each in done.result()):
+        raise Violation("the last reads were refused")
+
+
+def _partition(world: World, error: Exception) -> int:
+    if isinstance(error, Violation):
+        return world.keys.partition(error.key) if error.key else error.partition
+    return -1

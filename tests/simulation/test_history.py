@@ -1,0 +1,79 @@
+"""The check of histories: right ones pass, each sort of wrong one is found."""
+
+import pytest
+
+from tests.simulation.history import Operation, Violation, check
+
+KEY = b"k"
+
+
+def history(*rows: tuple[str, bytes, float, float | None, object]) -> list[Operation]:
+    return [
+        Operation(number, "c", kind, KEY, value, begin, end, reply)
+        for number, (kind, value, begin, end, reply) in enumerate(rows)
+    ]
+
+
+RIGHT = {
+    "one after the other": history(("set", b"1", 0, 1, "OK"), ("get", b"", 2, 3, b"1")),
+    "at the same time in either order": history(
+        ("set", b"1", 0, 5, "OK"), ("set", b"2", 0, 5, "OK"), ("get", b"", 6, 7, b"1")
+    ),
+    "an unknown write that was done late": history(
+        ("set", b"1", 0, None, None), ("get", b"", 1, 2, None), ("get", b"", 3, 4, b"1")
+    ),
+    "an unknown write that never was": history(("set", b"1", 0, None, None), ("get", b"", 9, 10, None)),
+    "an unknown write that only a delete tells of": history(
+        ("set", b"1", 0, None, None), ("delete", b"", 1, 2, 1)
+    ),
+    "only when nothing is there": history(("add", b"1", 0, 1, "OK"), ("add", b"2", 2, 3, None)),
+    "a counter with an unknown increment": history(
+        ("increment", b"", 0, 1, 1), ("increment", b"", 0, None, None), ("increment", b"", 2, 3, 3)
+    ),
+    "a list": history(("append", b"a", 0, 1, 1), ("append", b"b", 0, 1, 2), ("get", b"", 2, 3, b"ab")),
+}
+
+WRONG = {
+    "an acknowledged write is lost": history(("set", b"1", 0, 1, "OK"), ("get", b"", 2, 3, None)),
+    "an older value is read after a newer one": history(
+        ("set", b"1", 0, 1, "OK"),
+        ("set", b"2", 2, 9, "OK"),
+        ("get", b"", 3, 4, b"2"),
+        ("get", b"", 5, 6, b"1"),
+    ),
+    "a value that nobody wrote": history(("get", b"", 0, 1, b"x")),
+    "a write seen before it began": history(("get", b"", 0, 1, b"1"), ("set", b"1", 2, 3, "OK")),
+    "two were the first": history(("add", b"1", 0, 1, "OK"), ("add", b"2", 2, 3, "OK")),
+    "a deleted value comes back": history(
+        ("set", b"1", 0, 1, "OK"), ("delete", b"", 2, 3, 1), ("get", b"", 4, 5, b"1")
+    ),
+    "an increment is lost": history(("increment", b"", 0, 1, 1), ("increment", b"", 2, 3, 1)),
+    "an increment is counted twice": history(
+        ("increment", b"", 0, 1, 1), ("increment", b"", 2, None, None), ("get", b"", 4, 5, b"3")
+    ),
+    "an append is done twice": history(("append", b"a", 0, 1, 1), ("get", b"", 2, 3, b"aa")),
+    "a part of a list is lost": history(
+        ("append", b"a", 0, 1, 1), ("append", b"b", 2, 3, 2), ("get", b"", 4, 5, b"b")
+    ),
+    "an unknown append comes true twice": history(
+        ("append", b"a", 0, None, None), ("get", b"", 2, 3, b"a"), ("get", b"", 4, 5, b"aa")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_some_order_explains_is_right(name: str) -> None:
+    check(KEY, RIGHT[name])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_order_explains_is_found(name: str) -> None:
+    with pytest.raises(Violation, match="no order of the operations explains"):
+        check(KEY, WRONG[name])
+
+
+def test_many_writes_without_an_answer_do_not_take_for_ever() -> None:
+    unknown = [("set", b"%d" % n, float(n), None, None) for n in range(40)]
+    known = [("delete", b"", 50.0 + 2 * n, 51.0 + 2 * n, n % 2) for n in range(30)]
+    with pytest.raises(Violation):
+        check(KEY, history(*unknown, *known, ("get", b"", 200, 201, b"nothing of all that")))

@@ -1,0 +1,189 @@
+"""The transfer containers of two pods: a tablet's checkpoint read at one, its copy written at the other.
+
+The protocol on the volumes is the product's own (session.json, manifests); only HTTP and RocksDB's files are
+replaced. A container outlives the member's process, so a cancelled or forgotten copy may write late.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stele.adapters.transfer.checkpoint import find_tablet, read_session
+from stele.core.errors import Refused, Stale, SteleError, Unavailable
+from stele.member.volume import CHECKPOINTS, STAGING
+from stele.wire import keys
+from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, CopyJobStatus, Manifest
+from stele.wire.messages import CopyItem, SessionTablet
+from tests.simulation.disk import Disk, pack_file
+from tests.simulation.loop import ProcessLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.kubelet import Kubelet
+    from tests.simulation.member import MemberProcess
+
+PATIENCE_SECONDS = 2.0
+ATTEMPTS_MAX = 3
+
+Entries = list[tuple[bytes, bytes]]
+_json = msgspec.json.Encoder().encode
+_job = msgspec.json.Decoder(CopyJob).decode
+
+
+class TransferContainer:
+    """See the module. `jobs` are by session."""
+
+    def __init__(self, disk: Disk, kubelet: "Kubelet", place: str) -> None:
+        self._disk, self._kubelet, self._place = disk, kubelet, place
+        self._loop = ProcessLoop(kubelet.clock, place, kubelet.network)
+        self.jobs: dict[str, CopyJobStatus] = {}
+        self._files = 0
+
+    def client(self, process: "MemberProcess") -> "SimTransfer":
+        return SimTransfer(self, process.loop)
+
+    def end(self) -> None:
+        self._loop.kill()
+
+    # -- what HTTP would call
+
+    def answer(self, method: str, path: str, body: bytes | None) -> bytes:
+        """Raise Refused for what is unknown."""
+        if method == "POST" and body is not None:
+            job = _job(body)
+            if job.session not in self.jobs:
+                self.jobs[job.session] = CopyJobStatus(job.session, "RUNNING")
+                self._loop.create_task(self._copy(job))
+            return _json(self.jobs[job.session])
+        session = path.rsplit("/", 1)[1]
+        if method == "DELETE":
+            # A copy that runs is not stopped at once: what it writes after this is a zombie's.
+            self.jobs.pop(session, None)
+            return b"{}"
+        if session not in self.jobs:
+            raise Refused(f"no copy {session} here", "NOT_FOUND")
+        return _json(self.jobs[session])
+
+    # -- copying
+
+    async def _copy(self, job: CopyJob) -> None:
+        finished: list[int] = []
+        copied = 0
+        try:
+            for item in job.items:
+                copied += await self._copy_one(job, item)
+                finished.append(item.partition)
+            self._note(CopyJobStatus(job.session, "DONE", copied, finished=tuple(finished)))
+        except (SteleError, OSError) as error:
+            text = f"SOURCE: {error}"
+            self._note(CopyJobStatus(job.session, "FAILED", copied, finished=tuple(finished), error=text))
+
+    def _note(self, status: CopyJobStatus) -> None:
+        if status.session in self.jobs:
+            self.jobs[status.session] = status
+
+    async def _copy_one(self, job: CopyJob, item: CopyItem) -> int:
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                tablet, entries = await self._fetch(job, item)
+                break
+            except Unavailable:
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+        return self._publish(job.session, item, tablet, entries)
+
+    async def _fetch(self, job: CopyJob, item: CopyItem) -> tuple[SessionTablet, Entries]:
+        """Ask the transfer container of the source; Unavailable when nothing comes."""
+        loop, network = self._loop, self._kubelet.network
+        answer = loop.create_future()
+        loop.call_later(PATIENCE_SECONDS, _resolve, answer, Unavailable("no answer from the source"))
+        address = urlsplit(job.source_url).hostname or ""
+        source = network.addresses.get(address, "nowhere")
+
+        def arrived() -> None:
+            machine = self._kubelet.at_address(address)
+            if machine is None or machine.transfer is None:
+                return
+            outcome = machine.transfer.read(job.session, job.token, item)
+            network.send(source, self._place, lambda: loop.call_soon(_resolve, answer, outcome))
+
+        network.send(self._place, source, arrived)
+        found = await answer
+        if isinstance(found, SteleError):
+            raise found
+        assert isinstance(found, tuple)
+        return found
+
+    def read(self, session: str, token: str, item: CopyItem) -> "tuple[SessionTablet, Entries] | SteleError":
+        """At the source: one tablet of its checkpoint."""
+        folder = self._disk.root / CHECKPOINTS / session
+        stored = read_session(folder)
+        data = self._disk.engine.checkpoints.get(str(folder / "db"))
+        if stored is None or data is None or stored.token != token:
+            return Refused(f"no session {session} here", "SOURCE")
+        try:
+            tablet = find_tablet(stored, item.partition, item.source_generation)
+        except Stale as error:
+            return error
+        if tablet is None:
+            return Refused(f"session {session} has no partition {item.partition}", "SOURCE")
+        begin, end = keys.tablet_range(item.partition, item.source_generation)
+        return tablet, data.scan(begin, end, 1 << 30)
+
+    def _publish(self, session: str, item: CopyItem, tablet: SessionTablet, entries: Entries) -> int:
+        """The file, then its manifest; the first manifest wins."""
+        folder = self._disk.root / STAGING / session
+        folder.mkdir(exist_ok=True)
+        target = folder / f"{item.partition}.json"
+        size = sum(len(key) + len(value) for key, value in entries)
+        if target.exists():
+            return size
+        prefix = keys.tablet_prefix(item.partition, item.generation)
+        content, crc = pack_file([(prefix + k[keys.TABLET_PREFIX_BYTES :], v) for k, v in entries])
+        self._files += 1
+        name = f"{item.partition}-{self._files}.sst" if entries else ""
+        if name:
+            (folder / name).write_bytes(content)
+        manifest = Manifest(
+            format=MANIFEST_FORMAT,
+            session=session,
+            partition=item.partition,
+            source_generation=item.source_generation,
+            generation=item.generation,
+            applied=tablet.applied,
+            entries=len(entries),
+            bytes=size,
+            file=name,
+            file_bytes=len(content) if name else 0,
+            file_crc32c=crc if name else 0,
+        )
+        _replace(target, _json(manifest))
+        return size
+
+
+class SimTransfer:
+    """ports.Transfer: the member's own container, on the same machine."""
+
+    def __init__(self, container: TransferContainer, loop: ProcessLoop) -> None:
+        self._container, self._loop = container, loop
+
+    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        answer = self._loop.create_future()
+        self._loop.call_later(0.001, _resolve, answer, None)
+        await answer
+        return self._container.answer(method, path, body)
+
+    async def close(self) -> None:
+        return
+
+
+def _resolve(answer: Any, value: object) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    aside = path.with_name(path.name + ".part")
+    aside.write_bytes(content)
+    aside.rename(path)

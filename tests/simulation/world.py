@@ -1,0 +1,127 @@
+"""One simulated cluster: machines, an API server, masters and clients, made from a seed and a profile."""
+
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS
+from stele.core.table import Partition, PartitionTable
+from stele.member.settings import Settings
+from stele.wire.messages import ExchangeReply, ExchangeRequest
+from stele.wire.table_text import Head, decode_head, decode_shard
+from tests.simulation.api import ApiServer
+from tests.simulation.clients import Client, Keys
+from tests.simulation.kubelet import Kubelet, Machine
+from tests.simulation.loop import Clock
+from tests.simulation.master import CLUSTER, MasterProcess
+from tests.simulation.network import Network
+from tests.simulation.profile import Profile
+from tests.simulation.trace import Trace
+
+SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+
+
+class World:
+    """Nothing happens in it before `clock.run`. Use it as a context manager: it keeps a folder."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.clock = Clock(profile.seed)
+        self.trace = Trace(self.clock)
+        self.network = Network(self.clock)
+        self.api = ApiServer(self.clock, self.network)
+        self.folder = Path(tempfile.mkdtemp(prefix="stele-simulation-", dir=SCRATCH))
+        self.trace.folder = str(self.folder)
+        self.kubelet = Kubelet(self.clock, self.network, self.api, self.folder, self._settings)
+        self.masters: list[MasterProcess] = []
+        self.keys = Keys(self.clock, profile.partitions, profile.keys)
+        self.clients: list[Client] = []
+        self.exchanged: list[Any] = []
+        self.kubelet.watch = self._noted
+        self.network.count = self.api.count = self.trace.fault
+        self._logger = logging.getLogger("stele")
+
+    def __enter__(self) -> "World":
+        self._logger.addHandler(self.trace)
+        self._before = (self._logger.level, self._logger.propagate)
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+        self.api.create(CLUSTERS, self.profile.cluster_object())
+        self.start_master()
+        for number in range(self.profile.clients):
+            name = f"client-{number}"
+            self.clients.append(Client(name, self.network, self.kubelet, self.keys, self.trace))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for machine in self.kubelet.machines.values():
+            if machine.process is not None:
+                machine.process.loop.kill()
+            if machine.transfer is not None:
+                machine.transfer.end()
+        for master in self.masters:
+            if master.loop.alive:
+                master.kill()
+        for client in self.clients:
+            client.stop()
+        self._logger.removeHandler(self.trace)
+        self._logger.setLevel(self._before[0])
+        self._logger.propagate = self._before[1]
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- processes
+
+    def _settings(self, place: str) -> Settings:
+        profile = self.profile
+        return Settings(
+            data_dir=Path(place),
+            cluster=self.cluster["metadata"]["uid"],
+            name=place,
+            heartbeat_ms=int(profile.heartbeat_seconds * 1000),
+            lease_ms=int(profile.lease_seconds * 1000),
+            retention_seconds=profile.retention_seconds,
+        )
+
+    def start_master(self) -> MasterProcess:
+        name = f"master-{len(self.masters)}"
+        self.trace.note(name, "starts")
+        made = MasterProcess(self.network, self.api, self.kubelet, name, self._exchanged)
+        self.masters.append(made)
+        return made
+
+    @property
+    def master(self) -> MasterProcess | None:
+        """The newest that runs."""
+        return next((each for each in reversed(self.masters) if each.reigns), None)
+
+    def _exchanged(self, place: str, request: ExchangeRequest, reply: ExchangeReply) -> None:
+        for each in self.exchanged:
+            each(place, request, reply)
+
+    def _noted(self, machine: Machine, what: str) -> None:
+        self.trace.note(machine.place, what)
+
+    # -- what is stored
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        found = self.api.find(CLUSTERS, CLUSTER)
+        assert found is not None
+        return found
+
+    def head(self) -> Head | None:
+        stored = self.api.find(CONFIG_MAPS, f"{CLUSTER}-table")
+        return None if stored is None else decode_head(stored["data"])
+
+    def rows(self) -> tuple[Partition, ...]:
+        """The stored table; empty before there is one. One shard is enough for what is simulated."""
+        stored = self.api.find(CONFIG_MAPS, f"{CLUSTER}-table-0")
+        return () if stored is None else decode_shard(stored["data"], 0, self.profile.partitions).rows
+
+    def table(self) -> PartitionTable:
+        head = self.head()
+        return PartitionTable(
+            self.rows(), {} if head is None else {each.index: each for each in head.members}
+        )
