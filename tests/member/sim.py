@@ -317,8 +317,7 @@ class SimMember:
 
     def fresh(self, applied: tuple[int, int]) -> None:
         replica = self.replica
-        replica.tablet.log = Log(applied)
-        replica.tablet.promised = max(replica.tablet.promised, applied[0])
+        replica.tablet.begin_anew(Log(applied))
         replica.keyspaces = dict(self.tablets.read_state(P, replica.generation).keyspaces)
         replica.records.clear()
 
@@ -397,21 +396,23 @@ class SimMember:
             generation = 1 if self.block is None else self.block.highest + 1
             self.set_block("COPYING", generation)
             self.tablets.clear_log(self.replica)
-            self.replica.tablet.log = Log()
+            self.replica.tablet.begin_anew(Log())
 
     def ingest(self, source: "SimMember") -> None:
         """A whole copy of what the source applied, under the next generation."""
+        begin, end = keys.tablet_range(P, source.replica.generation)
+        self.ingest_entries(source.engine.scan(begin, end, 10**9), source.replica.tablet.log.applied)
+
+    def ingest_entries(self, entries: list[tuple[bytes, bytes]], applied: tuple[int, int]) -> None:
         assert self.block is not None
         generation = self.block.highest + 1
-        begin, end = keys.tablet_range(P, source.replica.generation)
-        entries = source.engine.scan(begin, end, 10**9)
         prefix = keys.tablet_prefix(P, generation)
         self.engine.write_data([(prefix + key[keys.TABLET_PREFIX_BYTES :], value) for key, value in entries])
         self.engine.flush()
         self.tablets.clear_log(self.replica)
         self.engine.sync_log()
         self.set_block("READY", generation)
-        self.fresh(source.replica.tablet.log.applied)
+        self.fresh(applied)
 
     # -- clients
 

@@ -102,7 +102,7 @@ async def test_start_and_learn_are_idempotent_and_exclusive(tmp_path: Path) -> N
         start = m.StartTabletCopy("a", 0, row.version, 0)
         first = await made.command(2, start)
         assert (await made.command(2, start)) == first
-        assert (await made.command(2, m.StartTabletCopy("b", 0, 1, 0))).code == "MIGRATION_ACTIVE"
+        assert (await made.command(2, m.StartTabletCopy("b", 0, 1, 0))).code == "ALREADY_IN_PROGRESS"
         assert (await made.command(2, m.StartTabletCopy("a", 1, 9, 0))).code == "STALE_VERSION"
         assert (await made.command(1, m.StartTabletCopy("c", 0, 1, 0))).code == "ILLEGAL_STATE"
         learn = m.AddLearner("a", 0, 1, 2)

@@ -42,7 +42,7 @@ class Stale(SteleError):
 
 
 class Conflict(SteleError):
-    """Codes: CONFLICT, WRONG_MEMBER, WRONG_CLUSTER, MIGRATION_ACTIVE."""
+    """Codes: CONFLICT, WRONG_MEMBER, WRONG_CLUSTER, MIGRATION_ACTIVE, ALREADY_IN_PROGRESS."""
 
     code_default = "CONFLICT"
 

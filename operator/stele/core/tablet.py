@@ -75,6 +75,15 @@ class Tablet:
         self.leader = None
         return True
 
+    def begin_anew(self, log: Log) -> None:
+        """Another log takes the place of this one: a copy's, or an empty one.
+
+        What was promised stays, or rises to what the copy knows: a term never goes back. Who is in the row
+        does not come with a copy, but with the published row.
+        """
+        self.log = log
+        self.promised = max(self.promised, log.last[0])
+
     def check(self, sender: int, version: int, term: int) -> Code:
         """Whether a message of an owner is listened to."""
         if term < self.promised:

@@ -39,6 +39,7 @@ class Migrations:
         async with replica.lock:
             copy = replica.meta.copy
             if copy is not None and copy.id == command.id:
+                self._check_goes_on(replica, copy)
                 return m.Result(generation=copy.generation, last=replica.last)
             self._check_start(replica, command)
             highest = self._highest_generation(replica)
@@ -48,10 +49,15 @@ class Migrations:
             await node.save_block(replica, self._receiving(replica, highest + 1, kept))
             if not kept:
                 replica.broken = ""
-                replica.tablet.log = Log()
+                replica.tablet.begin_anew(Log())
                 replica.keyspaces = {}
                 node.tablets.clear_log(replica)
         return m.Result(generation=highest + 1, last=replica.last)
+
+    @staticmethod
+    def _check_goes_on(replica: Replica, copy: CopyRecord) -> None:
+        if not copy.kept and replica.state is TabletState.DELETED:
+            raise Refused(f"this member restarted during {copy.id}; abort it, begin another", "ILLEGAL_STATE")
 
     def _check_start(self, replica: Replica, command: m.StartTabletCopy) -> None:
         row, me = self._node.rows[command.partition], self._node.me
@@ -60,7 +66,10 @@ class Migrations:
         if me in row.replicas:
             raise Refused(f"the row {row.replicas} names this member ({me}) already", "ILLEGAL_STATE")
         if replica.meta.copy is not None:
-            raise Conflict(f"migration {replica.meta.copy.id} is active", "MIGRATION_ACTIVE")
+            raise Conflict(f"migration {replica.meta.copy.id} is active", "ALREADY_IN_PROGRESS")
+        if replica.tablet.promised > command.base:
+            # No owner of that row would be heard here: the copy could never catch up.
+            raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
 
     def _highest_generation(self, replica: Replica) -> int:
         on_disk = self._node.tablets.highest_generation(replica.partition)
@@ -73,9 +82,11 @@ class Migrations:
             return msgspec.structs.replace(replica.block, highest=generation)
         before = TabletState.DELETED if replica.broken else replica.state
         state = _name(step(before, Event.START_COPY))
-        if replica.block is None:
-            return Superblock(state=state, generation=generation, highest=generation)
-        return msgspec.structs.replace(replica.block, state=state, generation=generation, highest=generation)
+        block, last = replica.block or Superblock(state, 0, 0), replica.last
+        last = m.OpId(*max((last.term, last.index), (block.last.term, block.last.index)))
+        return msgspec.structs.replace(
+            block, state=state, generation=generation, highest=generation, last=last
+        )
 
     def copy_reports(self) -> list[m.CopyReport]:
         """One per tablet that is being received."""

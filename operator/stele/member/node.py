@@ -326,8 +326,7 @@ class Node:
     ) -> None:
         """The tablet begins anew, at what a copy brought; promises and row stay."""
         self.serving_requests.cut(replica, 0)
-        replica.tablet.log = Log(applied)
-        replica.tablet.promised = max(replica.tablet.promised, applied[0])
+        replica.tablet.begin_anew(Log(applied))
         replica.keyspaces = keyspaces
         replica.records.clear()
         replica.flushed = applied[1]
