@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from stele.core.reign import State
 from stele.core.table import version_sum
 from stele.master.facts import partition_counts, under_way
+from stele.master.metrics import DECISION
 
 Clusters = Callable[[], dict[tuple[str, str], State]]
 
@@ -45,6 +46,7 @@ def application(alive: Callable[[], bool], ready: Callable[[], bool], clusters: 
     """`alive`: the loops turn. `ready`: it reigns, or stands by for the one that does."""
     registry = CollectorRegistry()
     registry.register(ClusterCollector(clusters))
+    registry.register(DECISION)
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(alive(), "a loop stands still")

@@ -18,6 +18,7 @@ from stele.core.orders import Order
 from stele.core.reign import Decision, EnsureMember, Observation, State
 from stele.core.table import Member, Partition, stamp_of
 from stele.master.channel import Channel
+from stele.master.metrics import DECISION
 from stele.master.ports import Copier, Members, TableStore, World
 from stele.master.speech import request_of
 from stele.master.trace import Trace
@@ -141,7 +142,8 @@ class ClusterLoop:
             self._copier.problem(),
             self._world.cancelled_plan(state),
         )
-        decision = decide(state, observed)
+        with DECISION.time():
+            decision = decide(state, observed)
         self._check_epoch(state)
         changed = await self._commit(state, decision, now)
         self._trace.note(state)
