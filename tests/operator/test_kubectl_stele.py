@@ -165,6 +165,30 @@ def test_a_plan_says_when_it_would_not_be_carried_out(
     assert "Not carried out now: annotation stele.dev/paused is true, spec.state is Frozen" in found
 
 
+@pytest.mark.parametrize("command", ["partitions", "plan", "why"])
+def test_a_cluster_that_no_operator_has_seen(
+    ask: Run, control_plane: ControlPlane, namespace: str, command: str
+) -> None:
+    control_plane.apply(namespace, CLUSTER)
+    ran = ask(command, "demo", "-n", namespace)
+    assert (ran.code, '"demo" has no partition table yet' in ran.err) == (1, True)
+    assert "the operator has not looked at it yet" in ask("status", "demo", "-n", namespace).out
+
+
+def test_a_plan_for_a_table_without_members(ask: Run, control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.apply(namespace, CLUSTER)
+    asyncio.run(_store_empty(control_plane, namespace))
+    assert "TOO_FEW_MEMBERS" in ask("plan", "demo", "-n", namespace).out
+    assert "nothing is planned" in ask("why", "demo", "-n", namespace).out
+
+
+async def _store_empty(plane: ControlPlane, namespace: str) -> None:
+    async with Api(await log_in(str(plane.kubeconfig))) as api:
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "1"}
+        store = KubernetesTableStore(api, namespace, "demo", owner, {})
+        await store.take_over(Head(0, "Active", PARTITIONS, 2, 0, 0, 0, 0, ()))
+
+
 @pytest.mark.parametrize("command", ["status", "members", "partitions", "plan"])
 def test_a_cluster_that_is_not_there_is_named_with_those_that_are(
     ask: Run, stored: str, command: str

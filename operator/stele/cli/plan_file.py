@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +23,8 @@ from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
 from stele.core.plan import DataMember, Move
 from stele.core.table import Partition, PartitionTable, trimmed
 
-INPUT_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of one file; the largest table with names of 100 letters fits."""
+INPUT_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of one file; the largest table with names of 60 letters fits."""
 NAME_LETTERS_MAX = 253
 """Letters of the name of a member or a zone, as for names in Kubernetes."""
 MOVES_MAX = PARTITIONS_MAX
@@ -111,10 +112,11 @@ def situation(value: object, where: str) -> Situation:
     try:
         wish = PlanFile.model_validate(value)
     except ValidationError as error:
-        raise _refused(where, [_fault(each) for each in error.errors(include_url=False)]) from None
+        found = error.errors(include_url=False)
+        raise _refused(where, map(_fault, found), len(found)) from None
     faults = [*_member_faults(wish), *_row_faults(wish), *_move_faults(wish)]
     if faults:
-        raise _refused(where, faults)
+        raise _refused(where, faults, len(faults))
     return _situation(wish)
 
 
@@ -181,7 +183,8 @@ def _parsed(text: str, where: str) -> object:
     except RecursionError:
         raise BadInput(f"{where} is nested too deeply; lists of lists are all that is needed") from None
     if twice:
-        raise _refused(where, list(_twice_faults(value, {at: keys for at, (_, keys) in twice.items()})))
+        faults = list(_twice_faults(value, {at: keys for at, (_, keys) in twice.items()}))
+        raise _refused(where, faults, len(faults))
     return value
 
 
@@ -207,12 +210,11 @@ def _walk(value: object) -> Iterator[tuple[Location, object]]:
             todo.extend(((*location, place), each) for place, each in enumerate(found))
 
 
-def _refused(where: str, faults: Sequence[Fault]) -> BadInput:
-    shown = [f"  {fault}" for fault in faults[:FAULTS_SHOWN_MAX]]
-    if len(faults) > FAULTS_SHOWN_MAX:
-        shown.append(f"  and {len(faults) - FAULTS_SHOWN_MAX} more")
-    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    return BadInput("\n".join([f"{where} has {count}", *shown]))
+def _refused(where: str, faults: Iterable[Fault], count: int) -> BadInput:
+    listed = [f"  {fault}" for fault in islice(faults, FAULTS_SHOWN_MAX)]
+    if count > FAULTS_SHOWN_MAX:
+        listed.append(f"  and {count - FAULTS_SHOWN_MAX} more")
+    return BadInput("\n".join([f"{where} has {count} fault{'s' * (count > 1)}", *listed]))
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:

@@ -17,13 +17,12 @@ MEMBERS_SHOWN_MAX = 40
 REFUSALS_SHOWN_MAX = 10
 """Rows of each that the plain table has; -o wide shows all."""
 BAR_LETTERS_MAX = 24
-BARS_FROM_COLUMNS = 60
-"""Narrower terminals get the numbers alone."""
-NUMBERS_COLUMNS = 44
-"""Columns that names and numbers take beside two bars."""
+BAR_LETTERS_MIN = 5
+"""Where not even such bars fit beside names and numbers, the numbers stand alone."""
 
 _BLOCKS, _PLAIN = ("█", "▓", "░"), ("#", "+", "-")
 _STYLES = ("", "green", "red")
+_GAP = 2
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _show_members(console: Console, outcome: Outcome, wide: bool) -> None:
     for line in shown:
         cells: list[str | Text] = [line.name]
         for counts, most in ((line.owners, most_owners), (line.replicas, most_replicas)):
-            cells.append(f"{counts[0]} -> {counts[1]}")
+            cells.append(_change(counts))
             if width:
                 cells.append(_bar(console, counts, most, width))
         table.add_row(*cells, *([line.note] if noted else []))
@@ -115,10 +114,21 @@ def _show_members(console: Console, outcome: Outcome, wide: bool) -> None:
 
 
 def _bar_width(console: Console, shown: Sequence[Line]) -> int:
-    if console.width < BARS_FROM_COLUMNS:
+    if not shown:
         return 0
-    texts = max((len(line.name) + len(line.note) for line in shown), default=0)
-    return max(0, min(BAR_LETTERS_MAX, (console.width - NUMBERS_COLUMNS - min(texts, 40)) // 2))
+    names, notes = (max(map(len, texts)) for texts in zip(*((e.name, e.note) for e in shown), strict=True))
+    numbers = [max(len(_change(counts)) for counts in column) for column in _columns(shown)]
+    taken = max(names, len("MEMBER")) + notes + sum(max(each, len("REPLICAS")) for each in numbers)
+    width = min(BAR_LETTERS_MAX, (console.width - taken - 5 * _GAP) // 2)
+    return width if width >= BAR_LETTERS_MIN else 0
+
+
+def _columns(shown: Sequence[Line]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    return [line.owners for line in shown], [line.replicas for line in shown]
+
+
+def _change(counts: tuple[int, int]) -> str:
+    return f"{counts[0]} -> {counts[1]}"
 
 
 def _letters(console: Console) -> tuple[str, str, str]:

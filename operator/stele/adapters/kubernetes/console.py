@@ -108,7 +108,11 @@ class Console:
 
     async def table(self, cluster: str) -> Table:
         """Raises NotFound when the cluster has no table yet, and Corrupt when it contradicts itself."""
-        head = decode_head(await self._config_map(f"{cluster}-table"))
+        try:
+            head = decode_head(await self._config_map(f"{cluster}-table"))
+        except NotFound:
+            text = f'"{cluster}" has no partition table yet: no operator has taken it over; look at its logs'
+            raise NotFound(text) from None
         rows: list[Partition] = []
         for number in range(shard_count(head.partitions)):
             data = await self._config_map(f"{cluster}-table-{number}")
