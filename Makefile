@@ -7,7 +7,7 @@ DEMO ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning cluster images crds clean
+.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master cluster images crds clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ demo-down: setup ## Remove all that the demo made, the cluster too
 
 bench-planning: setup ## Our planner beside Hazelcast's and Infinispan's (BENCH_ARGS="--quick --json FILE")
 	@$(PY) -m e2e.bench planning $(BENCH_ARGS)
+
+bench-master: setup ## Migrations, repairs and take-over on a real API server, members without data (BENCH_ARGS as above)
+	@$(PY) -m e2e.bench master $(BENCH_ARGS)
 
 cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up

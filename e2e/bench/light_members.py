@@ -1,0 +1,192 @@
+"""Members without data, for measuring the master: they answer exchanges as docs/protocol.md says, at once.
+
+Every tablet is empty, so a learner is in sync as soon as it is probed and nothing is ever copied. What a real
+member does per exchange besides (files, replication) costs the master nothing.
+"""
+
+import asyncio
+import sys
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from stele.adapters.members.client import ADMIN_PORT
+from stele.core.news import News
+from stele.core.table import Stamp
+from stele.wire import messages as wire
+from stele.wire.messages import ExchangeReply, ExchangeRequest, OpId, Result, Row
+
+LAST = OpId(1, 1)
+
+
+@dataclass
+class LightMember:
+    """One member; `serve` answers one exchange. Nothing survives its process."""
+
+    uuid: str
+    cluster: str = ""
+    index: int = -1
+    incarnation: int = 1
+    epoch: int = 0
+    member_list_version: int = -1
+    rows: dict[int, Row] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    promised: dict[int, int] = field(default_factory=dict)
+    learners: dict[int, wire.LearnerReport] = field(default_factory=dict)
+    copies: dict[int, wire.CopyReport] = field(default_factory=dict)
+    accepted: dict[int, Row] = field(default_factory=dict)
+    stamp: Stamp = field(default_factory=lambda: Stamp(()))
+    changed: dict[int, wire.TabletReport] = field(default_factory=dict)
+    news: News[int, wire.TabletReport] = field(default_factory=News)
+    partitions: int = 0
+    exchanges: int = 0
+
+    def serve(self, request: ExchangeRequest) -> ExchangeReply:
+        self.exchanges += 1
+        self.cluster = self.cluster or request.cluster
+        if request.recipient and request.recipient != self.uuid:
+            return self._reply("WRONG_MEMBER")
+        if request.epoch < self.epoch:
+            return self._reply("STALE_EPOCH")
+        if not request.recipient:
+            return self._reply("OK")
+        self.epoch, self.index = request.epoch, request.self_index
+        if self.partitions != request.partitions:
+            self.partitions, self.stamp = request.partitions, Stamp([0] * request.partitions)
+        if request.members:
+            self.member_list_version = request.member_list_version
+        for row in request.rows:
+            self._adopt(row)
+        results = tuple(getattr(self, f"_{type(each).__name__}")(each) for each in request.commands)
+        reply = self._reply("OK", results, want=request.want_tablets, known=request.known)
+        self._move_learners()
+        return reply
+
+    def _note(self, number: int, state: str) -> None:
+        self.states[number] = state
+        promised = self.promised.get(number, 0)
+        self.changed[number] = wire.TabletReport(number, state, 1, LAST, LAST, promised, 0)  # type: ignore[arg-type]
+
+    def _adopt(self, row: Row) -> None:
+        number = row.partition
+        known = self.rows.get(number)
+        if known is not None and known.version >= row.version:
+            return
+        self.rows[number] = row
+        self.stamp.set(number, row.version)
+        self.learners.pop(number, None)
+        self.copies.pop(number, None)
+        self.accepted.pop(number, None)
+        if self.index in row.replicas and (row.version == 1 or number not in self.states):
+            self._note(number, "READY")
+
+    def _move_learners(self) -> None:
+        for number, learner in self.learners.items():
+            if learner.state != "IN_SYNC":
+                self.learners[number] = wire.LearnerReport(
+                    learner.id, number, learner.destination, "IN_SYNC", 0
+                )
+
+    def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
+        self.copies[c.partition] = wire.CopyReport(c.id, c.partition, c.base, "STARTED", 1)
+        self._note(c.partition, "READY")
+        return Result(generation=1)
+
+    def _AddLearner(self, c: wire.AddLearner) -> Result:  # noqa: N802
+        self.learners[c.partition] = wire.LearnerReport(c.id, c.partition, c.destination, "STREAMING", 0)
+        return Result()
+
+    def _HandOver(self, c: wire.HandOver) -> Result:  # noqa: N802
+        return Result(last=LAST)
+
+    def _Accept(self, c: wire.Accept) -> Result:  # noqa: N802
+        self.accepted[c.row.partition] = c.row
+        return Result()
+
+    def _Abort(self, c: wire.Abort) -> Result:  # noqa: N802
+        self.learners.pop(c.partition, None)
+        self.copies.pop(c.partition, None)
+        return Result()
+
+    def _Fence(self, c: wire.Fence) -> Result:  # noqa: N802
+        self.promised[c.partition] = max(c.term, self.promised.get(c.partition, 0))
+        self._note(c.partition, self.states[c.partition])
+        return Result(last=LAST)
+
+    def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802
+        self._note(c.partition, "DELETED")
+        return Result()
+
+    def _CloseSession(self, c: wire.CloseSession) -> Result:  # noqa: N802
+        return Result()
+
+    def _reply(
+        self, code: str, results: tuple[Result, ...] = (), *, want: bool = False, known: int = 0
+    ) -> ExchangeReply:
+        self.news.look(self.changed)
+        self.changed = {}
+        base, tablets, _ = self.news.since(known)
+        return ExchangeReply(
+            code,
+            "",
+            self.uuid,
+            self.cluster,
+            self.incarnation,
+            self.epoch,
+            self.stamp.value,
+            self.member_list_version,
+            results,
+            rows=tuple(self.rows.values()) if want else (),
+            number=self.news.number,
+            base=base,
+            tablets=tuple(tablets),
+            accepted=tuple(self.accepted.values()),
+            learners=tuple(self.learners.values()),
+            copies=tuple(self.copies.values()),
+        )
+
+
+class LightHosts:
+    """The members of one process, each behind the admin port of a loopback address of its own."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, LightMember] = {}
+        self._runners: dict[str, web.AppRunner] = {}
+        self.control = web.Application()
+        self.control.add_routes(
+            [web.post("/start/{host}", self._start), web.post("/kill/{host}", self._kill)]
+        )
+
+    async def _start(self, request: web.Request) -> web.Response:
+        host = request.match_info["host"]
+        member = self._members[host] = LightMember(f"light-{host}")
+        app = web.Application(client_max_size=wire.EXCHANGE_BYTES_MAX)
+
+        async def exchange(asked: web.Request) -> web.Response:
+            return web.Response(body=wire.encode(member.serve(wire.decode_request(await asked.read()))))
+
+        app.add_routes([web.post("/v1/exchange", exchange)])
+        self._runners[host] = await serve(app, host, ADMIN_PORT)
+        return web.Response()
+
+    async def _kill(self, request: web.Request) -> web.Response:
+        await self._runners.pop(request.match_info["host"]).cleanup()
+        return web.Response()
+
+
+async def serve(app: web.Application, host: str, port: int) -> web.AppRunner:
+    """Raise OSError when the address is taken."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, host, port, reuse_address=True).start()
+    return runner
+
+
+async def main(port: int) -> None:
+    """Until killed; members are started and killed through HTTP on the control port of 127.0.0.1."""
+    await serve(LightHosts().control, "127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))
