@@ -16,7 +16,7 @@ from stele.member.exchange import Exchange
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.settings import Settings
-from stele.member.volume import STAGING, Volume
+from stele.member.volume import DATA, STAGING, Volume
 from stele.wire import keys, peer
 from stele.wire import messages as m
 from stele.wire.copyjobs import MANIFEST_FORMAT, Manifest
@@ -63,7 +63,10 @@ class Solo:
     async def start(self) -> None:
         volume = Volume(self.folder)
         volume.create_folders()
-        instance, _ = volume.load_instance(CLUSTER, "uuid-0")
+        instance = volume.load_instance(CLUSTER, "uuid-0")
+        # What a database on the disk would have left: the engine is in memory.
+        volume.path(DATA).mkdir(exist_ok=True)
+        (volume.path(DATA) / "CURRENT").touch()
         settings = Settings(data_dir=self.folder, cluster=CLUSTER, name="m0", retention_seconds=0)
         self.node = Node(settings, (volume, instance), self.engine, self.failures.append)
         self.commands = Commands(self.node, NoTransfer())
