@@ -128,6 +128,14 @@ def test_wished_moves_are_done_or_refused_by_name(run: Run) -> None:
     ]
 
 
+def test_a_move_to_a_lite_member_is_refused(run: Run) -> None:
+    members = [{"name": "a"}, {"name": "l", "lite": True}]
+    moves = [{"partition": 0, "source": "a", "destination": "l"}]
+    answer = planned(run, file([["a"]], members, replicas=1, moves=moves), "-o", "json").json
+    reason = "MEMBER_LITE: l is a lite member and holds no data"
+    assert answer["refusals"] == [{"partition": 0, "reason": reason}]
+
+
 def test_fewer_replicas_clear_what_is_too_much(run: Run) -> None:
     given = file([["a", "b", "c"]] * 3, "abc", replicas=2)
     answer = planned(run, given, "-o", "json").json

@@ -283,3 +283,12 @@ def test_why_of_what_is_not_there(ask: Run, stored: str, about: str, code: int, 
 def test_options_may_stand_before_the_command(run: Run, control_plane: ControlPlane, stored: str) -> None:  # noqa: F811
     ran = run(f"--kubeconfig={control_plane.kubeconfig}", "-n", stored, "status")
     assert (ran.code, "Rebalancing" in ran.out) == (0, True)
+
+
+def test_a_damaged_table_is_told_and_not_half_shown(
+    ask: Run, stored: str, control_plane: ControlPlane
+) -> None:
+    damage = '{"data":{"rows":"0 1:0,0\\n"}}'
+    control_plane.kubectl("patch", "-n", stored, "configmap", "demo-table-1", "--type=merge", "-p", damage)
+    ran = ask("partitions", "demo", "-n", stored)
+    assert (ran.code, ran.out, ran.err.startswith("kubectl stele: CORRUPT: shard 1 ")) == (1, "", True)

@@ -21,7 +21,7 @@ from stele.core.assignment import WEIGHT_MAX
 from stele.core.errors import BadInput
 from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
 from stele.core.plan import DataMember, Move
-from stele.core.table import Partition, PartitionTable, trimmed
+from stele.core.table import Member, Partition, PartitionTable, trimmed
 
 INPUT_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of one file; the largest table with names of 60 letters fits."""
@@ -137,7 +137,8 @@ def _situation(wish: PlanFile) -> Situation:
     moves = tuple(Move(m.partition, index[m.source], index[m.destination]) for m in wish.moves)
     lite = frozenset(number for number, member in enumerate(wish.members) if member.lite)
     names = {number: name for name, number in index.items()}
-    return Situation(names, PartitionTable(partitions, {}), members, lite, wish.replicas, moves)
+    dictionary = {number: Member(number, name, name, "", number in lite) for number, name in names.items()}
+    return Situation(names, PartitionTable(partitions, dictionary), members, lite, wish.replicas, moves)
 
 
 def _bytes(file: str, where: str) -> bytes:

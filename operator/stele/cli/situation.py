@@ -10,7 +10,7 @@ from typing import Any
 
 from stele.core.ids import MemberIndex
 from stele.core.migration import Migration
-from stele.core.plan import DataMember, Move, Plan, Refusal, plan
+from stele.core.plan import Code, DataMember, Move, Plan, Refusal, plan
 from stele.core.table import PartitionTable, Replicas
 
 SPREAD_DIGITS = 3
@@ -135,7 +135,7 @@ def _migration(each: Migration, names: Mapping[MemberIndex, str]) -> dict[str, A
 def detail(situation: Situation, refusal: Refusal) -> str:
     """The planner's words with names in place of member indexes."""
     names = situation.names
-    if refusal.reason == "CYCLE":
+    if refusal.reason == Code.CYCLE:
         row = ", ".join(name or "-" for name in _named(situation.rows[refusal.partition], names))
         return f"members of the row ({row}) cannot change places without a moment with fewer copies"
     return re.sub(r"\bmember (\d+)\b", lambda found: names.get(int(found[1]), found[0]), refusal.detail)
