@@ -243,7 +243,7 @@ def test_many_kinds_of_refusals_are_cut_with_a_count(run: Run) -> None:
     moves = [{"partition": 0, "source": f"m-{number}", "destination": "a"} for number in range(12)]
     members = [{"name": "a"}, {"name": "b"}] + [{"name": f"m-{number}"} for number in range(12)]
     found = planned(run, file([["a", "b"]], members, moves=moves))
-    assert "and 2 more; -o wide shows all" in found.out
+    assert "and 2 more; plan -o wide shows all" in found.out
 
 
 def test_a_large_table_with_no_kubernetes_library(tmp_path: Path) -> None:

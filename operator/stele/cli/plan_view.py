@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stele.cli import output as out
 from stele.cli.situation import Outcome, Situation, detail
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.plan import WHOLE_CLUSTER
@@ -178,7 +179,7 @@ def refusal_lines(outcome: Outcome, most: int | None) -> list[str]:
         found.setdefault(reason, []).append(refusal.partition)
     lines = [f"{reason} ({places(partitions, most)})" for reason, partitions in list(found.items())[:most]]
     if len(lines) < len(found):
-        lines.append(f"and {len(found) - len(lines)} more; -o wide shows all")
+        lines.append(f"and {len(found) - len(lines)} more; plan -o wide shows all")
     return lines
 
 
@@ -195,13 +196,8 @@ def places(partitions: Sequence[PartitionId], most: int | None) -> str:
 def _show_migrations(console: Console, outcome: Outcome) -> None:
     if not outcome.plan.migrations:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("PARTITION", "TYPE", "SOURCE", "INDEX", "DESTINATION", "INDEX"):
-        table.add_column(title, overflow="fold")
-    for cells in _migrations(outcome):
-        table.add_row(*cells)
     console.print()
-    console.print(table)
+    out.table(("PARTITION", "TYPE", "SOURCE", "INDEX", "DESTINATION", "INDEX"), list(_migrations(outcome)))
 
 
 def _migrations(outcome: Outcome) -> Iterator[tuple[str, ...]]:
