@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from e2e.bench.peers import Peers
 from e2e.bench.planning_cases import Case, Event
 from e2e.bench.quality import Quality, Rows, check, judge
-from e2e.bench.timing import median
+from e2e.bench.timing import Sample, median, timed
 from stele.core.assignment import DataMember, assign
 from stele.core.plan import Plan, plan
 from stele.core.table import Partition, PartitionTable, Replicas, trimmed
@@ -28,8 +27,8 @@ class Planner(Protocol):
     def prepare(self, case: Case) -> None:
         """Make the system's own balanced table, and let the event happen."""
 
-    def measure(self, count: int) -> list[float]:
-        """The seconds of `count` plans."""
+    def measure(self, count: int) -> list[Sample]:
+        """`count` plans."""
 
     def parts(self, count: int) -> tuple[float, float]:
         """Median seconds for the new table, and for what leads to it; `count` more plans are made."""
@@ -38,10 +37,10 @@ class Planner(Protocol):
         """What the last plan is worth; raises PlanError for a wrong one."""
 
 
-def samples(planner: Planner, count: int) -> list[float]:
-    """Seconds of `count` plans after one that warms the caches; of that one alone when it is slow."""
+def samples(planner: Planner, count: int) -> list[Sample]:
+    """`count` plans after one that warms the caches; that one alone when it is slow."""
     first = planner.measure(1)
-    return first if first[0] > SLOW_SECONDS else planner.measure(count)
+    return first if first[0].seconds > SLOW_SECONDS else planner.measure(count)
 
 
 class Ours:
@@ -64,24 +63,22 @@ class Ours:
         self.current = self._rows
         gc.collect()  # what was prepared is not collected inside a measurement
 
-    def measure(self, count: int) -> list[float]:
-        return [self._seconds(self._make) for _ in range(count)]
+    def measure(self, count: int) -> list[Sample]:
+        return [self._timed(self._make) for _ in range(count)]
 
     def parts(self, count: int) -> tuple[float, float]:
-        pairs = [(self._seconds(self._assign), self._seconds(self._make)) for _ in range(count)]
-        rows, whole = (median(each) for each in zip(*pairs, strict=True))
+        pairs = [(self._timed(self._assign), self._timed(self._make)) for _ in range(count)]
+        rows, whole = (median(each.seconds for each in side) for side in zip(*pairs, strict=True))
         return rows, max(0.0, whole - rows)
 
     def quality(self) -> Quality:
         case, made = self._case, self._plan
         return check(self._rows, made.migrations, made.targets, case.staying, case.replicas)
 
-    def _seconds(self, work: Callable[[PartitionTable], None]) -> float:
+    def _timed(self, work: Callable[[PartitionTable], None]) -> Sample:
         # A new table for each plan: nothing that is kept beside one may help the next.
         table = PartitionTable(tuple(Partition(1, row) for row in self._rows), {})
-        start = time.perf_counter()
-        work(table)
-        return time.perf_counter() - start
+        return timed(lambda: work(table))
 
     def _make(self, table: PartitionTable) -> None:
         self._plan = plan(table, self._members, self._case.replicas)
@@ -131,11 +128,12 @@ class Theirs:
         self._case = case
         self._ask("prepare", case.members, case.partitions, case.replicas, case.event)
 
-    def measure(self, count: int) -> list[float]:
-        return [sum(nanos) / 1e9 for nanos in self._ask("plan", count)["nanos"]]
+    def measure(self, count: int) -> list[Sample]:
+        nanos = self._ask("plan", count)["nanos"]
+        return [Sample((first + second) / 1e9, cpu / 1e9) for first, second, cpu in nanos]
 
     def parts(self, count: int) -> tuple[float, float]:
-        first, second = zip(*self._ask("plan", count)["nanos"], strict=True)
+        first, second, _ = zip(*self._ask("plan", count)["nanos"], strict=True)
         return median(first) / 1e9, median(second) / 1e9
 
     def quality(self) -> Quality:

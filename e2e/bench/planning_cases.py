@@ -50,7 +50,7 @@ class Scope:
     replicas: Sequence[int]
     rounds: int
     samples: int
-    warm_seconds: float
+    warm_rounds: int
     growth_events: Sequence[Event]
     growth_partitions: Sequence[int]
     growth_members: Sequence[int]
@@ -62,7 +62,7 @@ FULL = Scope(
     replicas=(2, 3),
     rounds=3,
     samples=3,
-    warm_seconds=10.0,
+    warm_rounds=20,
     growth_events=tuple(Event),
     growth_partitions=(1_000, 4_000, 16_000, 65_536),
     growth_members=(3, 10, 30, 100, 300, 1_000),
@@ -72,7 +72,7 @@ QUICK = Scope(
     replicas=(2,),
     rounds=1,
     samples=3,
-    warm_seconds=3.0,
+    warm_rounds=8,
     growth_events=(Event.LEAVE,),
     growth_partitions=(1_000, 65_536),
     growth_members=(3, 100),

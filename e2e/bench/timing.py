@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import log
 from statistics import median
+from time import perf_counter, thread_time
 
-__all__ = ["exponent", "median", "ratio"]
+__all__ = ["Sample", "exponent", "median", "ratio", "timed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement: by the wall clock, and of the processor by the thread that worked.
+
+    The second is disturbed little by other programs; what other threads did for it (a JVM's collector) is
+    not in it.
+    """
+
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(work: Callable[[], object]) -> Sample:
+    """Do it on this thread."""
+    cpu, start = thread_time(), perf_counter()
+    work()
+    return Sample(perf_counter() - start, thread_time() - cpu)
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:

@@ -15,6 +15,7 @@ from e2e.bench.planners import Ours, Theirs, after_event, data_members, samples
 from e2e.bench.planning_cases import FULL, QUICK, REFERENCES, Case, Event, cases, grown_members
 from e2e.bench.quality import Quality, Rows
 from e2e.bench.report import Report, Section, draw
+from e2e.bench.timing import Sample
 from stele.core.assignment import DataMember
 
 
@@ -66,13 +67,12 @@ class Slow:
     name = "slow"
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.asked = seconds, [0]
+        self.seconds = seconds
 
     def prepare(self, case: Case) -> None: ...
 
-    def measure(self, count: int) -> list[float]:
-        self.asked.append(count)
-        return [self.seconds] * count
+    def measure(self, count: int) -> list[Sample]:
+        return [Sample(self.seconds, self.seconds / 2)] * count
 
     def parts(self, count: int) -> tuple[float, float]:
         return self.seconds, 0.0
@@ -82,8 +82,8 @@ class Slow:
 
 
 def test_a_slow_plan_is_measured_once() -> None:
-    assert samples(Slow(0.1), 3) == [0.1] * 3
-    assert samples(Slow(2.0), 3) == [2.0]
+    assert samples(Slow(0.1), 3) == [Sample(0.1, 0.05)] * 3
+    assert samples(Slow(2.0), 3) == [Sample(2.0, 1.0)]
 
 
 class Scripted(Peers):
@@ -100,10 +100,11 @@ class Scripted(Peers):
 
 def test_answers_of_the_java_side_are_read() -> None:
     rows = {"current": [[2, 0], [1, -1]], "target": [[1, 0], [1, 0]]}
-    process = Scripted("{}", '{"nanos":[[1000000,2000000],[3000000,1000000]]}', json.dumps(rows))
+    nanos = {"nanos": [[1_000_000, 2_000_000, 2_500_000], [3_000_000, 1_000_000, 4_000_000]]}
+    process = Scripted("{}", json.dumps(nanos), json.dumps(rows))
     theirs = Theirs("hazelcast", process)
     theirs.prepare(Case(Event.CRASH, 3, 2, 2))
-    assert theirs.measure(2) == [0.003, 0.004]
+    assert theirs.measure(2) == [Sample(0.003, 0.0025), Sample(0.004, 0.004)]
     found = theirs.quality()
     assert (found.copies, found.lower_bound, found.owner_spread, found.missing) == (2, 2, 2, 0)
     assert theirs.current == [(2, 0), (1, None)]
@@ -199,7 +200,7 @@ def test_poor_plans_and_slow_ones_miss_their_goals() -> None:
     assert planning._quality_goal([(case, good)]).met
     missed = planning._quality_goal([(case, good), (case, poor)])
     assert (missed.met, "1 of 2 cases; join, 10 members" in missed.found) == (False, True)
-    times = {"stele": [0.2, 0.4], "hazelcast": [0.1, 0.4], "infinispan": [0.1]}
+    times = {"stele": [Sample(0.2, 0.1), Sample(0.4, 0.1)], "hazelcast": [Sample(0.1, 0.1), Sample(0.4, 0.3)]}
     section = Section("", [], rows=[planning._case(case) | planning._time_values(times)])
     (goal,) = planning._speed_goals(section)
-    assert (goal.met, goal.found) == (False, "ratio 1.20, of the fastest plans 2.00")
+    assert (goal.met, goal.found) == (False, "ratio 1.20, of processor time 0.50")

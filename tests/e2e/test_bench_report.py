@@ -12,7 +12,7 @@ from rich.console import Console
 from e2e.bench import cli, machine
 from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Goal, Report, draw, factor, milliseconds
-from e2e.bench.timing import exponent, ratio
+from e2e.bench.timing import exponent, ratio, timed
 from e2e.cluster.errors import ClusterError, MachineUnfitError
 
 
@@ -53,6 +53,12 @@ def test_ratios_and_exponents() -> None:
     assert (ratio(2.0, 4.0), ratio(None, 4.0), ratio(1.0, 0.0), factor(0.456)) == (0.5, None, None, "0.46")
     assert exponent([(10, 1.0), (20, 9.0), (100, 100.0)]) == pytest.approx(2.0)
     assert exponent([(10, 1.0)]) is exponent([]) is exponent([(10, 1.0), (10, 2.0)]) is None
+
+
+def test_work_is_timed_by_the_clock_and_by_the_processor() -> None:
+    done: list[int] = []
+    found = timed(lambda: done.append(1))
+    assert (done, found.seconds > 0, found.cpu_seconds >= 0) == ([1], True, True)
 
 
 def test_the_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

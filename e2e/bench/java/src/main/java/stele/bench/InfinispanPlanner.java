@@ -40,11 +40,11 @@ final class InfinispanPlanner implements Planner {
 
     @Override
     public long[] plan() {
-        long begin = System.nanoTime();
+        Stopwatch watch = new Stopwatch();
         DefaultConsistentHash updated = factory.updateMembers(start, staying, capacities);
-        long middle = System.nanoTime();
+        watch.next();
         next = factory.rebalance(updated);
-        return new long[] {middle - begin, System.nanoTime() - middle};
+        return watch.stop();
     }
 
     @Override

@@ -5,7 +5,7 @@ public interface Planner {
     /** The system's own balanced table of `members` members, and the event (join, leave, crash) that it has to plan for. */
     void prepare(int members, int partitions, int replicas, String event) throws Exception;
 
-    /** Plans once; nanoseconds of the two parts: the new table, then what leads to it. */
+    /** Plans once; what a Stopwatch says of its two parts. */
     long[] plan() throws Exception;
 
     /** Member numbers of the rows before planning, at most `replicas` each, -1 for nobody. */

@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import stele.bench.Planner;
+import stele.bench.Stopwatch;
 
 /**
  * The two steps of Hazelcast's repartitioning task: PartitionStateGeneratorImpl.arrange, then MigrationPlanner for
@@ -97,11 +98,11 @@ public final class HazelcastPlanner implements Planner {
     public long[] plan() {
         Collection<MemberGroup> groups = groups(staying);
         InternalPartition[] table = table(start);
-        long begin = System.nanoTime();
+        Stopwatch watch = new Stopwatch();
         next = generator.arrange(groups, table);
-        long middle = System.nanoTime();
+        watch.next();
         migrations = migrations(table, next);
-        return new long[] {middle - begin, System.nanoTime() - middle};
+        return watch.stop();
     }
 
     private static int migrations(InternalPartition[] table, PartitionReplica[][] next) {
