@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine, _Sorted
 from stele.core.errors import Corrupt
-from stele.member.volume import CONSENSUS, INSTANCE, TABLE_FILE, TABLETS, Volume
+from stele.member.volume import CONSENSUS, DATA, INSTANCE, TABLE_FILE, TABLETS, Volume
 from stele.wire.volume import Consensus, Superblock, decode_file
 
 FREE_BYTES = 1 << 30
@@ -155,8 +155,10 @@ class SimVolume(Volume):
         super().__init__(disk.root)
         self._disk = disk
 
-    def create_folders(self) -> None:
-        super().create_folders()
+    def make_database(self) -> None:
+        """What RocksDB leaves in its folder, as far as anybody looks."""
+        self.path(DATA).mkdir(exist_ok=True)
+        (self.path(DATA) / "CURRENT").touch()
 
     def write(self, files: dict[str, bytes]) -> None:
         for name, content in files.items():
@@ -167,7 +169,7 @@ class SimVolume(Volume):
         """All of the member's state goes, as in the product."""
         self._disk.files.clear()
         self._disk.engine = SimEngine()
-        for name in (INSTANCE, TABLE_FILE):
+        for name in (INSTANCE, TABLE_FILE, f"{DATA}/CURRENT"):
             self.path(name).unlink(missing_ok=True)
         for folder in (TABLETS, CONSENSUS):
             for path in self.path(folder).iterdir():

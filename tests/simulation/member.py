@@ -81,10 +81,11 @@ class MemberProcess:
     def _open(self) -> tuple[SimVolume, Instance]:
         volume = self.disk.open()
         try:
-            instance, _ = volume.load_instance(self.settings.cluster, self._new_uuid())
+            instance = volume.load_instance(self.settings.cluster, self._new_uuid())
         except Corrupt as error:
             volume.put_aside(str(error))
-            instance, _ = volume.load_instance(self.settings.cluster, self._new_uuid())
+            instance = volume.load_instance(self.settings.cluster, self._new_uuid())
+        volume.make_database()
         return volume, instance
 
     def _new_uuid(self) -> str:
