@@ -7,6 +7,10 @@ from typing import TypeVar
 
 import pytest
 
+from stele.core.log import Log
+from stele.core.table import Partition
+from stele.core.tablet import Tablet
+from stele.core.tablet_owner import Owner, Phase
 from stele.member.settings import Settings
 from stele.wire import messages as m
 from tests.simulation.disk import Disk
@@ -82,3 +86,15 @@ def test_a_list_of_members_that_was_left_out_empties_no_dictionary(member: OneMe
     assert reply.member_list_version == 1
     assert list(member.process.node.table.members) == [0]
     assert member.exchange(member_list_version=2, members=(member.info(),)).member_list_version == 2
+
+
+def test_an_owner_that_is_deposed_by_a_wider_row_survives_the_end_of_a_sync() -> None:
+    """The row named a member that the owner never asked; counting what it holds ended the process."""
+    tablet = Tablet(0, 0, Log(), 1)
+    tablet.adopt(Partition(1, (0, 1)))
+    owner = Owner(tablet, None, None)
+    tablet.fence(9)
+    tablet.adopt(Partition(3, (0, 1, 2)))
+    owner.row_changed(tablet.row)
+    assert owner.phase is Phase.DEPOSED
+    assert not owner.advance()

@@ -273,11 +273,13 @@ class Owner:
 
     def advance(self) -> bool:
         """Commit what everybody who is waited for holds. Whether the commit index moved."""
+        if not self.appending:
+            return False
         low = self.synced
         for member in self.waited_for:
             match = self.progress[member].match
             low = min(low, match)
-        return self.appending and self.tablet.log.commit(low)
+        return self.tablet.log.commit(low)
 
     def applied(self) -> bool:
         """The driver applied what is committed. Whether serving begins with that."""
