@@ -153,7 +153,7 @@ class Twin(Slow):
         return self.ours.current
 
 
-SMALL = replace(QUICK, partitions=(40,), warm_seconds=0.0, growth_partitions=(20, 40), growth_members=(3, 5))
+SMALL = replace(QUICK, partitions=(40,), warm_rounds=1, growth_partitions=(20, 40), growth_members=(3, 5))
 
 
 def test_a_run_fills_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
