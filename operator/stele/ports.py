@@ -82,9 +82,9 @@ class Engine(Protocol):
     """One ordered store per member, with two families (design 40-tablet, "One RocksDB per member").
 
     `log` survives the death of the process at once and the loss of power after `sync_log`. `data` survives
-    either only after `flush`: what it then holds is a prefix of the `write_data` calls, each whole or absent.
-    Methods marked "slow" may block for long and are called in a thread; the others on the event loop, with
-    at most ENGINE_WRITE_BYTES_MAX per call.
+    either only after `flush`: what it then holds of a tablet is a prefix of the `write_data` calls, each
+    whole or absent. Methods marked "slow" may block for long and are called in a thread; the others on the
+    event loop, with at most ENGINE_WRITE_BYTES_MAX per call.
     """
 
     def get(self, key: bytes) -> bytes | None: ...

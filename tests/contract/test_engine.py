@@ -10,6 +10,7 @@ from rocksdict import Options, SstFileWriter
 from stele.adapters.memory.engine import MemoryEngine
 from stele.adapters.rocksdb.engine import RocksEngine, open_checkpoint
 from stele.core.errors import Corrupt, Unavailable
+from stele.member.write_back import WriteBack
 from stele.ports import Engine
 
 
@@ -37,10 +38,14 @@ def crash_rocks(engine: Engine, data: Path, wals: Path) -> Engine:
     return RocksEngine(there / "data", there / "wals")
 
 
-@pytest.fixture(params=["memory", "rocksdb"])
+@pytest.fixture(params=["memory", "rocksdb", "written back"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     if request.param == "memory":
         yield Case(MemoryEngine(), lambda engine: engine.crashed(power_lost=False))  # type: ignore[attr-defined]
+        return
+    if request.param == "written back":
+        memory = MemoryEngine()
+        yield Case(WriteBack(memory), lambda engine: WriteBack(memory.crashed(power_lost=False)))
         return
     data, wals = tmp_path / "data", tmp_path / "wals"
     made = Case(RocksEngine(data, wals), lambda engine: crash_rocks(engine, data, wals))

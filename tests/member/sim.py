@@ -23,6 +23,7 @@ from stele.member.replication import Replication
 from stele.member.requests import Kind, Request
 from stele.member.serving import Serving
 from stele.member.tablets import Tablets
+from stele.member.write_back import WriteBack
 from stele.wire import keys, peer
 from stele.wire.volume import Consensus, Frozen, Superblock, Waited
 
@@ -188,7 +189,8 @@ class SimMember:
 
     def __init__(self, sim: SimLoop, index: int, others: list["SimMember"]) -> None:
         self.sim, self.index, self.others = sim, index, others
-        self.engine = MemoryEngine()
+        self.disk = MemoryEngine()
+        self.engine = WriteBack(self.disk)
         self.block: Superblock | None = None
         self.meta = Consensus()
         self.row = Partition(0, ())
@@ -223,7 +225,8 @@ class SimMember:
 
     def crash(self, *, power_lost: bool) -> None:
         self.up = self.loop.alive = False
-        self.engine = self.engine.crashed(power_lost=power_lost)
+        self.disk = self.disk.crashed(power_lost=power_lost)
+        self.engine = WriteBack(self.disk)
         for other in self.others:
             for link in (other.links.get(self.index), self.links.get(other.index)):
                 if link is not None:

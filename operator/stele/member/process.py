@@ -24,12 +24,14 @@ from stele.member.metrics import Metrics
 from stele.member.node import Node
 from stele.member.settings import Settings
 from stele.member.volume import CHECKPOINTS, DATA, WALS, Volume
+from stele.member.write_back import WriteBack
+from stele.ports import Engine
 from stele.wire.volume import Instance
 
 log = logging.getLogger("stele.process")
 
 
-def open_volume(settings: Settings) -> tuple[Volume, Instance, RocksEngine]:
+def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
     """The volume's files and its database. A damaged one is put aside: the member starts empty, as another.
 
     Raise SteleError, with what to do, when the volume cannot be used.
@@ -49,11 +51,11 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, RocksEngine]:
         raise SteleError(f"STELE_DATA_DIR {settings.data_dir} cannot be used: {error}", "VOLUME") from error
 
 
-def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, RocksEngine]:
+def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]:
     instance = volume.load_instance(settings.cluster, str(uuid.uuid4()))
     engine = RocksEngine(volume.path(DATA), volume.path(WALS))
     crash.reached("start.engine")
-    return volume, instance, engine
+    return volume, instance, WriteBack(engine)
 
 
 class Process:
