@@ -83,11 +83,24 @@ def test_a_member_that_is_gone_is_replaced_and_told_as_gone(run: Run) -> None:
     assert "gone" in planned(run, given).out
 
 
-def test_a_row_of_members_that_are_gone_is_lost_and_an_empty_one_was_never_assigned(run: Run) -> None:
+def test_a_row_of_members_that_are_gone_is_lost_and_an_empty_one_is_assigned(run: Run) -> None:
     answer = planned(run, file([["x", None], [None], ["a", "b"]], "ab"), "-o", "json").json
     reasons = {each["partition"]: each["reason"].partition(":")[0] for each in answer["refusals"]}
-    assert reasons == {0: "NO_REPLICA", 1: "UNASSIGNED"}
-    assert answer["target"] == [[], [], ["a", "b"]]
+    assert reasons == {0: "NO_REPLICA"}
+    assert answer["target"] == [[], ["b", "a"], ["a", "b"]]
+    assert [(each["type"], each["source"], each["destination"]) for each in answer["migrations"]] == [
+        ("COPY", None, "b"),
+        ("COPY", None, "a"),
+    ]
+
+
+def test_a_new_cluster_is_given_its_first_rows(run: Run) -> None:
+    given = file([[]] * 30, "abc")
+    answer = planned(run, given, "-o", "json").json
+    assert answer["refusals"] == []
+    assert replayed(given["current"], "abc", answer["migrations"]) == answer["target"]
+    assert Counter(name for row in answer["target"] for name in row) == {"a": 20, "b": 20, "c": 20}
+    assert Counter(row[0] for row in answer["target"]) == {"a": 10, "b": 10, "c": 10}
 
 
 def test_lite_members_get_nothing_and_leaving_ones_are_emptied(run: Run) -> None:

@@ -55,6 +55,17 @@ def test_rows_that_nobody_holds_get_no_migration_and_say_why() -> None:
     assert planned.targets == ((), (), (0, 1))
 
 
+def test_a_first_assignment_is_shown_as_copies_from_nobody() -> None:
+    never = PartitionTable((Partition(0, ()), Partition(3, (9,)), Partition(2, (0, 1))), {})
+    planned = plan(never, members(0, 1), 2, first=True)
+    assert [(refusal.partition, refusal.reason) for refusal in planned.refusals] == [(1, "NO_REPLICA")]
+    assert planned.targets == ((1, 0), (), (0, 1))
+    assert [(m.partition, m.type, m.source, m.destination) for m in planned.migrations] == [
+        (0, Type.COPY, None, 1),
+        (0, Type.COPY, None, 0),
+    ]
+
+
 def test_members_that_are_gone_count_as_empty_indexes() -> None:
     planned = plan(table((0, 9), (1, 9)), members(0, 1), 2)
     assert planned.targets == ((0, 1), (1, 0))

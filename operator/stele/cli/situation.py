@@ -57,7 +57,7 @@ class Outcome:
 def planned(situation: Situation) -> Outcome:
     """Plan; raises BadInput for what the planner refuses as a whole."""
     begin = time.perf_counter()
-    made = plan(situation.table, situation.members, situation.replicas, situation.moves)
+    made = plan(situation.table, situation.members, situation.replicas, situation.moves, first=True)
     return Outcome(situation, made, time.perf_counter() - begin)
 
 

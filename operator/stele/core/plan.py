@@ -82,25 +82,33 @@ class Plan:
 
 
 def plan(
-    table: PartitionTable, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
+    table: PartitionTable,
+    members: Sequence[DataMember],
+    replicas: int,
+    moves: Sequence[Move] = (),
+    *,
+    first: bool = False,
 ) -> Plan:
     """The migrations that balance the table over `members`; raises BadInput for impossible arguments.
 
     Repair the table first: members in rows that are not in `members` are taken as gone, their indexes as
     empty, and migrations are made for the rows without them. Rows without any live replica get none (there
-    is nothing to copy).
+    is nothing to copy). Neither do rows that were never assigned, unless this plan is to show their `first`
+    assignment: then each of their replicas is a COPY from nobody.
     """
     live = frozenset(member.index for member in members)
     rows = [_live_row(partition.replicas, live) for partition in table.partitions]
     worn = _worn(table)
     planned = [number for number, row in enumerate(rows) if row and number not in worn]
+    if first:
+        planned = sorted({*planned, *(p for p, row in enumerate(table.partitions) if not row.version)})
     wished, refused = _on_planned(planned, moves)
     assignment = assign_rows([rows[number] for number in planned], members, replicas, wished)
     migrations, refusals, targets = _order(rows, planned, assignment)
     refused += [(Move(planned[m.partition], m.source, m.destination), text) for m, text in assignment.refused]
     return Plan(
         tuple(migrations),
-        (*_cluster_refusals(members, replicas), *_row_refusals(table, rows, refused), *refusals),
+        (*_cluster_refusals(members, replicas), *_row_refusals(table, targets, refused), *refusals),
         sum(migration.copies for migration in migrations),
         assignment.lower_bound,
         tuple(targets),
