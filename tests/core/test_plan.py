@@ -1,7 +1,13 @@
 """Plans: what they cost, in which order they run, what they refuse."""
 
-from stele.core.assignment import DataMember, Move, assign_rows
+from random import Random
+
+import pytest
+
+from stele.core import plan as plan_module
+from stele.core.assignment import Assignment, DataMember, Move, assign_rows
 from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED
+from stele.core.ordering import order
 from stele.core.plan import Code, Plan, Refusal, Type, plan, replay
 from stele.core.table import Member, Partition, PartitionTable, Replicas
 
@@ -99,6 +105,19 @@ def test_a_granted_move_is_planned_on_its_own_partition() -> None:
 def test_migrations_are_told_in_words() -> None:
     planned = plan(table((0, 1, 3), (0, 1)), members(0, 1, 2, leaving=3), 2)
     assert all(str(m).startswith(m.type.value) for m in planned.migrations)
+
+
+def test_whatever_is_aimed_at_each_partition_keeps_its_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for targets that the assignment does not make today, such as chains of MOVEs."""
+    random = Random(7)
+    current = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
+    wished = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
+    monkeypatch.setattr(plan_module, "assign_rows", lambda *_: Assignment(wished, 0))
+    planned = plan(table(*current), members(*range(9)), 5)
+    assert replayed(current, planned) == planned.targets
+    steps = planned.by_partition()
+    for number, (row, target) in enumerate(zip(current, wished, strict=True)):
+        assert tuple(steps.get(number, ())) == order(number, row, target)
 
 
 def test_moves_to_lite_members_say_so() -> None:
