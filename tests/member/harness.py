@@ -439,8 +439,8 @@ class Client:
             assert found == value or found in self.unknown.get(key, ()), (key, value, found)
 
     async def close(self) -> None:
-        for _, writer in list(self._connections.values()):
-            await _close(writer)
+        while self._connections:
+            await _close(self._connections.popitem()[1][1])
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

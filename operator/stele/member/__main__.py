@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+from pathlib import Path
 
 import uvloop
 
@@ -13,14 +14,40 @@ from stele.member.settings import VARIABLES, read_settings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM. 0: stopped; 1: a failure; 2: wrong settings, named on standard error."""
+    """Serve, or inspect. Serving runs until SIGTERM. 0: stopped; 1: a failure; 2: wrong settings, named."""
     parser = argparse.ArgumentParser(
         prog="stele-member",
         description="Tablet server of one Stele member. It is set up by environment variables:",
         epilog=VARIABLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.parse_args(arguments)
+    commands = parser.add_subparsers(dest="command", metavar="")
+    look = commands.add_parser("inspect", help="tell what a volume holds that no process has open")
+    look.add_argument(
+        "folder", metavar="DIR", type=Path, help="the volume's folder; nothing in it is changed"
+    )
+    look.add_argument("--verify", action="store_true", help="read all data and logs, check every checksum")
+    look.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    wanted = parser.parse_args(arguments)
+    return _inspect(wanted) if wanted.command == "inspect" else _serve()
+
+
+def _inspect(wanted: argparse.Namespace) -> int:
+    """0: sound; 1: something is wrong; 2: no volume, or one that is in use."""
+    import msgspec
+
+    from stele.member.inspect import inspect, text_of
+
+    try:
+        found = inspect(wanted.folder, verify=wanted.verify)
+    except (SteleError, OSError) as error:
+        print(f"stele-member: {error}", file=sys.stderr)
+        return 2
+    print(msgspec.json.encode(found).decode() if wanted.output == "json" else text_of(found))
+    return 1 if found.problems else 0
+
+
+def _serve() -> int:
     logging.basicConfig(
         stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -106,7 +106,7 @@ class Admin:
         return _json(tablet_list(self._node, after, limit))
 
     async def _on_tablet(self, request: web.Request) -> web.Response:
-        return _json(tablet_facts(self._node, self._replica(request)))
+        return _json(tablet_facts(self._node.tablets, self._replica(request)))
 
     def _replica(self, request: web.Request) -> Replica:
         partition = _number(request.match_info, "partition")

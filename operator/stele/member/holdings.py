@@ -17,14 +17,14 @@ def tablet_list(node: Node, after: int, limit: int) -> TabletList:
         index=node.me,
         epoch=node.table.epoch,
         stamp=str(node.table.stamp),
-        tablets=tuple(tablet_facts(node, node.replicas[partition]) for partition in shown),
+        tablets=tuple(tablet_facts(node.tablets, node.replicas[partition]) for partition in shown),
         next=shown[-1] if len(shown) < len(wanted) else None,
     )
 
 
-def tablet_facts(node: Node, replica: Replica) -> TabletFacts:
+def tablet_facts(tablets: Tablets, replica: Replica) -> TabletFacts:
     tablet, record_log, owner = replica.tablet, replica.tablet.log, replica.owner
-    role = _role(node, replica)
+    role = _role(replica)
     return TabletFacts(
         partition=replica.partition,
         role=role,
@@ -46,15 +46,15 @@ def tablet_facts(node: Node, replica: Replica) -> TabletFacts:
         bytes=replica.size_bytes,
         offline=replica.broken,
         copy="" if replica.meta.copy is None else replica.meta.copy.id,
-        quarantined=tuple(quarantined_tablets(node.tablets, replica)),
+        quarantined=tuple(quarantined_tablets(tablets, replica)),
     )
 
 
-def _role(node: Node, replica: Replica) -> RoleName:
-    row = replica.tablet.row
-    if node.me >= 0 and row.owner == node.me:
+def _role(replica: Replica) -> RoleName:
+    row, me = replica.tablet.row, replica.tablet.me
+    if me >= 0 and row.owner == me:
         return "OWNER"
-    if node.me in row.replicas:
+    if me in row.replicas:
         return "BACKUP"
     return "NONE" if replica.meta.copy is None else "LEARNER"
 

@@ -68,7 +68,7 @@ class Tablets:
             last = (0, 0) if block is None else (block.last.term, block.last.index)
             return Replica(Tablet(partition, me, Log(), max(meta.promised, last[0])), block, meta)
         restored, state = self.held(partition, block.generation)
-        if len(restored) == 0:
+        if len(restored) == 0 and self.engine.log_bounds(*log_range(partition)):
             self.engine.write_log([], [log_range(partition)])
         replica = Replica(Tablet(partition, me, restored, meta.promised), block, meta)
         replica.keyspaces = dict(state.keyspaces)

@@ -1,7 +1,6 @@
 """What a member says of its tablets and its quarantine on its admin port, as JSON (docs/member.md).
 
-The same structs are what `stele-member inspect` prints of a volume that no process has open; what only a
-running member knows is None there.
+The same structs are what `stele-member inspect` prints of a volume that no process has open.
 """
 
 from typing import Literal
@@ -71,11 +70,11 @@ class TabletFacts(msgspec.Struct, frozen=True):
     generation: int
     version: int
     replicas: tuple[int | None, ...]
-    term: int | None
+    term: int
     promised: int
     last: OpId
     applied: OpId
-    committed: int | None
+    committed: int
     flushed: int
     log: LogRange
     lag: int | None

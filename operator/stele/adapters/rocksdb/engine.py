@@ -23,7 +23,7 @@ class RocksEngine:
 
     def __init__(self, data: Path, wals: Path) -> None:
         """Raise Corrupt when the files contradict themselves, Unavailable when they cannot be opened now."""
-        self._db = _open(data, wals)
+        self._db = self._opened(data, wals)
         self._log: Any = self._db.get_column_family(LOG)
         self._data: Any = self._db.get_column_family(DATA)
         self._log_handle: Any = self._db.get_column_family_handle(LOG)
@@ -32,6 +32,11 @@ class RocksEngine:
         volatile: Any = WriteOptions()
         volatile.disable_wal = True
         self._volatile = volatile
+
+    def _opened(self, data: Path, wals: Path) -> Any:
+        return _guarded(
+            data, lambda: Rdict(str(data), database_options(str(wals)), column_families=families())
+        )
 
     def get(self, key: bytes) -> bytes | None:
         return _get(self._data, key)
@@ -70,8 +75,7 @@ class RocksEngine:
         self._db.write(batch)
 
     def get_log(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._log.get(key)
-        return value
+        return _get(self._log, key)
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
         walk, found, size = self._log.iter(_until(end)), list[tuple[bytes, bytes]](), 0
@@ -122,6 +126,26 @@ class RocksEngine:
             part.close()
 
 
+class RocksReader(RocksEngine):
+    """A member's database, read-only: no file of it is changed. RocksDB's notes go to `notes`.
+
+    Whoever makes one has to know that no process has the database open.
+    """
+
+    def __init__(self, data: Path, wals: Path, notes: Path) -> None:
+        """Raise Corrupt or Unavailable when it cannot be read."""
+        self._notes = notes
+        super().__init__(data, wals)
+
+    def _opened(self, data: Path, wals: Path) -> Any:
+        return _guarded(data, lambda: _open_read_only(data, wals, self._notes))
+
+    def close(self) -> None:
+        self._log_handle = self._data_handle = None
+        for part in (self._log, self._data, self._db):
+            part.close()
+
+
 class RocksView:
     """`data` as one iterator saw it when it was made.
 
@@ -166,13 +190,11 @@ def open_checkpoint(path: Path) -> CheckpointReader:
     return CheckpointReader(path)
 
 
-def _open(data: Path, wals: Path) -> Any:
-    return _guarded(data, lambda: Rdict(str(data), database_options(str(wals)), column_families=families()))
-
-
-def _open_read_only(path: Path) -> Any:
-    options = database_options(None)
+def _open_read_only(path: Path, wals: Path | None = None, notes: Path | None = None) -> Any:
+    options = database_options(None if wals is None else str(wals))
     options.create_if_missing(False)
+    if notes is not None:
+        options.set_db_log_dir(str(notes))
     return Rdict(str(path), options, column_families=families(), access_type=AccessType.read_only(False))
 
 

@@ -1,0 +1,249 @@
+"""`stele-member inspect DIR`: what a volume holds that no process has open. It changes nothing on it."""
+
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from stele.adapters.memory.engine import MemoryEngine
+from stele.adapters.rocksdb.engine import RocksReader
+from stele.core.errors import BadInput, Corrupt, Refused, SteleError
+from stele.core.log import Log
+from stele.core.tablet import Tablet
+from stele.member.holdings import tablet_facts
+from stele.member.replica import Replica
+from stele.member.table import Table
+from stele.member.tablets import Tablets, log_range
+from stele.member.volume import CONSENSUS, DATA, INSTANCE, STAGING, TABLE_FILE, TABLETS, WALS, Volume
+from stele.wire import keys
+from stele.wire.copyjobs import Manifest
+from stele.wire.holdings import QuarantinedVolume, TabletFacts
+from stele.wire.volume import (
+    Consensus,
+    DataState,
+    Instance,
+    Superblock,
+    TableFile,
+    decode_file,
+    decode_table,
+)
+from stele.wire.volume_log import check_record, term_of
+
+PAGE_ENTRIES = 1000
+PAGE_BYTES = 1024 * 1024
+HEADS = (
+    "PARTITION", "STATE", "ROLE", "GENERATION", "PROMISED", "LAST", "APPLIED", "LOG", "ENTRIES", "BYTES"
+)  # fmt: skip
+T = TypeVar("T")
+
+
+class Inspection(msgspec.Struct):
+    """What was found. `problems` is empty for a sound volume; `verified` when all of it was read."""
+
+    folder: str
+    verified: bool
+    instance: Instance | None = None
+    epoch: int = 0
+    partitions: int = 0
+    tablets: list[TabletFacts] = []
+    volumes: list[QuarantinedVolume] = []
+    problems: list[str] = []
+
+
+def inspect(folder: Path, *, verify: bool) -> Inspection:
+    """Read a volume. Raise BadInput when it is none, Refused (IN_USE) when a process has it open."""
+    if not (folder / TABLETS).is_dir():
+        raise BadInput(f"{folder} is no volume of a member: it has no folder {TABLETS}", "NOT_FOUND")
+    _check_unused(folder / DATA / "LOCK")
+    with tempfile.TemporaryDirectory() as notes:
+        return _Inspector(folder, Path(notes), verify).run()
+
+
+def _check_unused(lock: Path) -> None:
+    """RocksDB holds a lock of the system on this file while a process has the database open."""
+    if not lock.exists():
+        return
+    try:
+        file = lock.open("rb+")
+    except OSError:
+        return  # A volume that cannot be written is in use by nobody.
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refused(
+                f"{lock.parent.parent} is in use by a running member; stop it, or ask its port 7001 "
+                "(/v1/tablets, /v1/quarantine)",
+                "IN_USE",
+            ) from None
+
+
+class _Inspector:
+    def __init__(self, folder: Path, notes: Path, verify: bool) -> None:
+        self._volume = Volume(folder)
+        self._notes = notes
+        self._verify = verify
+        self._found = Inspection(str(folder), verify)
+
+    def run(self) -> Inspection:
+        found, volume = self._found, self._volume
+        found.instance = self._try(lambda: _read(Instance, volume.path(INSTANCE)))
+        table = self._try(self._table) or Table(TableFile())
+        found.epoch, found.partitions = table.epoch, len(table.rows)
+        found.volumes = volume.put_aside_volumes()
+        reader = self._try(lambda: RocksReader(volume.path(DATA), volume.path(WALS), self._notes))
+        blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
+        try:
+            for partition in sorted(blocks.keys() | metas.keys()):
+                meta = metas.get(partition) or Consensus()
+                facts = self._tablet(reader, table, partition, blocks.get(partition), meta)
+                found.tablets.append(facts)
+        finally:
+            if reader is not None:
+                reader.close()
+        if self._verify:
+            self._verify_staging()
+        return found
+
+    def _try(self, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except (SteleError, OSError) as error:
+            self._found.problems.append(str(error))
+            return None
+
+    def _table(self) -> Table:
+        path = self._volume.path(TABLE_FILE)
+        uuid = "" if self._found.instance is None else self._found.instance.uuid
+        file = decode_table(path.read_bytes(), str(path)) if path.exists() else TableFile()
+        return Table(file, uuid)
+
+    def _files(self, folder: str, kind: type[T]) -> dict[int, T | None]:
+        found: dict[int, T | None] = {}
+        for partition, value in self._volume.load_all(folder, kind):  # type: ignore[type-var]
+            if isinstance(value, Corrupt):
+                self._found.problems.append(str(value))
+            found[partition] = None if isinstance(value, Corrupt) else value
+        return found
+
+    # -- one tablet
+
+    def _tablet(
+        self,
+        reader: RocksReader | None,
+        table: Table,
+        partition: int,
+        block: Superblock | None,
+        meta: Consensus,
+    ) -> TabletFacts:
+        replica = Replica(Tablet(partition, table.me, Log(), meta.promised), block, meta)
+        if partition < len(table.rows):
+            replica.tablet.row = table.rows[partition]
+        tablets = Tablets(MemoryEngine() if reader is None else reader)
+        self._load(tablets, replica)
+        return tablet_facts(tablets, replica)
+
+    def _load(self, tablets: Tablets, replica: Replica) -> None:
+        """The log and the data of a READY tablet; what is wrong is a problem of this tablet."""
+        if replica.block is None or replica.block.state != "READY":
+            return
+        try:
+            replica.tablet.log, state = tablets.held(replica.partition, replica.generation)
+            replica.keyspaces = dict(state.keyspaces)
+            if self._verify:
+                _verify_log(tablets, replica)
+                _verify_data(tablets, replica, state)
+        except Corrupt as error:
+            replica.broken = str(error)
+            self._found.problems.append(f"partition {replica.partition}: {error}")
+
+    def _verify_staging(self) -> None:
+        for path in sorted(self._volume.path(STAGING).glob("*/*.json")):
+            self._try(partial(_verify_copy, path))
+
+
+def _read(kind: type[Instance], path: Path) -> Instance:
+    return decode_file(kind, path.read_bytes(), str(path))
+
+
+def _verify_log(tablets: Tablets, replica: Replica) -> None:
+    """Read every operation: none is missing, each is one, terms never fall."""
+    index, term = replica.tablet.log.first, 0
+    for key, record in _logged(tablets, replica.partition):
+        check_record(record)
+        found = int.from_bytes(key[2:], "big")
+        if index != found or term_of(record)[0] < term:
+            raise Corrupt(f"the log has {(term_of(record)[0], found)} behind {(term, index - 1)}")
+        index, term = found + 1, term_of(record)[0]
+
+
+def _logged(tablets: Tablets, partition: int) -> Iterator[tuple[bytes, bytes]]:
+    begin, end = log_range(partition)
+    while page := tablets.engine.scan_log(begin, end, PAGE_BYTES):
+        yield from page
+        begin = page[-1][0] + b"\0"
+
+
+def _verify_data(tablets: Tablets, replica: Replica, state: DataState) -> None:
+    """Read every entry of the tablet, and compare their number and bytes with what the tablet says."""
+    found: dict[bytes, tuple[int, int]] = {}
+    begin, end = keys.tablet_range(replica.partition, replica.generation)
+    while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
+        for data_key, value in page:
+            if (split := keys.split_user(data_key)) is not None:
+                count, size = found.get(split[0], (0, 0))
+                found[split[0]] = (count + 1, size + len(split[1]) + len(value))
+        begin = page[-1][0] + b"\0"
+    told = {keyspace: sizes for keyspace, sizes in state.keyspaces.items() if sizes[0]}
+    if found != told:
+        raise Corrupt(f"entries and bytes by keyspace are {found}, the tablet says {told}")
+
+
+def _verify_copy(path: Path) -> None:
+    manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    content = (path.parent / manifest.file).read_bytes() if manifest.file else b""
+    if manifest.file and (len(content), crc32c(content)) != (manifest.file_bytes, manifest.file_crc32c):
+        raise Corrupt(f"{path.parent / manifest.file}: its size or checksum is not that of its manifest")
+
+
+def text_of(found: Inspection) -> str:
+    """For people: the volume, a line per tablet, what is quarantined, what is wrong."""
+    who = found.instance
+    lines = [f"volume {found.folder}"]
+    if who is not None:
+        lines.append(f"member {who.uuid}, cluster {who.cluster}, started {who.incarnation} times")
+    lines.append(f"table: epoch {found.epoch}, {found.partitions} partitions; {len(found.tablets)} tablets")
+    rows = [HEADS, *map(_row, found.tablets)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    for row in rows:
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for each in (entry for tablet in found.tablets for entry in tablet.quarantined):
+        lines.append(
+            f"quarantined: partition {each.partition}, generation {each.generation}, {each.entries} entries"
+        )
+    lines += [f"put aside: {each.name}, {each.bytes} bytes: {each.reason}" for each in found.volumes]
+    lines += [f"PROBLEM: {each}" for each in found.problems]
+    how = "everything was read" if found.verified else "files were read; --verify reads data and logs too"
+    lines.append(f"{len(found.problems)} problems ({how})")
+    return "\n".join(lines)
+
+
+def _row(tablet: TabletFacts) -> tuple[str, ...]:
+    log = tablet.log
+    return (
+        str(tablet.partition),
+        tablet.state + (" (offline)" if tablet.offline else ""),
+        tablet.role,
+        str(tablet.generation),
+        str(tablet.promised),
+        f"{tablet.last.term}.{tablet.last.index}",
+        f"{tablet.applied.term}.{tablet.applied.index}",
+        "empty" if log.last < log.first else f"{log.first}..{log.last}",
+        str(tablet.entries),
+        str(tablet.bytes),
+    )

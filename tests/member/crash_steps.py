@@ -1,0 +1,278 @@
+"""What a member does to its volume, step by step, each on partitions of its own (`test_crash.py`).
+
+The member that dies is TARGET. Partitions come in kinds, by who is in their row at first.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+
+import aiohttp
+from harness import Client, Cluster, eventually, key_in
+
+from stele.wire import messages as m
+
+TARGET, OWNER, OTHER = 2, 0, 1
+KINDS: dict[str, tuple[int, ...]] = {
+    "owned": (TARGET, OWNER),
+    "backed up": (OWNER, TARGET),
+    "elsewhere": (OWNER, OTHER),
+    "alone": (TARGET,),
+    "new": (),
+}
+BIG = 4000
+WRITTEN = (("backed up", OWNER), ("owned", TARGET), ("alone", TARGET))
+WRITES_MAX = 300
+FLUSHED_SECONDS = 5.0
+
+
+class World:
+    """A cluster, its free partitions, what one round did. `told`: what the target promised, by partition."""
+
+    def __init__(self, made: Cluster) -> None:
+        self.made = made
+        self._free = {
+            kind: [p for p in range(made.partitions) if p % len(KINDS) == n] for n, kind in enumerate(KINDS)
+        }
+        self._values = count()
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        self.client = Client(self.made)
+        self.used: list[int] = []
+        self.ids: list[tuple[str, int]] = []
+        self.told: dict[int, int] = {}
+
+    @property
+    def target(self) -> str:
+        place = self.made.members[TARGET]
+        return f"http://{place.host}:{place.ports[2]}"
+
+    async def form(self) -> None:
+        """Assign every partition but the new ones, and start to serve."""
+        for _ in range(3):
+            await self.made.add()
+        for number, row in enumerate(KINDS.values()):
+            for partition in range(number, self.made.partitions, len(KINDS)):
+                if row:
+                    self.made.store(partition, row)
+        await self.made.publish()
+        await self.made.served()
+
+    def take(self, kind: str) -> int:
+        """A partition that nothing was done to yet."""
+        partition = self._free[kind].pop()
+        self.used.append(partition)
+        return partition
+
+    async def write(self, partition: int, through: int = OWNER, size: int = 20, keys: int = 3) -> None:
+        for seed in range(keys):
+            key = key_in(partition, self.made.partitions, seed)
+            value = (b"%d-" % next(self._values)).ljust(size, b"x")
+            self.client.unknown.setdefault(key, set()).add(value)
+            await self.client.set(through, key, value)
+
+    def id(self, partition: int) -> str:
+        made = self.made.id()
+        self.ids.append((made, partition))
+        return made
+
+    async def start_learner(self, partition: int, destination: int) -> str:
+        id = self.id(partition)
+        await self.made.start_learner(id, partition, destination)
+        return id
+
+    async def command(self, index: int, command: m.Command) -> m.Result:
+        result = await self.made.command(index, command)
+        assert result.code == "OK", (command, result)
+        if isinstance(command, m.Fence) and index == TARGET:
+            self.told[command.partition] = command.term
+        return result
+
+    async def leave(self, partition: int) -> None:
+        """Take the target out of a row; then its tablet is deleted."""
+        row = self.made.store(partition, (OWNER,), by=2)
+        await self.made.publish()
+        await self.command(TARGET, m.DeleteTablet(partition, row.version))
+
+    async def call(self, method: str, path: str) -> None:
+        async with self.made.http.request(method, self.target + path) as response:
+            assert response.status == 200, await response.text()
+
+    async def settle(self) -> None:
+        """What a new master does when the target is back: adopt what was accepted, abort, lift fences."""
+        made, promised = self.made, dict.fromkeys(self.used, 0)
+        for index in made.members:
+            reply = await made.exchange(index, rows=())
+            for row in reply.accepted:
+                if row.version > made.version(row.partition):
+                    made.rows[row.partition] = row
+            for tablet in reply.tablets:
+                promised[tablet.partition] = max(promised.get(tablet.partition, 0), tablet.promised)
+        await made.publish()
+        for id, partition in self.ids:
+            for index in made.members:
+                with suppress(AssertionError):
+                    await made.command(index, m.Abort(id, partition))
+        for partition in self.used:
+            version = made.version(partition)
+            if 0 < version < promised[partition]:
+                by = max(2, promised[partition] - version)
+                made.store(partition, made.rows[partition].replicas, by=by)
+        await made.publish()
+        await made.served()
+
+
+Step = Callable[[World], Awaitable[None]]
+
+
+async def create(world: World) -> None:
+    """The table gives the target a partition for the first time."""
+    partition = world.take("new")
+    world.made.store(partition, (TARGET, OWNER))
+    await world.made.publish()
+    await world.write(partition)
+
+
+async def write(world: World) -> None:
+    """As owner with a backup, as backup, and as the only replica; for some syncs of every mode."""
+    used = [(world.take(kind), member) for kind, member in WRITTEN]
+    for _ in range(WRITES_MAX):
+        for partition, through in used:
+            await world.write(partition, through)
+        await asyncio.sleep(0.02)
+
+
+async def write_alone(world: World) -> None:
+    """Until the target dies."""
+    partition = world.take("alone")
+    for _ in range(20):
+        await world.write(partition, TARGET)
+
+
+async def flush(world: World) -> None:
+    """So much that the front of the log goes after the flush."""
+    partition = world.take("owned")
+    for _ in range(20):
+        await world.write(partition, TARGET, BIG, keys=2)
+    await asyncio.sleep(FLUSHED_SECONDS)
+
+
+async def copy(world: World) -> None:
+    """COPYING, then READY from the owner's log alone, then given up."""
+    partition = world.take("elsewhere")
+    await world.write(partition)
+    id = await world.start_learner(partition, TARGET)
+    await world.made.until_learner(OWNER, id, "IN_SYNC")
+    await world.command(TARGET, m.Abort(id, partition))
+
+
+async def receive(world: World) -> str:
+    """Up to the files in staging; the session's name."""
+    made, partition, session = world.made, world.take("elsewhere"), f"session-{world.made.id()}"
+    await world.write(partition)
+    row = made.rows[partition]
+    await world.command(TARGET, m.StartTabletCopy(world.id(partition), partition, row.version, OWNER))
+    opened = (await world.command(OWNER, m.OpenSession(session, (partition,)))).session
+    assert opened is not None
+    tablet = opened.tablets[0]
+    copies = (await made.exchange(TARGET, rows=())).copies
+    generation = next(each.generation for each in copies if each.partition == partition)
+    item = m.CopyItem(partition, tablet.generation, generation, tablet.bytes)
+    await world.command(TARGET, m.FetchDirect(session, OWNER, opened.token, (item,)))
+    await eventually(
+        lambda: made.exchange(TARGET, rows=()),
+        lambda reply: any(f.session == session and f.state == "DONE" for f in reply.fetches),
+    )
+    return session
+
+
+async def ingest(world: World) -> None:
+    session = await receive(world)
+    await world.command(TARGET, m.Ingest(session, (world.used[-1],)))
+
+
+async def source(world: World) -> None:
+    """A session at the target, opened and closed."""
+    partition = world.take("owned")
+    await world.write(partition, TARGET)
+    session = f"session-{world.made.id()}"
+    await world.command(TARGET, m.OpenSession(session, (partition,)))
+    await world.command(TARGET, m.CloseSession(session))
+
+
+async def delete(world: World) -> None:
+    """A tombstone, restored, deleted again, purged."""
+    partition = world.take("owned")
+    await world.write(partition, TARGET)
+    await world.leave(partition)
+    path = f"/v1/quarantine/tablets/{partition}/1"
+    await world.call("POST", path + "/restore")
+    await world.command(TARGET, m.DeleteTablet(partition, world.made.version(partition)))
+    await world.call("DELETE", path)
+
+
+async def promote(world: World) -> None:
+    """The target was a backup and becomes the owner."""
+    partition = world.take("backed up")
+    await world.write(partition)
+    term = world.made.version(partition) + 2
+    for index in (OWNER, TARGET):
+        await world.command(index, m.Fence(partition, term, True))
+    row = m.Row(partition, term, (TARGET, OWNER))
+    await world.command(TARGET, m.Accept(world.made.id(), row))
+    world.made.rows[partition] = row
+    await world.made.publish()
+    await world.write(partition, TARGET)
+
+
+async def hand_over(world: World) -> None:
+    """The target is the owner, lets writes wait for a learner, freezes, and thaws again."""
+    partition = world.take("owned")
+    await world.write(partition, TARGET)
+    id = await world.start_learner(partition, OTHER)
+    await world.made.until_learner(TARGET, id, "IN_SYNC")
+    await world.command(TARGET, m.HandOver(id, partition))
+    await world.command(TARGET, m.Abort(id, partition))
+
+
+async def diverge(world: World) -> None:
+    """The target has a tail that nobody else took, and is left out of the row."""
+    made, partition = world.made, world.take("owned")
+    await world.write(partition, TARGET)
+    term = made.version(partition) + 2
+    await world.command(OWNER, m.Fence(partition, term, True))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await world.write(partition, TARGET, keys=1)
+    await made.members[TARGET].kill()
+    row = m.Row(partition, term, (OWNER,))
+    await world.command(OWNER, m.Accept(made.id(), row))
+    made.rows[partition] = row
+    await made.publish()
+    await world.write(partition)
+
+
+async def come_back(world: World) -> None:
+    """It rejoins from the log: what nobody else took goes."""
+    await world.start_learner(world.used[-1], TARGET)
+    await asyncio.sleep(1)
+
+
+async def interrupted_copy(world: World) -> None:
+    """The target dies while it is COPYING."""
+    partition = world.take("elsewhere")
+    await world.write(partition)
+    row = world.made.rows[partition]
+    await world.command(TARGET, m.StartTabletCopy(world.id(partition), partition, row.version, OWNER))
+    await world.made.members[TARGET].kill()
+
+
+async def nothing(world: World) -> None:
+    """For points of the start itself."""
+    await world.made.members[TARGET].kill()
+
+
+TROUBLE = (aiohttp.ClientError, OSError, AssertionError, TimeoutError)
+"""What a step may raise because the target died."""

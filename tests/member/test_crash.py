@@ -1,0 +1,262 @@
+"""Kill a member right after every step that changes its volume, start it again, and look at what is there."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import crash_steps as steps
+import pytest
+from crash_steps import TARGET, Step, World
+from forked import Forked, forked_cluster
+from harness import MemberProcess
+from test_holdings import tablet
+
+from stele.adapters.rocksdb.engine import RocksEngine
+from stele.core.errors import Corrupt
+from stele.member.crash import EXIT_CODE, POINTS
+from stele.member.sweep import kept_generations
+from stele.member.tablets import log_range
+from stele.member.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
+from stele.wire import keys
+from stele.wire.volume import Superblock
+
+REACHED_SECONDS = 15.0
+
+WHERE: dict[str, Step] = {
+    "file.aside": steps.promote,
+    "file.renamed": steps.promote,
+    "create.superblock": steps.create,
+    "table.saved": steps.create,
+    "write.logged": steps.write,
+    "write.synced": steps.write,
+    "write.applied": steps.write,
+    "write.cut": steps.come_back,
+    "flush.synced": steps.flush,
+    "flush.flushed": steps.flush,
+    "trim.dropped": steps.flush,
+    "copy.saved": steps.copy,
+    "copy.cleared": steps.copy,
+    "block.copying": steps.copy,
+    "copy.log_cleared": steps.copy,
+    "session.checkpointed": steps.source,
+    "session.described": steps.source,
+    "session.closing": steps.source,
+    "ingest.dropped": steps.ingest,
+    "ingest.ingested": steps.ingest,
+    "block.ready": steps.ingest,
+    "block.deleted": steps.delete,
+    "quarantine.data_dropped": steps.delete,
+    "quarantine.log_dropped": steps.delete,
+    "restore.read": steps.delete,
+    "promised.saved": steps.promote,
+    "accepted.saved": steps.promote,
+    "accepted.cleared": steps.promote,
+    "waited.saved": steps.hand_over,
+    "waited.cleared": steps.hand_over,
+    "frozen.saved": steps.hand_over,
+    "frozen.cleared": steps.hand_over,
+}
+"""The step that passes each point."""
+AGAIN: list[tuple[str, Step]] = [
+    ("block.ready", steps.copy),
+    ("block.ready", steps.delete),
+    ("block.deleted", steps.copy),
+    ("copy.log_cleared", steps.ingest),
+    ("write.logged:3", steps.write),
+    ("write.synced:3", steps.write),
+    ("write.applied:3", steps.write),
+    ("file.renamed", steps.delete),
+    ("file.aside", steps.copy),
+    ("file.renamed:2", steps.hand_over),
+]
+"""Points that more than one step passes."""
+AT_START: dict[str, Step] = {
+    "start.instance": steps.nothing,
+    "start.engine": steps.nothing,
+    "start.rolled_back": steps.interrupted_copy,
+}
+ELSEWHERE = {"start.swept", "aside.reason", "aside.moved"}
+"""Tests of their own pass these."""
+
+
+def test_every_point_is_passed() -> None:
+    assert set(WHERE) | set(AT_START) | ELSEWHERE == set(POINTS)
+    source = Path(steps.__file__).parents[2] / "operator" / "stele" / "member"
+    text = "".join(path.read_text() for path in source.glob("*.py") if path.name != "crash.py")
+    for name in POINTS:
+        prefix, _, kind = name.partition(".")
+        derived = kind in {"saved", "cleared"} or prefix == "block"
+        assert derived or f'crash.reached("{name}")' in text, name
+
+
+class Round:
+    """One death of the target and what comes after it."""
+
+    def __init__(self, world: World, point: str, power: str) -> None:
+        self.world, self.made, self.point, self.power = world, world.made, point, power
+        world.begin_round()
+
+    @property
+    def member(self) -> MemberProcess:
+        return self.made.members[TARGET]
+
+    async def start(self, **extra: str) -> None:
+        power = {"POWER": "1"} if self.power else {}
+        await self.member.start(**extra, **power)  # type: ignore[call-arg]
+
+    async def ready(self) -> None:
+        await self.made.hello(self.member)
+        await self.made.publish()
+        await self.made.served()
+
+    async def die_in(self, step: Step) -> None:
+        process = self.member.process
+        assert isinstance(process, Forked)
+        self.member.folder.with_suffix(".point").write_text(self.point)
+        process.send_signal(signal.SIGUSR1)
+        work = asyncio.ensure_future(step(self.world))
+        death = asyncio.ensure_future(process.wait())
+        await asyncio.wait({work, death}, timeout=REACHED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({death}, timeout=2.0)
+        if not death.done():
+            death.cancel()
+            if work.done():
+                await work
+            raise AssertionError(f"{self.point} was not reached")
+        work.cancel()
+        problem = (await asyncio.gather(work, return_exceptions=True))[0]
+        assert problem is None or isinstance(problem, (asyncio.CancelledError, *steps.TROUBLE)), problem
+        assert process.returncode == EXIT_CODE
+        self.member.process = None
+
+    async def dies_at_start(self, point: str) -> None:
+        await self.start(STELE_CRASH_POINT=point)
+        assert self.member.process is not None
+        assert await self.member.process.wait() == EXIT_CODE
+
+    async def look(self) -> None:
+        """Start again; nothing that was acknowledged or promised is lost, nothing is offline."""
+        world = self.world
+        await self.start()
+        await self.made.hello(self.member)
+        for partition, term in world.told.items():
+            assert (await tablet(self.made, TARGET, partition)).promised >= term
+        await world.settle()
+        await world.client.close()
+        for member in (steps.OWNER, TARGET):
+            await world.client.check(member)
+        reply = await self.made.exchange(TARGET, rows=())
+        held = {each.partition: each.state for each in reply.tablets}
+        for partition in world.used:
+            if TARGET in self.made.rows[partition].replicas:
+                assert held[partition] == "READY"
+        await world.client.close()
+
+
+@pytest.mark.parametrize(
+    ("fsync", "power"), [("Always", ""), ("Interval", ""), ("Never", ""), ("Always", "1")]
+)
+async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, power: str) -> None:
+    async with forked_cluster(tmp_path, 150, STELE_FSYNC=fsync) as made:
+        world = World(made)
+        await world.form()
+        await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
+        await made.members[TARGET].kill()
+        await Round(world, "", power).look()
+        for point, step in [*WHERE.items(), *AGAIN]:
+            this = Round(world, point, power)
+            if step is steps.come_back:
+                await steps.diverge(world)
+                await this.start()
+                await this.ready()
+            await this.die_in(step)
+            await this.look()
+        for point, step in AT_START.items():
+            this = Round(world, point, power)
+            await step(world)
+            await this.dies_at_start(point)
+            await this.look()
+        this = Round(world, "ingest.ingested", power)
+        await this.die_in(steps.ingest)
+        await this.dies_at_start("start.swept")
+        await this.look()
+        await made.same_everywhere()
+        assert await made.members[TARGET].stop() == 0
+        check_volume(tmp_path / f"m{TARGET}")
+
+
+async def test_a_lost_sync_would_be_noticed(tmp_path: Path) -> None:
+    """The loss of power in these tests takes what was not synced: without syncs the check fails."""
+    async with forked_cluster(tmp_path, 10, STELE_FSYNC="Never") as made:
+        world = World(made)
+        await world.form()
+        await made.members[TARGET].kill()
+        this = Round(world, "write.logged:5", "1")
+        await this.look()
+        await this.die_in(steps.write_alone)
+        with pytest.raises(AssertionError):
+            await this.look()
+
+
+async def test_a_volume_that_is_put_aside_is_moved_whole_whenever_it_is_interrupted(tmp_path: Path) -> None:
+    async with forked_cluster(tmp_path, 2) as made:
+        made.replicas = 1
+        member = await made.add()
+        made.store(0, (0,))
+        await made.publish()
+        await member.kill()
+        parts = {path.name for path in member.folder.iterdir()} & set(STATE_OF_MEMBER)
+        (member.folder / "instance").write_bytes(b"garbage")
+        for point in ("aside.reason", "aside.moved", "aside.moved:2"):
+            await member.start(STELE_CRASH_POINT=point)  # type: ignore[call-arg]
+            assert member.process is not None
+            assert await member.process.wait() == EXIT_CODE
+        await member.start()
+        assert (await made.hello(member)).tablets == ()
+        moved = [path.name for aside in (member.folder / "quarantine").iterdir() for path in aside.iterdir()]
+        assert sorted(name for name in moved if name in parts and name != "tablet-meta")
+        for name in parts - {"tablet-meta", "consensus-meta", "table"}:
+            assert moved.count(name) == 1, (name, moved)
+
+
+def check_volume(folder: Path) -> None:
+    """All data is of generations that superblocks keep; a tombstone has a log only in quarantine."""
+    volume = Volume(folder)
+    engine = RocksEngine(folder / DATA, folder / WALS)
+    blocks = dict(volume.load_all(TABLETS, Superblock))
+    try:
+        for partition in range(2**8):
+            found = generations(engine, partition)
+            block = blocks.get(partition)
+            assert not isinstance(block, Corrupt)
+            assert found <= (kept_generations(block) if block else set()), (partition, block)
+            if block is None or (block.state == "DELETED" and not block.quarantined):
+                assert engine.log_bounds(*log_range(partition)) is None, (partition, block)
+    finally:
+        engine.close()
+
+
+def generations(engine: RocksEngine, partition: int) -> set[int]:
+    found: set[int] = set()
+    begin, end = keys.tablet_prefix(partition, 0), keys.tablet_prefix(partition, 2**32 - 1)
+    while page := engine.scan(begin, end, 1):
+        generation = int.from_bytes(page[0][0][2 : keys.TABLET_PREFIX_BYTES], "big")
+        found.add(generation)
+        begin = keys.tablet_prefix(partition, generation + 1)
+    return found
+
+
+async def test_an_unknown_point_is_refused(tmp_path: Path) -> None:
+    env = MemberProcess(0, "127.0.0.2", tmp_path, [1, 2, 3, 4]).environment()
+    for value, problem in (
+        ("nowhere", "it must be one of file.aside, "),
+        ("write.logged:0", "from 1 to 10^9"),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "stele.member", env={**env, "STELE_CRASH_POINT": value}, stderr=-1
+        )
+        _, text = await process.communicate()
+        assert process.returncode == 2
+        assert f"STELE_CRASH_POINT is '{value}'" in text.decode()
+        assert problem in text.decode()

@@ -1,0 +1,108 @@
+"""`stele-member inspect`: what a volume holds, and what is wrong with it, without changing it."""
+
+import asyncio
+import hashlib
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from forked import forked_cluster
+from harness import Client, Cluster, key_in
+
+from stele.member.inspect import Inspection
+from stele.wire import messages as m
+
+
+async def run(*arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "stele.member", "inspect", *arguments, stdout=-1, stderr=-1
+    )
+    out, problems = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), problems.decode()
+
+
+async def read(folder: Path, *arguments: str) -> tuple[int, Inspection]:
+    code, out, problems = await run(str(folder), "-o", "json", *arguments)
+    assert not problems
+    return code, msgspec.json.decode(out, type=Inspection)
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+async def fill(made: Cluster) -> None:
+    made.replicas = 1
+    await made.form(1)
+    client = Client(made)
+    for seed in range(4):
+        assert await client.set(0, key_in(0, 2, seed), b"v" * 100)
+    await client.close()
+
+
+async def test_a_sound_volume_is_told_and_not_changed(tmp_path: Path) -> None:
+    async with forked_cluster(tmp_path, 2) as made:
+        await fill(made)
+        member = made.members[0]
+        made.store(1, ())
+        await made.publish()
+        assert (await made.command(0, m.DeleteTablet(1, made.version(1)))).code == "OK"
+        code, _, problems = await run(str(member.folder))
+        assert code == 2
+        assert "is in use by a running member" in problems
+        await member.kill()
+        before = fingerprint(member.folder)
+        code, found = await read(member.folder, "--verify")
+        assert (code, found.problems, found.verified) == (0, [], True)
+        assert found.instance is not None
+        assert (found.instance.uuid, found.instance.incarnation) == (member.uuid, 1)
+        held, gone = found.tablets
+        assert (held.partition, held.state, held.role) == (0, "READY", "OWNER")
+        assert (held.log.first, held.log.last) == (1, held.last.index)
+        assert (gone.state, [each.generation for each in gone.quarantined]) == ("DELETED", [1])
+        code, text, _ = await run(str(member.folder))
+        assert code == 0
+        assert "0 problems (files were read; --verify reads data and logs too)" in text
+        assert fingerprint(member.folder) == before
+
+
+@pytest.mark.parametrize("name", ["instance", "tablet-meta/0", "consensus-meta/0", "table/current"])
+async def test_a_damaged_file_is_a_problem(tmp_path: Path, name: str) -> None:
+    async with forked_cluster(tmp_path, 2) as made:
+        await fill(made)
+        assert (await made.command(0, m.Fence(0, 5, True))).code == "OK"
+        await made.members[0].kill()
+        path = made.members[0].folder / name
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        code, found = await read(made.members[0].folder)
+        assert code == 1
+        assert [name in problem for problem in found.problems] == [True]
+
+
+async def test_verify_finds_flipped_bits_in_data_and_logs(tmp_path: Path) -> None:
+    async with forked_cluster(tmp_path, 2) as made:
+        await fill(made)
+        member = made.members[0]
+        assert await member.stop() == 0
+        table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_mtime)
+        flip(table, 60)
+        code, found = await read(member.folder)
+        assert code == 1
+        code, found = await read(member.folder, "--verify")
+        assert code == 1
+        assert "checksum mismatch" in found.problems[0] or "CORRUPT" in found.problems[0]
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+async def test_a_folder_that_is_no_volume_is_named(tmp_path: Path) -> None:
+    code, _, problems = await run(str(tmp_path))
+    assert code == 2
+    assert f"NOT_FOUND: {tmp_path} is no volume of a member" in problems

@@ -1,0 +1,102 @@
+"""Member processes that start in milliseconds: a process that has imported everything forks them.
+
+As a program: reads lines of JSON {env, log, what} and forks; writes {pid} for each, and {pid, code} when one
+ended. In a forked member SIGUSR1 arms the crash point in the file FOLDER.point, so that it can be reached
+late; POWER=1 makes the death take from the volume what was not synced.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+SHORT_FLUSH_SECONDS = 0.2
+
+
+def run_member() -> int:
+    import power
+
+    from stele.member import crash, limits, process
+    from stele.member.__main__ import main
+
+    limits.FLUSH_SECONDS, limits.LOG_RETAINED_BYTES = SHORT_FLUSH_SECONDS, 0
+    limits.SWEEP_SECONDS = 0.3
+    if os.environ.get("POWER"):
+        power.watch()
+    serve = process.Process.run
+
+    async def run(self: process.Process) -> int:
+        import asyncio
+
+        point = Path(os.environ["STELE_DATA_DIR"]).with_suffix(".point")
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, lambda: crash.arm(point.read_text()))
+        return await serve(self)
+
+    process.Process.run = run  # type: ignore[method-assign]
+    return main([])
+
+
+def run_transfer() -> int:
+    from stele.member.transfer_main import main
+
+    return main([])
+
+
+def _child(order: dict[str, Any]) -> None:
+    """Never returns."""
+    code = 70
+    try:
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ.clear()
+        os.environ.update(order["env"])
+        code = run_member() if order["what"] == "member" else run_transfer()
+    except BaseException:
+        logging.exception("the child failed")
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    import stele.member.process
+    import stele.member.transfer_main  # noqa: F401
+
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    lock = threading.Lock()
+
+    def tell(**fields: int) -> None:
+        with lock:
+            out.write(json.dumps(fields) + "\n")
+
+    def reap(*_: object) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+            _child(json.loads(line))
+        tell(pid=pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+if __name__ == "__main__":
+    main()
