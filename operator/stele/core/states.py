@@ -1,15 +1,6 @@
 """States of a tablet on a volume, with every legal transition as data (design 40-tablet, "States").
 
-DOES_NOT_EXIST --CREATE--> READY            a first assignment: empty
-DOES_NOT_EXIST --START_COPY--> COPYING
-DELETED --START_COPY--> COPYING
-COPYING --INGEST--> READY                   the copy is complete, under its own generation
-COPYING --FILL--> READY                     the owner's log holds everything: nothing to copy
-COPYING --ABANDON--> DELETED                abort, or a restart in the middle
-READY --INGEST--> READY                     replaced by a newer copy
-READY --DELETE--> DELETED
-DELETED --DELETE--> DELETED                 sent again
-DELETED --RESTORE--> READY                  a person took it out of quarantine
+The diagram in docs/member.md is drawn from it (`stele.member.diagram`).
 """
 
 from enum import Enum
@@ -46,6 +37,17 @@ TRANSITIONS: dict[tuple[TabletState, Event], TabletState] = {
     (_S.READY, _E.DELETE): _S.DELETED,
     (_S.DELETED, _E.DELETE): _S.DELETED,
     (_S.DELETED, _E.RESTORE): _S.READY,
+}
+
+
+MEANING: dict[Event, str] = {
+    _E.CREATE: "a first assignment: empty",
+    _E.START_COPY: "a copy to this member begins",
+    _E.INGEST: "the copy is complete, under a generation of its own",
+    _E.FILL: "the owner's log holds everything: nothing to copy",
+    _E.ABANDON: "the copy is aborted, or a restart came in its middle",
+    _E.DELETE: "the row left this member: data and log go to quarantine",
+    _E.RESTORE: "a person took it out of quarantine",
 }
 
 
