@@ -48,6 +48,19 @@ class Migration:
     destination_current_index: int
     destination_new_index: int
 
+    def of(self, partition: PartitionId) -> "Migration":
+        """The same migration of another partition."""
+        return Migration(
+            partition,
+            self.type,
+            self.source,
+            self.source_current_index,
+            self.source_new_index,
+            self.destination,
+            self.destination_current_index,
+            self.destination_new_index,
+        )
+
     @property
     def copies(self) -> bool:
         """Whether data goes to a member that has none of this partition."""

@@ -97,7 +97,7 @@ def plan(
     assignment: then each of their replicas is a COPY from nobody.
     """
     live = frozenset(member.index for member in members)
-    rows = [_live_row(partition.replicas, live) for partition in table.partitions]
+    rows = _live_rows(table, live)
     worn = _worn(table)
     planned = [number for number, row in enumerate(rows) if row and number not in worn]
     if first:
@@ -108,7 +108,7 @@ def plan(
     refused += [(Move(planned[m.partition], m.source, m.destination), text) for m, text in assignment.refused]
     return Plan(
         tuple(migrations),
-        (*_cluster_refusals(members, replicas), *_row_refusals(table, targets, refused), *refusals),
+        (*_cluster_refusals(members, replicas), *_row_refusals(table, targets, refused, worn), *refusals),
         sum(migration.copies for migration in migrations),
         assignment.lower_bound,
         tuple(targets),
@@ -129,47 +129,74 @@ def _on_planned(
 def _worn(table: PartitionTable) -> frozenset[PartitionId]:
     """Partitions whose last versions are kept for rescue."""
     last = VERSION_MAX - VERSIONS_RESERVED
-    return frozenset(number for number, row in enumerate(table.partitions) if row.version > last)
+    return frozenset([number for number, row in enumerate(table.partitions) if row.version > last])
 
 
-def _live_row(row: Replicas, live: frozenset[int]) -> Replicas:
-    return row if live.issuperset(row) else trimmed(m if m in live else None for m in row)
+def _live_rows(table: PartitionTable, live: frozenset[int]) -> list[Replicas]:
+    """The rows without members that are gone. Many partitions have the same row: each is looked at once."""
+    rows = [partition.replicas for partition in table.partitions]
+    shorter = {
+        row: trimmed(member if member in live else None for member in row)
+        for row in set(rows)
+        if not live.issuperset(row)
+    }
+    return [shorter.get(row, row) for row in rows] if shorter else rows
+
+
+Priority = tuple[int, int, int]
 
 
 def _order(
     rows: Sequence[Replicas], planned: Sequence[PartitionId], assignment: Assignment
 ) -> tuple[list[Migration], list[Refusal], list[Replicas]]:
-    """The migrations in the order in which they should start, what was refused, and the rows they make."""
-    ranked: list[tuple[tuple[int, int, int], Migration]] = []
+    """The migrations in the order in which they should start, what was refused, and the rows they make.
+
+    Steps depend on the row and its target alone, which many partitions share: they are ordered once for each
+    such pair, and taken over for the others.
+    """
+    known: dict[tuple[Replicas, Replicas], _Steps] = {}
+    groups: dict[Priority, list[Migration]] = {}
     refusals = [Refusal(planned[at], Code.ZONE_FULL, _ZONE_FULL) for at in assignment.crowded]
     targets = list(rows)
     for number, target in zip(planned, assignment.rows, strict=True):
         row = rows[number]
         if row == target:
             continue
-        targets[number] = runnable = without_cycles(row, target)
-        if runnable != target:
-            text = f"{row} cannot become {target}, {runnable} is aimed at"
+        steps = known.get((row, target))
+        if steps is None:
+            steps = known[row, target] = _steps(row, target)
+        targets[number] = steps.runnable
+        if steps.runnable != target:
+            text = f"{row} cannot become {target}, {steps.runnable} is aimed at"
             refusals.append(Refusal(number, Code.CYCLE, text))
-        ranked.extend(_ranked(row, order_acyclic(number, row, runnable)))
-    ranked.sort(key=lambda item: (item[0], item[1].partition))
-    return [migration for _, migration in ranked], refusals, targets
+        for priority, migration in steps.ranked:
+            groups.setdefault(priority, []).append(migration.of(number))
+    return [migration for priority in sorted(groups) for migration in groups[priority]], refusals, targets
 
 
-def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[tuple[int, int, int], Migration]]:
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What makes `runnable` of a row, in order; the partition of these migrations is not set yet."""
+
+    runnable: Replicas
+    ranked: tuple[tuple[Priority, Migration], ...]
+
+
+def _steps(row: Replicas, target: Replicas) -> _Steps:
     """Each with its priority, lowest first: what adds a replica, to the row that has the fewest, at the
     hottest index.
 
-    A migration is never ranked before an earlier one of its partition (the sort that follows is stable).
+    A migration is never ranked before an earlier one of its partition; those of one rank keep their order.
     """
-    ranked: list[tuple[tuple[int, int, int], Migration]] = []
+    runnable = without_cycles(row, target)
+    ranked: list[tuple[Priority, Migration]] = []
     replicas = sum(member is not None for member in row)
     priority = (0, 0, 0)
-    for migration in migrations:
+    for migration in order_acyclic(0, row, runnable):
         priority = max(priority, (_urgency(migration), replicas, migration.index))
         ranked.append((priority, migration))
         replicas += migration.adds - migration.removes
-    return ranked
+    return _Steps(runnable, tuple(ranked))
 
 
 def _urgency(migration: Migration) -> int:
@@ -189,10 +216,13 @@ def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refu
 
 
 def _row_refusals(
-    table: PartitionTable, rows: Sequence[Replicas], refused: Sequence[tuple[Move, str]]
+    table: PartitionTable,
+    rows: Sequence[Replicas],
+    refused: Sequence[tuple[Move, str]],
+    worn: frozenset[PartitionId],
 ) -> list[Refusal]:
     found = [_refused_move(table, move, text) for move, text in refused]
-    found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(_worn(table))]
+    found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(worn)]
     for number, row in enumerate(rows):
         if row:
             continue
