@@ -49,6 +49,12 @@ def check_balanced(rows: Sequence[Replicas], members: Sequence[DataMember], repl
     assert held.keys() <= weights.keys()
 
 
+def check_apart(rows: Sequence[Replicas], members: Sequence[DataMember], replicas: int) -> None:
+    zone = {member.index: member.zone for member in members}
+    spread = min(replicas, len(set(zone.values())))
+    assert all(len({zone[member] for member in row if member is not None}) == spread for row in rows)
+
+
 @pytest.mark.parametrize(("members", "partitions", "replicas"), GRID)
 def test_first_assignment_is_balanced_and_its_pairs_are_mixed(
     members: int, partitions: int, replicas: int
@@ -123,15 +129,47 @@ def test_a_member_with_too_great_a_weight_holds_each_partition_once() -> None:
     assert all(0 in row for row in rows)
 
 
-@pytest.mark.parametrize("zones", ["aabbcc", "aaabbb", "aaaabc"])
-def test_zones_are_kept_apart_where_there_is_room(zones: str) -> None:
+@pytest.mark.parametrize("zones", ["aabbcc", "aaabbb", "aaabbbccc"])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_zones_are_kept_apart_and_members_balanced(zones: str, replicas: int) -> None:
     members = [DataMember(index, zone=zone) for index, zone in enumerate(zones)]
-    assignment = assign_rows([()] * 600, members, 2)
-    check_balanced(assignment.rows, members, 2)
-    crowded = [number for number, (a, b) in enumerate(assignment.rows) if zones[a or 0] == zones[b or 0]]
-    assert tuple(crowded) == assignment.crowded
-    # Four of six members in one zone hold two thirds of all replicas, so a third of the rows has two of them.
-    assert len(crowded) == (200 if zones == "aaaabc" else 0)
+    assignment = assign_rows([()] * 600, members, replicas)
+    check_balanced(assignment.rows, members, replicas)
+    check_apart(assignment.rows, members, replicas)
+    assert assignment.crowded == ()
+
+
+@pytest.mark.parametrize("zones", ["aaaabc", "aab", "aaabbbbbc"])
+def test_members_of_a_small_zone_hold_more_rather_than_two_replicas_share_a_zone(zones: str) -> None:
+    members = [DataMember(index, zone=zone) for index, zone in enumerate(zones)]
+    rows = assign_rows([()] * 600, members, 2).rows
+    check_apart(rows, members, 2)
+    held, owned = Counter(m for row in rows for m in row), Counter(row[0] for row in rows)
+    assert max(owned.values()) - min(owned.values()) <= 1
+    for zone in set(zones):
+        alike = [held[index] for index, name in enumerate(zones) if name == zone]
+        assert max(alike) - min(alike) <= 1
+
+
+def test_inside_a_zone_replicas_are_spread_over_the_next_key() -> None:
+    places = [
+        ("a", "r1"),
+        ("a", "r1"),
+        ("a", "r2"),
+        ("a", "r2"),
+        ("b", "r1"),
+        ("b", "r1"),
+        ("b", "r2"),
+        ("b", "r2"),
+    ]
+    members = [DataMember(index, zone=place) for index, place in enumerate(places)]
+    rows = assign_rows([()] * 400, members, 4).rows
+    check_balanced(rows, members, 4)
+    assert all({places[member or 0] for member in row} == set(places) for row in rows)
+    left = [DataMember(index, zone=place, leaving=index == 5) for index, place in enumerate(places)]
+    after = assign_rows(rows, left, 4).rows
+    assert all({places[member or 0] for member in row} == set(places) for row in after)
+    assert all({places[member or 0][0] for member in row[:2]} for row in after)
 
 
 def test_zones_are_still_apart_after_join_and_leave() -> None:

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from stele.core import plan as plan_module
-from stele.core.assignment import Assignment, DataMember, Move, assign_rows
+from stele.core.assignment import Change, DataMember, Move, Outcome, assign_rows
 from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED
 from stele.core.ordering import order
 from stele.core.plan import Code, Plan, Refusal, Type, plan, replay
@@ -83,13 +83,6 @@ def test_too_few_members_are_told_once() -> None:
     assert [(refusal.partition, refusal.reason) for refusal in planned.refusals] == [(-1, "TOO_FEW_MEMBERS")]
 
 
-def test_zones_without_room_are_told() -> None:
-    crowded = [DataMember(0, zone="a"), DataMember(1, zone="a"), DataMember(2, zone="b")]
-    rows = assign_rows([()] * 9, crowded, 2).rows
-    planned = plan(table(*rows), crowded, 2)
-    assert {refusal.reason for refusal in planned.refusals} == {"ZONE_FULL"}
-
-
 def test_refused_moves_name_the_partition_of_the_table() -> None:
     planned = plan(table((), (0, 1), (1, 0)), members(0, 1), 2, [Move(2, 1, 0), Move(0, 1, 0), Move(1, 0, 7)])
     refused = sorted(refusal.partition for refusal in planned.refusals if refusal.reason == "NOT_ALLOWED")
@@ -112,7 +105,8 @@ def test_whatever_is_aimed_at_each_partition_keeps_its_own_order(monkeypatch: py
     random = Random(7)
     current = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
     wished = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
-    monkeypatch.setattr(plan_module, "assign_rows", lambda *_: Assignment(wished, 0))
+    changes = tuple(Change(*pair, [number]) for number, pair in enumerate(zip(current, wished, strict=True)))
+    monkeypatch.setattr(plan_module, "assign_groups", lambda *_: Outcome(changes))
     planned = plan(table(*current), members(*range(9)), 5)
     assert replayed(current, planned) == planned.targets
     steps = planned.by_partition()

@@ -79,7 +79,7 @@ def _notes(situation: Situation) -> dict[MemberIndex, str]:
     notes = dict.fromkeys(situation.lite, "lite")
     for member in situation.members:
         weight = f"weight {member.weight}" if member.weight != 1 else ""
-        words = (member.zone or "", weight, "leaving" if member.leaving else "")
+        words = ("/".join(member.path), weight, "leaving" if member.leaving else "")
         notes[member.index] = ", ".join(word for word in words if word)
     return notes
 

@@ -1,23 +1,26 @@
 """Which member should hold which replica: a target row per partition.
 
 Owners and replicas come within one of each member's fair share whenever rows allow it; a replica that may
-stay stays, at its index, so that the target is reached with one copy per replica that is new. Nothing here
-is random and nothing depends on the order of a set: the same input gives the same rows.
+stay stays, at its index, so that the target is reached with one copy per replica that is new. Zones go before
+balance: members of a small zone hold more each, rather than two replicas of a partition elsewhere. Nothing
+here is random and nothing depends on the order of a set: the same input gives the same rows. Partitions with
+equal rows are decided together (see `balance`): the cost is that of the different rows and of what changes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
+from functools import cached_property
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
-from stele.core.balance import Board, Level, Place, Slots
+from stele.core.balance import Board, Cell, Level, Row, Slot, places, relievable
 from stele.core.errors import BadInput
 from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, MemberIndex, PartitionId
-from stele.core.settle import settle
-from stele.core.shares import Shares, fair_shares, quotas, within_one
+from stele.core.settle import arranged, settle
+from stele.core.shares import Domain, Quota, Shares, fair_shares, quotas, rounded
 from stele.core.table import PartitionTable, Replicas, trimmed
-from stele.core.zones import separate
+from stele.core.zones import Path, Topology
 
 WEIGHT_MAX = 1_000_000
 """The weight of one member; weights are compared with each other only."""
@@ -25,14 +28,25 @@ WEIGHT_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DataMember:
-    """A live member that holds data; leaving ones count as full copies until they are replaced, and get
-    nothing.
+    """A member that holds data.
+
+    A `leaving` one counts as a full copy until it is replaced, and gets nothing. An `away` one is expected
+    back: it keeps its share and the replicas that rows still name, empty backup indexes are left open for
+    what it lacks, and no migration has to do with it. `zone` is its domain per topology key, widest first;
+    a text is one domain.
     """
 
     index: MemberIndex
     weight: int = 1
-    zone: str | None = None
+    zone: str | Path | None = None
     leaving: bool = False
+    away: bool = False
+
+    @property
+    def path(self) -> Path:
+        if self.zone is None:
+            return ()
+        return (self.zone,) if isinstance(self.zone, str) else self.zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +58,43 @@ class Move:
     destination: MemberIndex
 
 
+Refused = tuple[tuple[Move, str], ...]
+Groups = dict[Replicas, list[PartitionId]]
+
+_NOBODY = "there is no member to take data"
+
+
+class Change(NamedTuple):
+    """Partitions that have the row `today` and should have the row `target`."""
+
+    today: Replicas
+    target: Replicas
+    partitions: Sequence[PartitionId]
+
+
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """Target rows, and what a plan has to tell about them.
+class Outcome:
+    """What changes, and what a plan has to tell about it.
 
     `lower_bound` is the number of copies that no table with the same shares can do without. `crowded` are the
     partitions with two replicas in one zone while another zone is free, `refused` the moves that could not
     be granted.
     """
 
+    changes: tuple[Change, ...] = ()
+    lower_bound: int = 0
+    crowded: tuple[PartitionId, ...] = ()
+    refused: Refused = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """All target rows; the rest is as in `Outcome`."""
+
     rows: tuple[Replicas, ...]
     lower_bound: int
     crowded: tuple[PartitionId, ...] = ()
-    refused: tuple[tuple[Move, str], ...] = ()
+    refused: Refused = ()
 
 
 def assign(
@@ -67,7 +105,7 @@ def assign(
     Members that are in a row and not in `members` are gone. With fewer members than replicas, what can be
     filled is.
     """
-    rows = tuple(partition.replicas for partition in table.partitions)
+    rows = [partition.replicas for partition in table.partitions]
     return assign_rows(rows, members, replicas, moves).rows
 
 
@@ -75,19 +113,80 @@ def assign_rows(
     rows: Sequence[Replicas], members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
 ) -> Assignment:
     """As `assign`, on bare rows."""
-    _check(members, replicas)
-    weights = {member.index: member.weight for member in members if not member.leaving}
-    if not weights:
+    if all(member.leaving for member in members):
+        _check(members, replicas)
         return Assignment(tuple(rows), 0)
-    leaves = frozenset(member.index for member in members if member.leaving)
-    origin = _without_gone(rows, leaves.union(weights))
-    settled = _settled(origin, weights, leaves, replicas)
-    pinned, refused = _granted(settled, weights, moves)
-    zones = {member.index: member.zone for member in members if not member.leaving}
-    board = Board(settled, origin, zones, pinned)
-    lower_bound = _balance(board, weights)
-    crowded = separate(board)
-    return Assignment(tuple(map(trimmed, board.rows)), lower_bound, crowded, refused)
+    targets, groups = grouped(rows, members)
+    found = assign_groups(groups, members, replicas, moves)
+    for change in found.changes:
+        for partition in change.partitions:
+            targets[partition] = change.target
+    return Assignment(tuple(targets), found.lower_bound, found.crowded, found.refused)
+
+
+def grouped(rows: Iterable[Replicas], members: Iterable[DataMember]) -> tuple[list[Replicas], Groups]:
+    """The rows without members that are gone, and the partitions of each different row."""
+    found, live = list(rows), frozenset(member.index for member in members)
+    groups = _groups(found)
+    stripped = {
+        row: trimmed(m if m in live else None for m in row) for row in groups if not live.issuperset(row)
+    }
+    if not stripped:
+        return found, groups
+    found = [stripped.get(row, row) for row in found]
+    return found, _groups(found)
+
+
+def _groups(rows: Iterable[Replicas]) -> Groups:
+    groups: Groups = defaultdict(list)
+    for partition, row in enumerate(rows):
+        groups[row].append(partition)
+    return groups
+
+
+def assign_groups(
+    groups: Groups, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
+) -> Outcome:
+    """As `assign`, on `grouped` partitions; those without a group are left out. The lists are used up."""
+    _check(members, replicas)
+    cast = _Cast.of(members, replicas)
+    if not cast.able:
+        return Outcome(refused=tuple((move, _NOBODY) for move in moves))
+    board = Board(cast.able, cast.topology)
+    _settle(board, cast, groups)
+    refused = _grant(board, cast, moves)
+    lower_bound = _balance(board, cast, _held(cast, groups))
+    return Outcome(_changes(board, cast), lower_bound, _crowded(board, cast), refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cast:
+    """The members by what may happen to them: `able` ones take data (with their weights), `staying` ones keep
+    what they have.
+    """
+
+    able: Mapping[MemberIndex, int]
+    staying: frozenset[MemberIndex]
+    away: tuple[MemberIndex, ...]
+    leaving: frozenset[MemberIndex]
+    tree: Domain
+    topology: Topology | None
+    replicas: int
+
+    @staticmethod
+    def of(members: Sequence[DataMember], replicas: int) -> "_Cast":
+        staying = sorted((m for m in members if not m.leaving), key=attrgetter("index"))
+        weights = {member.index: member.weight for member in staying}
+        topology = Topology({member.index: member.path for member in staying})
+        return _Cast(
+            able={member.index: member.weight for member in staying if not member.away},
+            staying=frozenset(weights),
+            away=tuple(member.index for member in staying if member.away),
+            leaving=frozenset(member.index for member in members if member.leaving),
+            tree=topology.tree(weights),
+            topology=topology if topology.matters else None,
+            replicas=replicas,
+        )
 
 
 def _check(members: Sequence[DataMember], replicas: int) -> None:
@@ -102,148 +201,229 @@ def _check(members: Sequence[DataMember], replicas: int) -> None:
             raise BadInput(f"member {member.index} has weight {member.weight}; it must be 1 to {WEIGHT_MAX}")
 
 
-def _without_gone(rows: Sequence[Replicas], live: frozenset[MemberIndex]) -> list[Replicas]:
-    return [row if live.issuperset(row) else trimmed(m if m in live else None for m in row) for row in rows]
+class _Choice:
+    """Which replica leaves a row that has too many of them in one zone."""
+
+    def __init__(self, cast: _Cast, groups: Groups) -> None:
+        self._cast = cast
+        self._groups = groups
+
+    @cached_property
+    def _excess(self) -> dict[MemberIndex, int]:
+        """By how much each member is above its share today."""
+        held = _held(self._cast, self._groups)
+        rows = sum(map(len, self._groups.values()))
+        total = rows * min(self._cast.replicas, len(self._cast.staying))
+        share = quotas(self._cast.tree, total, rows, lambda members, number: 0)
+        return {member: held[member] - share[member].number for member in share}
+
+    def __call__(self, slots: Sequence[MemberIndex | None], indexes: Sequence[int]) -> int:
+        """The index with the member that is most above its share; the coldest one."""
+        excess, members = self._excess, {index: slots[index] or 0 for index in indexes}
+        chosen = max(indexes, key=lambda index: (index > 0, excess.get(members[index], 0), index))
+        excess[members[chosen]] -= 1
+        return chosen
 
 
-def _settled(
-    rows: Sequence[Replicas], stays: Mapping[MemberIndex, int], leaves: frozenset[MemberIndex], replicas: int
-) -> list[Slots]:
-    """Rows that are whole are kept as they are (nearly all of them, nearly always); the others are
-    settled.
+def _held(cast: _Cast, groups: Groups) -> Counter[MemberIndex]:
+    held = Counter[MemberIndex]()
+    for row, partitions in groups.items():
+        for member in row:
+            if member in cast.staying:
+                held[member] += len(partitions)
+    return held
+
+
+def _settle(board: Board, cast: _Cast, groups: Groups) -> None:
+    """Rows that are whole are kept as they are (nearly all of them, nearly always). Where replicas share a
+    zone, it is chosen for each partition by itself which one leaves.
     """
-    alive = frozenset(stays)
-    shrinks = any(len(row) > replicas for row in rows)
-    load = _count(chain.from_iterable(rows)) if shrinks else Counter()
-    settled: list[Slots] = []
-    for row in rows:
-        if len(row) == replicas and alive.issuperset(row):
-            settled.append(row)
-            continue
-        slots = settle(row, alive, leaves, replicas, load)
-        if shrinks:
-            load.subtract(member for member in row if member is not None and member not in slots)
-        settled.append(slots)
-    return settled
+    choice = _Choice(cast, groups)
+    mixed: list[tuple[PartitionId, Replicas, Row]] = []
+    for row, partitions in groups.items():
+        whole = len(row) == cast.replicas and cast.staying.issuperset(row)
+        settled = row if whole else tuple(settle(row, cast.staying, cast.leaving, cast.replicas))
+        if cast.topology is not None and cast.topology.misplaced(settled):
+            mixed += [(partition, row, settled) for partition in partitions]
+        else:
+            board.add(row, settled, partitions)
+    for partition, row, settled in sorted(mixed, key=itemgetter(0)):
+        board.add(row, _unmixed(cast, cast.topology, choice, settled), [partition])
 
 
-def _granted(
-    rows: list[Slots], stays: Mapping[MemberIndex, int], moves: Sequence[Move]
-) -> tuple[frozenset[Place], tuple[tuple[Move, str], ...]]:
+def _unmixed(cast: _Cast, topology: Topology | None, choice: _Choice, row: Row) -> Row:
+    slots = list(row)
+    while topology is not None:
+        misplaced = [index for index in topology.misplaced(slots) if slots[index] in cast.able]
+        if not misplaced:
+            break
+        slots[choice(slots, misplaced)] = None
+    return tuple(slots)
+
+
+def _grant(board: Board, cast: _Cast, moves: Sequence[Move]) -> Refused:
     """Put users' moves into the rows. What was granted is not taken back by this balancing."""
-    pinned: set[Place] = set()
+    if not moves:
+        return ()
     refused: list[tuple[Move, str]] = []
+    cells = {partition: cell for cell in board.cells.values() for partition in cell.partitions}
     for move in moves:
-        fault = _move_fault(rows, stays, move)
-        if fault is not None:
-            refused.append((move, fault))
-            continue
-        row = list(rows[move.partition])
-        index = row.index(move.source)
-        row[index] = move.destination
-        rows[move.partition] = row
-        pinned.add((move.partition, index))
-    return frozenset(pinned), tuple(refused)
+        cell = cells.get(move.partition)
+        fault = _move_fault(cast, cell, move)
+        if cell is None or fault is not None:
+            refused.append((move, fault or ""))
+        else:
+            slot = Slot(cell, _index_of(cell, move.source))
+            cells[move.partition] = board.fix(slot, move.destination, move.partition)
+    return tuple(refused)
 
 
-def _move_fault(rows: Sequence[Slots], stays: Mapping[MemberIndex, int], move: Move) -> str | None:
-    if not 0 <= move.partition < len(rows):
+def _index_of(cell: Cell, member: MemberIndex) -> int:
+    """Where the member has its replica, or had it and leaves; -1: nowhere."""
+    if member in cell.row:
+        return cell.row.index(member)
+    index = cell.today.index(member) if member in cell.today else len(cell.row)
+    return index if index < len(cell.row) and cell.row[index] is None else -1
+
+
+def _move_fault(cast: _Cast, cell: Cell | None, move: Move) -> str | None:
+    if cell is None:
         return f"there is no partition {move.partition}"
-    if move.destination not in stays:
+    index = _index_of(cell, move.source)
+    if move.destination not in cast.able:
         return f"member {move.destination} is not there to take data"
-    if move.source not in rows[move.partition]:
+    if index == -1:
         return f"member {move.source} holds no replica of it that stays"
-    if move.destination in rows[move.partition]:
+    if move.source in cast.away:
+        return f"member {move.source} is away and its place is kept for it"
+    if move.destination in cell.row:
         return f"member {move.destination} holds a replica of it"
+    others = (*cell.row[:index], *cell.row[index + 1 :])
+    if cast.topology is not None and not cast.topology.apart(others, move.destination):
+        return f"member {move.destination} is in the zone of another replica of it, and another zone has room"
     return None
 
 
-def _count(members: Iterable[MemberIndex | None]) -> Counter[MemberIndex]:
-    return Counter(member for member in members if member is not None)
-
-
-def _balance(board: Board, weights: Mapping[MemberIndex, int]) -> int:
+def _balance(board: Board, cast: _Cast, today: Mapping[MemberIndex, int]) -> int:
     """Owners, then backups with what the owners left of each share. Returns the lower bound of copies."""
-    held = _Held.of(board, weights)
-    cap = len(board.rows)
-    replica_shares = fair_shares(sum(held.all.values()) + len(held.empty), cap, weights)
-    owner_shares = fair_shares(sum(held.owned.values()) + len(held.vacant), cap, weights)
-    total = held.replica_quotas(replica_shares, owner_shares)
-    owned = _balance_owners(board, held, total, owner_shares)
-    _balance_backups(board, held, {member: total[member] - owned[member] for member in weights})
-    return held.lower_bound(replica_shares)
-
-
-def _balance_owners(
-    board: Board, held: "_Held", total: Mapping[MemberIndex, int], shares: Shares
-) -> dict[MemberIndex, int]:
-    """Returns how many partitions each member owns afterwards."""
-    number = sum(held.owned.values()) + len(held.vacant)
-    owners = Level(
-        board,
-        owners=True,
-        quota=quotas(number, shares, lambda member, owners: held.cost(member, total[member], owners)),
-        count=held.owned,
-        tolerated=within_one(shares),
-        surplus={member: held.all[member] - total[member] for member in total},
+    vacant, *holes = [places(board.open_slots(index)) for index in range(cast.replicas)]
+    held = {member: board.held[member] for member in cast.staying}
+    owned = {member: board.owned[member] for member in cast.able}
+    shares = _owner_shares(cast, sum(owned.values()) + vacant)
+    price = _Price(held, owned, relievable(board.cells.values()), shares)
+    slots = sum(held.values()) + vacant + sum(holes)
+    rows = board.partitions
+    total = quotas(cast.tree, slots, rows, price.of)
+    fewest = quotas(
+        cast.tree, slots, rows, lambda members, number: max(0, number - sum(today[m] for m in members))
     )
-    owners.fill(held.vacant)
-    owners.level_out()
-    return owners.count
-
-
-def _balance_backups(board: Board, held: "_Held", quota: Mapping[MemberIndex, int]) -> None:
-    count = _count(member for row in board.rows for member in row[1:] if member in quota)
-    backups = Level(board, owners=False, quota=quota, count=count)
-    backups.fill(place for place in held.empty if place[1] > 0)
+    _reserve(board, cast, total)
+    needed = sum(
+        places(slot for slot in board.open_slots(index) if not board.spares(slot.cell))
+        for index in range(cast.replicas)
+    )
+    _balance_owners(board, cast, price, total)
+    backups = Level(
+        board,
+        owners=False,
+        quota={member: total[member].less(board.owned[member]) for member in cast.able},
+        total=total,
+    )
+    for index in range(1, cast.replicas):
+        backups.fill(index)
     backups.level_out()
+    backups.insist()
+    return max(needed, sum(max(0, fewest[member].number - today[member]) for member in cast.able))
+
+
+def _reserve(board: Board, cast: _Cast, total: Mapping[MemberIndex, Quota]) -> None:
+    """Leave empty backup indexes open for members that are away: they stand there as if they held it."""
+    for member in cast.away:
+        for index in range(1, cast.replicas):
+            for slot in board.open_slots(index):
+                number = min(total[member].number - board.held[member], len(slot.cell.partitions))
+                if number > 0 and not slot.cell.occupied(index) and board.fits(slot, member):
+                    board.give(slot, member, number)
+
+
+def _owner_shares(cast: _Cast, number: int) -> Shares:
+    return fair_shares(number, number, cast.able)
+
+
+def _balance_owners(board: Board, cast: _Cast, price: "_Price", total: dict[MemberIndex, Quota]) -> None:
+    number = sum(price.owned.values()) + places(board.open_slots(0))
+    numbers = rounded(number, price.owners, lambda m, owners: price.copies(m, total[m].number, owners))
+    choice = len(cast.staying) > cast.replicas
+    quota = {
+        member: Quota(numbers[member], *_tolerated(numbers[member], *price.owners[member], choice))
+        for member in numbers
+    }
+    owners = Level(board, owners=True, quota=quota, total=total)
+    owners.fill(0)
+    owners.level_out()
+    owners.insist()
+
+
+def _tolerated(number: int, down: int, up: int, choice: bool) -> tuple[int, int]:
+    """The fewest and the most owners that a member is left with rather than paid for with copies.
+
+    Within 1 of its fair share; of the rounded share where each row has every member, so that there is no
+    choice.
+    """
+    return (down, up) if down < up and choice else (number - 1, number + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What each member that stays holds before anything is passed on, and the slots that are empty.
+class _Price:
+    """Copies that quotas cost, from what members hold and own before anything is passed on.
 
-    `relievable` counts owned rows with a hole: their owner can become a backup without a copy. `empty`
-    goes index by index, so that each column of the table is evenly mixed by itself: who is first in line
-    to be promoted matters more than who is second.
+    `relievable` counts owned rows with a hole: their owner can become a backup without a copy.
     """
 
-    all: Counter[MemberIndex]
-    owned: Counter[MemberIndex]
-    relievable: Counter[MemberIndex]
-    empty: list[Place]
+    held: Mapping[MemberIndex, int]
+    owned: Mapping[MemberIndex, int]
+    relievable: Mapping[MemberIndex, int]
+    owners: Shares
 
-    @staticmethod
-    def of(board: Board, weights: Mapping[MemberIndex, int]) -> "_Held":
-        gaps = [(partition, row) for partition, row in enumerate(board.rows) if None in row]
-        empty = [(partition, index) for partition, row in gaps for index, m in enumerate(row) if m is None]
-        return _Held(
-            all=_count(member for row in board.rows for member in row if member in weights),
-            owned=_count(row[0] for row in board.rows if row and row[0] in weights),
-            relievable=_count(
-                row[0] for number, row in gaps if row[0] in weights and board.hole(number) != -1
-            ),
-            empty=sorted(empty, key=itemgetter(1)),
+    def of(self, members: tuple[MemberIndex, ...], number: int) -> int:
+        """Copies for a share of replicas, with the share of owners that goes best with it."""
+        if len(members) > 1 or members[0] not in self.owners:
+            return 4 * self.fewest(members, number)
+        member = members[0]
+        copies = min(self.copies(member, number, owners) for owners in self.owners[member])
+        # At equal cost more replicas for who does not have to give owners away.
+        return 4 * copies + number * max(0, min(self.owned[member] - self.owners[member][0], 3))
+
+    def copies(self, member: MemberIndex, total: int, owners: int) -> int:
+        """Copies that `member` needs to have `total` replicas and own `owners` of them."""
+        owned = self.owned[member]
+        relieved = min(max(0, owned - owners), self.relievable.get(member, 0))
+        backups = self.held[member] - owned + relieved
+        return (
+            max(0, owners - owned)
+            + max(0, total - owners - backups)
+            + len(self.owned) * max(0, owners - total)
         )
 
-    @property
-    def vacant(self) -> list[Place]:
-        """The empty slots of owners."""
-        return [place for place in self.empty if place[1] == 0]
+    def fewest(self, members: tuple[MemberIndex, ...], number: int) -> int:
+        return max(0, number - sum(self.held[member] for member in members))
 
-    def replica_quotas(self, replicas: Shares, owners: Shares) -> dict[MemberIndex, int]:
-        """How many replicas each should hold, rounded so that the owners' shares cost little, too."""
-        number = sum(self.all.values()) + len(self.empty)
-        return quotas(number, replicas, lambda m, total: min(self.cost(m, total, n) for n in owners[m]))
 
-    def lower_bound(self, replicas: Shares) -> int:
-        """Copies that no table with these shares of replicas can do without, however it is rounded."""
-        number = sum(self.all.values()) + len(self.empty)
-        fewest = quotas(number, replicas, lambda member, total: max(0, total - self.all[member]))
-        return sum(max(0, fewest[member] - self.all[member]) for member in fewest)
+def _crowded(board: Board, cast: _Cast) -> tuple[PartitionId, ...]:
+    topology = cast.topology
+    if topology is None:
+        return ()
+    cells = [cell for cell in board.cells.values() if cell.partitions and topology.misplaced(cell.row)]
+    return tuple(sorted(partition for cell in cells for partition in cell.partitions))
 
-    def cost(self, member: MemberIndex, total: int, owners: int) -> int:
-        """Copies that `member` needs to have `total` replicas and own `owners` of them."""
-        relieved = min(max(0, self.owned[member] - owners), self.relievable[member])
-        backups = self.all[member] - self.owned[member] + relieved
-        return max(0, owners - self.owned[member]) + max(0, total - owners - backups)
+
+def _changes(board: Board, cast: _Cast) -> tuple[Change, ...]:
+    """The cells whose row changes; indexes that were left open for members that are away are empty."""
+    away, changes = frozenset(cast.away), []
+    for cell in board.cells.values():
+        target = arranged(cell.today, cell.row) if board.spares(cell) else cell.row
+        if None in target or not away.isdisjoint(target):
+            target = trimmed(m if m not in away or m in cell.today else None for m in target)
+        if cell.partitions and target != cell.today:
+            changes.append(Change(cell.today, target, cell.partitions))
+    return tuple(changes)

@@ -1,93 +1,185 @@
-"""Bringing a set of rows to quotas: the owners first, the backups after them.
+"""Bringing rows to quotas: the owners first, the backups after them.
+
+What makes it fast: partitions with the same row are interchangeable, so rows are decided by *cell*: all
+partitions that have one row today and get one row. Ten members with two replicas make 90 rows out of 20,000
+partitions; rows that do not change are never looked at one by one. With so many members that each row is
+another (1,000 members), a cell is one partition, and the cost is that of the slots that change: candidates
+are taken from a ring where the last one left off, and searches meet each member once.
 
 A *level* is either all owners (index 0) or all backups (the other indexes). Its *under* members hold less
-than their quota, its *over* members more. Levels fill empty slots with under members and then pass slots
-from over to under members; the row decides who fits. What makes it fast: rows are looked at once, under
-members stand in a ring, and each row's neighbour (its owner, or for owners its first backup) has its own
-place in that ring, so that the pairs of members in rows stay evenly mixed without counting them. Evenly
-mixed pairs are what keeps the next loss of a member balanced.
+than their quota, its *over* members more. A level fills empty slots with under members and then passes slots
+from over to under members. Each neighbour of a slot (its owner, or for owners its first backup) has its own
+place in the ring of under members, so that the pairs of members in rows stay evenly mixed without counting
+them. Evenly mixed pairs are what keeps the next loss of a member balanced.
+
+Where nobody under fits, a *chain* is looked for: A takes the slot and passes on one of its own to B, and so
+on to somebody under. Chains that pass on what is new in this plan anyway cost nothing and are tried first.
 """
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from stele.core.ids import MemberIndex, PartitionId
+from stele.core.shares import Quota
 from stele.core.table import Replicas
+from stele.core.zones import Topology
 
-Slots = Sequence[MemberIndex | None]
-Place = tuple[PartitionId, int]
+Row = tuple[MemberIndex | None, ...]
 
-REROUTE_SLOTS_MAX = 200_000
-"""Slots that one level may look at for detours over a third member before it accepts an imbalance."""
+DETOURS_MAX = 2
+"""Copies beyond the needed one that a chain may cost when balance cannot be had otherwise."""
+
+KEYS_MAX = 16
+"""In how many parts of the greatest want others are measured: nearly equal ones get exactly the same."""
+
+CHAINS_MAX = 2_000
+"""Chains that one level may look for before it accepts an imbalance."""
 
 
-class Board:
-    """The rows while they are decided, and the rules for one slot of them.
+@dataclass(eq=False, slots=True)
+class Cell:
+    """Partitions with one row `today` and one `row` to become; None: to be filled. `fixed` indexes stay."""
 
-    `rows` are the rows as they should become (None: to be filled), `origin` as they are today.
-    """
+    today: Replicas
+    row: Row
+    fixed: frozenset[int]
+    partitions: list[PartitionId]
 
-    def __init__(
-        self,
-        rows: list[Slots],
-        origin: Sequence[Replicas],
-        zones: Mapping[MemberIndex, str | None],
-        pinned: frozenset[Place] = frozenset(),
-    ) -> None:
-        self.rows = rows
-        self.origin = origin
-        self.pinned = pinned
-        apart = len(set(zones.values())) > 1
-        self.zones: dict[MemberIndex | None, str | None] = {m: z for m, z in zones.items() if apart}
-        self._zone_names = set(self.zones.values())
-
-    def fits(self, partition: PartitionId, index: int, member: MemberIndex) -> bool:
-        """Not in the row yet, and not today either, but for its own index: a permutation costs copies."""
-        if member in self.rows[partition]:
-            return False
-        today = self.origin[partition]
-        return member not in today or (index < len(today) and today[index] == member)
-
-    def apart(self, partition: PartitionId, index: int, member: MemberIndex) -> bool:
-        """Whether the row would have no zone twice while another zone is free."""
-        if not self.zones:
-            return True
-        row = self.rows[partition]
-        used = {self.zones[m] for i, m in enumerate(row) if i != index and m in self.zones}
-        return self.zones[member] not in used or used == self._zone_names
-
-    def crowded(self, partition: PartitionId) -> bool:
-        """Whether the row has a zone twice while another zone is free."""
-        used = [self.zones[m] for m in self.rows[partition] if m in self.zones]
-        return len(set(used)) < min(len(used), len(self._zone_names))
-
-    def zones_with(self, partition: PartitionId, index: int, member: MemberIndex | None) -> int:
-        """In how many zones the row would be if `member` had the index."""
-        row = self.rows[partition]
-        holders = (member if i == index else m for i, m in enumerate(row))
-        return len({self.zones[m] for m in holders if m in self.zones})
-
-    def put(self, partition: PartitionId, index: int, member: MemberIndex | None) -> None:
-        row = list(self.rows[partition])
-        row[index] = member
-        self.rows[partition] = row
-
-    def hole(self, partition: PartitionId) -> int:
+    def hole(self) -> int:
         """The hottest empty backup index that is empty today too (nobody has to leave it first); -1: none."""
-        row, today = self.rows[partition], self.origin[partition]
-        for index in range(1, len(row)):
-            if row[index] is None and (index >= len(today) or today[index] is None or today[index] in row):
+        if None not in self.row or self.row[0] is None:
+            return -1
+        for index in range(1, len(self.row)):
+            if self.row[index] is None and not self.occupied(index):
                 return index
         return -1
 
+    def occupied(self, index: int) -> bool:
+        """Whether the index has a member today that has to leave it."""
+        present = self.today[index] if index < len(self.today) else None
+        return present is not None and present not in self.row
+
+
+class Slot(NamedTuple):
+    """The index `at` of a cell's rows, for somebody new. Who has it leaves, or as owner steps `down`."""
+
+    cell: Cell
+    at: int
+    down: int = -1
+
+    @property
+    def holder(self) -> MemberIndex | None:
+        return self.cell.row[self.at]
+
+
+class Board:
+    """The cells while they are decided, and what each member holds in them."""
+
+    def __init__(self, able: Collection[MemberIndex], topology: Topology | None) -> None:
+        self.cells: dict[tuple[Replicas, Row, frozenset[int]], Cell] = {}
+        self.held: Counter[MemberIndex] = Counter()
+        self.owned: Counter[MemberIndex] = Counter()
+        self.strict = True
+        self.partitions = 0
+        self._able = able
+        self._topology = topology
+        self._by_member: dict[MemberIndex | None, list[Cell]] = {}
+
+    def add(
+        self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int] = frozenset()
+    ) -> Cell:
+        """Partitions to their cell, counted for who holds them."""
+        self._count(row, len(partitions))
+        cell = self.cells.get((today, row, fixed))
+        if cell is not None:
+            cell.partitions.extend(partitions)
+            return cell
+        cell = self.cells[today, row, fixed] = Cell(today, row, fixed, partitions)
+        if self._by_member:
+            for member in row:
+                self._by_member[member].append(cell)
+        return cell
+
+    def give(self, slot: Slot, member: MemberIndex, number: int) -> None:
+        """Put `member` into that many of the cell's partitions."""
+        cell = slot.cell
+        slots = list(cell.row)
+        if slot.down != -1:
+            slots[slot.down] = slots[slot.at]
+        slots[slot.at] = member
+        self._count(cell.row, -number)
+        self.add(cell.today, tuple(slots), _taken(cell.partitions, number), cell.fixed)
+
+    def fix(self, slot: Slot, member: MemberIndex, partition: PartitionId) -> Cell:
+        """Put `member` into one partition of the cell for good."""
+        cell, index, _ = slot
+        self._count(cell.row, -1)
+        cell.partitions.remove(partition)
+        row = (*cell.row[:index], member, *cell.row[index + 1 :])
+        return self.add(cell.today, row, [partition], cell.fixed | {index})
+
+    def fits(self, slot: Slot, member: MemberIndex) -> bool:
+        """Not in the row yet, and apart from the others; nor in the row today at another index, since no
+        permutation runs. Rows that shrink take nobody new, and in them those of today in any order.
+        """
+        cell, index, down = slot
+        row, today = cell.row, cell.today
+        if member in row:
+            return False
+        shrinks = self.spares(cell)
+        if member in today:
+            if (was := today.index(member)) < len(row) and was != index and not (shrinks and index):
+                return False
+        elif shrinks and self.strict:
+            return False
+        if self._topology is None:
+            return True
+        others = row if down != -1 else (*row[:index], *row[index + 1 :])
+        return self._topology.apart(others, member)
+
+    def spares(self, cell: Cell) -> bool:
+        """Whether the rows shrink: there are more replicas today, so that nothing has to be copied."""
+        return len(cell.today) > len(cell.row) and sum(member in self._able for member in cell.today) >= len(
+            cell.row
+        )
+
+    def open_slots(self, index: int) -> list[Slot]:
+        """The slots at this index that are empty."""
+        return [
+            Slot(cell, index)
+            for cell in list(self.cells.values())
+            if cell.partitions and index < len(cell.row) and cell.row[index] is None
+        ]
+
+    def cells_of(self, member: MemberIndex) -> Iterator[Cell]:
+        """The cells with the member in their row, as they are when this is called."""
+        if not self._by_member:
+            self._by_member = defaultdict(list)
+            for cell in self.cells.values():
+                for holder in cell.row:
+                    self._by_member[holder].append(cell)
+        return (cell for cell in tuple(self._by_member[member]) if cell.partitions)
+
+    def _count(self, row: Row, number: int) -> None:
+        self.partitions += number
+        held = self.held
+        for member in row:
+            if member is not None:
+                held[member] += number
+        if row and row[0] is not None:
+            self.owned[row[0]] += number
+
 
 class Level:
-    """One pass over the owners or over the backups. `count` is kept up to date, `quota` is fixed.
+    """One pass over the owners or over the backups.
 
-    `tolerated` says between which numbers a member's count is good enough not to pay for more: a slot
-    whose loss has to be made up for by a copy elsewhere is passed on only outside of them. `surplus` is
-    how many replicas a member can lose without that; None: any number.
+    `quota` is what each member should have in this level, `total` what in both. While the level is *thrifty*
+    nobody takes more than its total, nor gives away a replica that it would have to be given back elsewhere;
+    while it is *loose*, members take up to the highest number that is as good as their quota.
     """
 
     def __init__(
@@ -95,237 +187,352 @@ class Level:
         board: Board,
         *,
         owners: bool,
-        quota: Mapping[MemberIndex, int],
-        count: Mapping[MemberIndex, int],
-        tolerated: Mapping[MemberIndex, tuple[int, int]] | None = None,
-        surplus: Mapping[MemberIndex, int] | None = None,
+        quota: dict[MemberIndex, Quota],
+        total: dict[MemberIndex, Quota],
     ) -> None:
         self.board = board
         self.owners = owners
-        self.quota = quota
-        self.count = {member: count.get(member, 0) for member in quota}
-        self.ring = sorted(member for member in quota if self.count[member] < quota[member])
-        self._tolerated = tolerated or {member: (number, number) for member, number in quota.items()}
-        self._surplus = None if surplus is None else dict(surplus)
-        self._turns: dict[tuple[MemberIndex | None, int], int] = {}
-        self._placed: dict[MemberIndex, list[Place]] = defaultdict(list)
-        self._seen: dict[tuple[MemberIndex, MemberIndex], int] = {}
-        self._held: dict[MemberIndex, list[Place]] | None = None
+        held, owned = board.held, board.owned
+        count = owned if owners else {member: held[member] - owned[member] for member in quota}
+        self.short = {member: quota[member].number - count[member] for member in quota}
+        self._quota = quota
+        self._total = total
+        self._ring: list[MemberIndex] = []
+        self._turns: dict[MemberIndex | None, MemberIndex] = {}
+        self._chains = CHAINS_MAX
+        self._set(thrifty=True, loose=False)
 
-    def fill(self, places: Iterable[Place]) -> None:
-        """Give every empty slot of `places` to somebody: an under member whenever one fits."""
-        for partition, index in places:
-            if self.board.rows[partition][index] is not None or self._take(partition, index):
-                continue
-            if not self._exchange(partition, index):
-                self._spill(partition, index)
+    def fill(self, index: int) -> None:
+        """Give every empty slot at this index to somebody: an under member whenever one fits."""
+        for slot in self.board.open_slots(index):
+            self._deal(slot, len(slot.cell.partitions))
+        before = None
+        # A chain can go over another slot of a row that waits here, which makes it another cell.
+        while (slots := self.board.open_slots(index)) and places(slots) != before:
+            before = places(slots)
+            self._fill_rest(slots)
+        self._set(thrifty=True, loose=False)
+
+    def _fill_rest(self, slots: Sequence[Slot]) -> None:
+        for thrifty, loose in ((True, False), (True, True), (False, True)):
+            self._set(thrifty, loose)
+            for slot in slots:
+                while slot.cell.partitions and (
+                    self._deal(slot, len(slot.cell.partitions)) or self._chained(slot, 0)
+                ):
+                    pass
+        for slot in slots:
+            while slot.cell.partitions and self._spill(slot):
+                pass
+        self._settle_slack()
+
+    def _settle_slack(self) -> None:
+        """Who took more than its quota keeps it, if that is as good; another one is rounded down for it."""
+        held, quota, total = self.board.held, self._quota, self._total
+        count = {member: quota[member].number - short for member, short in self.short.items()}
+        _reround(total, held)
+        _reround(quota, count)
+        self.short = {member: quota[member].number - count[member] for member in count}
 
     def level_out(self) -> None:
-        """Pass slots from over to under members: what was just placed first, what costs a copy last."""
+        """Pass slots from over to under members: what costs no copy first."""
         for source in self._over():
-            for partition, index in self._spare(source):
-                if self.count[source] <= self.quota[source] or not self.ring:
+            self._shed(source)
+        for source in self._over():
+            while self.short[source] < 0 and self._chained(source, 0):
+                pass
+
+    def insist(self) -> None:
+        """Pay for what is left beyond the slack."""
+        self._set(thrifty=False, loose=False)
+        self.board.strict = False
+        for source in self._over():
+            while self.short[source] < 0 and self._must(source):
+                if not any(self._chained(source, detours, 1) for detours in range(DETOURS_MAX + 1)):
                     break
-                if self._holds(source, partition, index) and self._worth_it(source, partition, index):
-                    self._take(partition, index, source)
-        self._reroute_all()
+        self.board.strict = True
+
+    def _must(self, source: MemberIndex) -> bool:
+        """Whether somebody has more or less than what is as good as the quota."""
+        quota = self._quota
+        if -self.short[source] > quota[source].high - quota[source].number:
+            return True
+        return any(self.short[member] > quota[member].number - quota[member].low for member in self._ring)
 
     def _over(self) -> list[MemberIndex]:
         """The fullest first. Without under members there is nothing to pass on."""
-        over = [m for m in self.quota if self.count[m] > self.quota[m]] if self.ring else []
-        return sorted(over, key=lambda member: (self.quota[member] - self.count[member], member))
+        over = [member for member, short in self.short.items() if short < 0] if self._ring else []
+        return sorted(over, key=lambda member: (self.short[member], member))
 
-    def _take(self, partition: PartitionId, index: int, source: MemberIndex | None = None) -> bool:
-        """Give the slot to the next under member that fits, if there is one."""
-        member = self._next(partition, index)
-        if member is None:
-            return False
+    def _set(self, thrifty: bool, loose: bool) -> None:
+        self._thrifty, self._loose = thrifty, loose
+        self._ring = sorted(member for member in self.short if self._want(member) > 0)
+        most = max(map(self._want, self._ring), default=1)
+        self._keys = {m: max(1, round(KEYS_MAX * self._want(m) / most)) for m in self._ring}
+
+    def _want(self, member: MemberIndex) -> int:
+        """How many it would take."""
+        quota, total = self._quota[member], self._total[member]
+        want = self.short[member] + (quota.high - quota.number if self._loose else 0)
+        if not self._thrifty:
+            return want
+        return min(want, (total.high if self._loose else total.number) - self.board.held[member])
+
+    def _deal(self, slot: Slot, number: int) -> int:
+        """Give up to `number` partitions to under members, as evenly as these want; returns how many."""
+        row = slot.cell.row
+        anchor = (row[1] if len(row) > 1 else None) if self.owners else row[0]
+        turn = self._turns.get(anchor, anchor)
+        start = 0 if turn is None else bisect_right(self._ring, turn)
+        ring = self._ring[start:] + self._ring[:start]
+        takers = list(islice((member for member in ring if self.board.fits(slot, member)), number))
+        if not takers:
+            return 0
+        keys = [self._keys.get(member, 1) for member in takers]
+        portions, last = _portions([self._want(member) for member in takers], keys, number)
+        self._turns[anchor] = takers[last]
+        for member, portion in zip(takers, portions, strict=True):
+            if portion:
+                self._give(slot, member, portion)
+        return sum(portions)
+
+    def _give(self, slot: Slot, member: MemberIndex, number: int) -> None:
+        source = slot.holder
+        self.board.give(slot, member, number)
+        self.short[member] -= number
         if source is not None:
-            self._lose(source)
-            self._step_down(partition, source)
-        self._give(partition, index, member)
+            self.short[source] += number
+            self._note(source)
+        self._note(member)
+
+    def _note(self, member: MemberIndex) -> None:
+        """Keep the ring right: sorted, exactly those that want something."""
+        ring = self._ring
+        at = bisect_left(ring, member)
+        listed = at < len(ring) and ring[at] == member
+        wants = self._want(member) > 0
+        if wants and not listed:
+            ring.insert(at, member)
+        elif listed and not wants:
+            del ring[at]
+
+    def _shed(self, source: MemberIndex) -> None:
+        """Hand over slots to under members directly: new ones, those that it can step down from, others."""
+        for spare in (True, False):
+            slots = [slot for slot, free in self._slots(source) if free == spare]
+            excess = -self.short[source]
+            if not spare:
+                excess = min(excess, self.board.held[source] - self._total[source].number)
+            self._spread(slots, excess)
+
+    def _spread(self, slots: Sequence[Slot], excess: int) -> None:
+        """Take `excess` partitions from all slots alike, as far as under members fit."""
+        given = 1
+        while excess > 0 and given:
+            slots = [slot for slot in slots if slot.cell.partitions and self._fits_any(slot)]
+            total = sum(len(slot.cell.partitions) for slot in slots)
+            before = given = 0
+            portion = min(excess, total)
+            for slot in slots:
+                after = before + len(slot.cell.partitions)
+                number = after * portion // total - before * portion // total
+                given += self._deal(slot, number) if number else 0
+                before = after
+            excess -= given
+
+    def _fits_any(self, slot: Slot) -> bool:
+        return any(self.board.fits(slot, member) for member in self._ring)
+
+    def _slots(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
+        """What it has in this level, and whether it can do without at no cost: because the slot is new in
+        this plan, or because it steps down to an index that is empty.
+        """
+        for cell in self.board.cells_of(member):
+            index = cell.row.index(member)
+            if (index == 0) != self.owners or index in cell.fixed:
+                continue
+            free = member not in cell.today or self.board.spares(cell)
+            if self.owners and (hole := cell.hole()) != -1:
+                yield Slot(cell, index, hole), True
+            elif free or self._thrifty or not self.owners:
+                yield Slot(cell, index), free
+            else:
+                yield from ((slot, False) for slot in self._paid(member, cell))
+
+    def _paid(self, owner: MemberIndex, cell: Cell) -> Iterator[Slot]:
+        """How an owner is replaced at the cost of a copy: it takes the index of a backup that leaves anyway
+        or has too much; or it leaves, when there are rows without it in which it gets another replica.
+        """
+        for index, member in enumerate(cell.row):
+            vacated = member is None and cell.occupied(index)
+            spare = member in self.short and self.board.held[member] > self._total[member].number
+            if index and (vacated or spare) and index not in cell.fixed:
+                yield Slot(cell, 0, index)
+        if self._total[owner].high < self.board.partitions:
+            yield Slot(cell, 0)
+
+    def _chained(self, start: Slot | MemberIndex, detours: int, most: int | None = None) -> bool:
+        """Find a chain from an empty slot or an over member to an under member, and carry it out."""
+        if self._chains <= 0 or not self._ring:
+            return False
+        self._chains -= 1
+        chain = self._chain(start, detours)
+        if chain is None:
+            return False
+        uses = Counter(id(slot.cell) for slot, _ in chain)
+        room = min(len(slot.cell.partitions) // uses[id(slot.cell)] for slot, _ in chain)
+        room = min(room, self._want(chain[0][1]))
+        if isinstance(start, int):
+            room = min(room, -self.short[start])
+        room = room if most is None else min(room, most)
+        for slot, member in chain if room else ():
+            self._give(slot, member, room)
+        return room > 0
+
+    def _chain(self, start: Slot | MemberIndex, detours: int) -> list[tuple[Slot, MemberIndex]] | None:
+        """The slots to pass on and who takes each, beginning at the under member; with that many detours."""
+        search = _Search(self, start)
+        for _ in range(detours):
+            if search.found is None:
+                search.detour()
+        if search.found is None:
+            return None
+        return search.trace(search.found)
+
+    def costs_nothing(self, slot: Slot, free: bool, source: bool) -> bool:
+        """Whether its holder can pass the slot on without another copy than the one to who takes it."""
+        holder = slot.holder
+        assert holder is not None, "only slots that are held are passed on"
+        spare = self.board.held[holder] - self._total[holder].number
+        if source:
+            return free or (spare > 0 and slot.down == -1)
+        return free and (slot.down == -1 or spare < 0)
+
+    def slots_of(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
+        return self._slots(member)
+
+    def wants(self, member: MemberIndex) -> bool:
+        return self._want(member) > 0
+
+    def _spill(self, slot: Slot) -> bool:
+        """Somebody must hold the replica: the one that is least over what it may have."""
+        free = [member for member in self.short if member not in slot.cell.row]
+        if not free:
+            return False
+        chosen = min(free, key=lambda m: (not self.board.fits(slot, m), -self._want(m), m))
+        self._give(slot, chosen, -(-len(slot.cell.partitions) // len(free)))
         return True
 
-    def _worth_it(self, source: MemberIndex, partition: PartitionId, index: int) -> bool:
-        """Whether the slot is free to pass on, or the imbalance too great to keep it."""
-        return (
-            self._surplus is None
-            or self._surplus[source] > 0
-            or source not in self.board.origin[partition]
-            or self.board.hole(partition) != -1
-            or self._intolerable(source)
-        )
 
-    def _intolerable(self, source: MemberIndex) -> bool:
-        if self.count[source] > self._tolerated[source][1]:
-            return True
-        return any(self.count[member] < self._tolerated[member][0] for member in self.ring)
+class _Search:
+    """Breadth first over members, from who could take a slot to who is under; each member is met once."""
 
-    def _step_down(self, partition: PartitionId, source: MemberIndex) -> None:
-        """An owner that is relieved stays in the row when an index is empty: SHIFT_DOWN copies nothing to
-        it.
-        """
-        hole = self.board.hole(partition) if self.owners else -1
-        if hole != -1:
-            self.board.put(partition, 0, None)
-            self.board.put(partition, hole, source)
-        elif self._surplus is not None:
-            self._surplus[source] -= 1
+    def __init__(self, level: Level, start: Slot | MemberIndex) -> None:
+        self._level = level
+        self._source = start if isinstance(start, int) else None
+        self._came: dict[MemberIndex, Slot] = {}
+        self._unseen = [member for member in level.short if member != self._source]
+        self._met: list[MemberIndex] = []
+        self.found: MemberIndex | None = None
+        if isinstance(start, int):
+            self._met.append(start)
+        else:
+            self._meet(start)
+        self._go_on(0)
 
-    def _next(self, partition: PartitionId, index: int) -> MemberIndex | None:
-        """The first in the ring that fits, from this row's own place on; crowding a zone is the second
-        choice.
-        """
-        ring, board = self.ring, self.board
-        if not ring:
-            return None
-        anchor = self._anchor(partition)
-        start = self._turns.get((anchor, index))
-        if start is None:
-            start = 0 if anchor is None else bisect_right(ring, anchor)
-        # An owner that steps down is not replaced: the new one has to be in another zone than it.
-        replaced = -1 if self.owners and board.zones and board.hole(partition) != -1 else index
-        crowding = -1
-        for at in range(start, start + len(ring)):
-            member = ring[at % len(ring)]
-            if not board.fits(partition, index, member):
-                continue
-            if board.apart(partition, replaced, member):
-                self._turns[anchor, index] = at % len(ring) + 1
-                return member
-            crowding = at if crowding == -1 else crowding
-        return None if crowding == -1 else ring[crowding % len(ring)]
+    def trace(self, member: MemberIndex) -> list[tuple[Slot, MemberIndex]]:
+        """The chain that ends at this member, from there back."""
+        chain = []
+        holder: MemberIndex | None = member
+        while holder is not None and holder != self._source:
+            slot = self._came[holder]
+            chain.append((slot, holder))
+            holder = slot.holder
+        return chain
 
-    def _anchor(self, partition: PartitionId) -> MemberIndex | None:
-        row = self.board.rows[partition]
-        if not self.owners:
-            return row[0]
-        return row[1] if len(row) > 1 else None
+    def detour(self) -> None:
+        """One step further, over slots whose holder has to be given another copy."""
+        before = len(self._met)
+        for member in self._met[:before]:
+            self._pass_on(member, free=False)
+        self._go_on(before)
 
-    def _give(self, partition: PartitionId, index: int, member: MemberIndex) -> None:
-        self.board.put(partition, index, member)
-        self._placed[member].append((partition, index))
-        self.count[member] += 1
-        if self.count[member] == self.quota[member]:
-            self.ring.remove(member)
-
-    def _lose(self, member: MemberIndex) -> None:
-        self.count[member] -= 1
-        if self.count[member] == self.quota[member] - 1:
-            self.ring.insert(bisect_right(self.ring, member), member)
-
-    def _holds(self, member: MemberIndex, partition: PartitionId, index: int) -> bool:
-        return self.board.rows[partition][index] == member and (partition, index) not in self.board.pinned
-
-    def _exchange(self, partition: PartitionId, index: int) -> bool:
-        """No under member fits here: take somebody from where one does fit, among what was just placed."""
-        for member in self.ring:
-            for other in list(self._placed):
-                if other == member or not self.board.fits(partition, index, other):
-                    continue
-                place = self._place_for(member, other)
-                if place is not None:
-                    self._lose(other)
-                    self._give(*place, member)
-                    self._give(partition, index, other)
-                    return True
-        return False
-
-    def _place_for(self, member: MemberIndex, other: MemberIndex) -> Place | None:
-        """A slot that `other` was just given and that `member` could take; what was passed by is not tried
-        again.
-        """
-        places = self._placed[other]
-        at = self._seen.get((member, other), 0)
-        while at < len(places) and not self._passes(other, member, places[at]):
+    def _go_on(self, at: int) -> None:
+        while at < len(self._met) and self.found is None:
+            self._pass_on(self._met[at], free=True)
             at += 1
-        self._seen[(member, other)] = at
-        return places[at] if at < len(places) else None
 
-    def _passes(self, source: MemberIndex, member: MemberIndex, place: Place) -> bool:
-        return self._holds(source, *place) and self.board.fits(*place, member)
+    def _pass_on(self, member: MemberIndex, free: bool) -> None:
+        level = self._level
+        for slot, spare in level.slots_of(member):
+            if self.found is not None or not self._unseen:
+                return
+            if level.costs_nothing(slot, spare, member == self._source) == free:
+                self._meet(slot)
 
-    def _spill(self, partition: PartitionId, index: int) -> None:
-        """Somebody must hold the replica: the one that is least over its quota."""
-        row = self.board.rows[partition]
-        free = [member for member in self.quota if member not in row]
-        free.sort(key=lambda m: (not self.board.fits(partition, index, m), self.count[m] - self.quota[m], m))
-        self._give(partition, index, free[0])
-
-    def _spare(self, source: MemberIndex) -> Iterator[Place]:
-        """The slots of an over member in the order in which it should lose them."""
-        yield from list(self._placed[source])
-        by_neighbour: dict[MemberIndex | None, list[Place]] = defaultdict(list)
-        stepping: list[Place] = []
-        for place in self._all_held()[source]:
-            if self.owners and self.board.hole(place[0]) != -1:
-                stepping.append(place)
-            else:
-                by_neighbour[self._anchor(place[0])].append(place)
-        yield from stepping
-        yield from _alternating(list(by_neighbour.values()))
-
-    def _all_held(self) -> dict[MemberIndex, list[Place]]:
-        """The slots of each member as they were when this was first asked; `_holds` tells whether they
-        still are.
-        """
-        if self._held is None:
-            self._held = defaultdict(list)
-            for partition, row in enumerate(self.board.rows):
-                for index in range(1) if self.owners else range(1, len(row)):
-                    member = row[index] if row else None
-                    if member is not None:
-                        self._held[member].append((partition, index))
-        return self._held
-
-    def _reroute_all(self) -> None:
-        """Where no row of an over member takes an under member, a third one may pass the slot on."""
-        budget = REROUTE_SLOTS_MAX
-        for source in self._over():
-            while self.count[source] > self.quota[source] and self._intolerable(source) and budget > 0:
-                done, looked_at = self._reroute(source)
-                budget -= looked_at
-                if not done:
-                    break
-
-    def _reroute(self, source: MemberIndex) -> tuple[bool, int]:
-        """One slot from `source` over one other member to an under member; and how many slots were looked
-        at.
-        """
-        looked_at = 0
-        for target in list(self.ring):
-            for between in self.quota:
-                if between in (source, target):
-                    continue
-                first, n = self._find(source, between)
-                second, m = self._find(between, target) if first is not None else (None, 0)
-                looked_at += n + m
-                if first is not None and second is not None and first[0] != second[0]:
-                    self._pass_on(source, between, target, first, second)
-                    return True, looked_at
-        return False, looked_at
-
-    def _find(self, source: MemberIndex, member: MemberIndex) -> tuple[Place | None, int]:
-        places = [*self._placed[source], *self._all_held()[source]]
-        for number, place in enumerate(places):
-            if self._passes(source, member, place):
-                return place, number
-        return None, len(places)
-
-    def _pass_on(
-        self, source: MemberIndex, between: MemberIndex, target: MemberIndex, first: Place, second: Place
-    ) -> None:
-        self._lose(source)
-        self._step_down(first[0], source)
-        self._give(*first, between)
-        self._lose(between)
-        self._step_down(second[0], between)
-        self._give(*second, target)
+    def _meet(self, slot: Slot) -> None:
+        fits = self._level.board.fits
+        new = [member for member in self._unseen if fits(slot, member)]
+        if not new:
+            return
+        self._came.update(dict.fromkeys(new, slot))
+        self._met.extend(new)
+        self._unseen = [member for member in self._unseen if member not in self._came]
+        self.found = next((member for member in new if self._level.wants(member)), None)
 
 
-def _alternating(groups: list[list[Place]]) -> Iterator[Place]:
-    """One of each group in turn, so that no group is used up while others are whole."""
-    while groups:
-        for group in groups:
-            yield group.pop()
-        groups = [group for group in groups if group]
+def _reround(quota: dict[MemberIndex, Quota], count: Mapping[MemberIndex, int]) -> None:
+    over = [
+        m for m, each in quota.items() if m in count and each.number < each.high and count[m] > each.number
+    ]
+    under = [
+        m for m, each in quota.items() if m in count and each.low < each.number and count[m] < each.number
+    ]
+    for more, less in zip(over, under, strict=False):
+        quota[more] = quota[more]._replace(number=quota[more].number + 1)
+        quota[less] = quota[less]._replace(number=quota[less].number - 1)
+
+
+def _portions(wants: Sequence[int], keys: Sequence[int], number: int) -> tuple[list[int], int]:
+    """`number` divided in proportion to `keys`, at most what is wanted; and who got the last of the rest."""
+    portions, last = [0] * len(wants), len(wants) - 1
+    rest = min(number, sum(wants))
+    while rest:
+        open_ones = [at for at, want in enumerate(wants) if portions[at] < want]
+        all_keys, now = sum(keys[at] for at in open_ones), rest
+        for at in open_ones:
+            part = min(now * keys[at] // all_keys, wants[at] - portions[at])
+            portions[at] += part
+            rest -= part
+        for at in open_ones if now - rest < len(open_ones) else ():
+            if rest and portions[at] < wants[at]:
+                portions[at] += 1
+                rest -= 1
+                last = at
+    return portions, last
+
+
+def _taken(partitions: list[PartitionId], number: int) -> list[PartitionId]:
+    """Take so many out of the list, spread over it."""
+    if number == len(partitions):
+        taken = partitions[:]
+        partitions.clear()
+        return taken
+    step = len(partitions) // number
+    taken = partitions[: number * step : step]
+    del partitions[: number * step : step]
+    return taken
+
+
+def places(slots: Iterable[Slot]) -> int:
+    """In how many partitions."""
+    return sum(len(slot.cell.partitions) for slot in slots)
+
+
+def relievable(cells: Iterable[Cell]) -> Counter[MemberIndex]:
+    """Owned partitions with a hole, per owner: their owner can become a backup without a copy."""
+    found: Counter[MemberIndex] = Counter()
+    for cell in cells:
+        if cell.hole() != -1 and cell.row[0] is not None:
+            found[cell.row[0]] += len(cell.partitions)
+    return found

@@ -5,19 +5,23 @@ partitions. It keeps no state: after a join, a leave, a failed migration or a ch
 the table as it is then.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stele.core.assignment import Assignment, DataMember, Move, assign_rows
+from stele.core.assignment import Change, DataMember, Move, assign_groups, grouped
 from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED, PartitionId
 from stele.core.migration import Migration, Type, replay, step
 from stele.core.ordering import order_acyclic, without_cycles
-from stele.core.table import PartitionTable, Replicas, trimmed
+from stele.core.table import PartitionTable, Replicas
 
 __all__ = ["Code", "DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "replay", "step"]
 
 WHOLE_CLUSTER = -1
+
+Priority = tuple[int, int, int]
+"""Urgency, replicas of the row, replica index: the lowest first."""
 
 _NO_REPLICA = "no live member holds it: there is nothing to copy from"
 _UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
@@ -96,107 +100,73 @@ def plan(
     is nothing to copy). Neither do rows that were never assigned, unless this plan is to show their `first`
     assignment: then each of their replicas is a COPY from nobody.
     """
-    live = frozenset(member.index for member in members)
-    rows = _live_rows(table, live)
-    worn = _worn(table)
-    planned = [number for number, row in enumerate(rows) if row and number not in worn]
-    if first:
-        planned = sorted({*planned, *(p for p, row in enumerate(table.partitions) if not row.version)})
-    wished, refused = _on_planned(planned, moves)
-    assignment = assign_rows([rows[number] for number in planned], members, replicas, wished)
-    migrations, refusals, targets = _order(rows, planned, assignment)
-    refused += [(Move(planned[m.partition], m.source, m.destination), text) for m, text in assignment.refused]
+    rows, groups = grouped([partition.replicas for partition in table.partitions], members)
+    empty, worn = groups.pop((), []), _worn(table)
+    for number in worn.difference(empty):
+        groups[rows[number]].remove(number)
+    fresh = [number for number in empty if first and not table.partitions[number].version]
+    if fresh:
+        groups[()] = fresh
+    unplanned = worn.union(empty).difference(fresh)
+    wished = [move for move in moves if 0 <= move.partition < len(rows) and move.partition not in unplanned]
+    refused = [(move, _NO_PARTITION) for move in moves if move not in wished] if moves else []
+    outcome = assign_groups(groups, members, replicas, wished)
+    migrations, cycles = _order(rows, outcome.changes)
+    crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
+    told = _row_refusals(
+        table, [number for number in empty if not rows[number]], worn, [*refused, *outcome.refused]
+    )
     return Plan(
         tuple(migrations),
-        (*_cluster_refusals(members, replicas), *_row_refusals(table, targets, refused, worn), *refusals),
+        (*_cluster_refusals(members, replicas), *told, *crowded, *cycles),
         sum(migration.copies for migration in migrations),
-        assignment.lower_bound,
-        tuple(targets),
+        outcome.lower_bound,
+        tuple(rows),
     )
-
-
-def _on_planned(
-    planned: Sequence[PartitionId], moves: Sequence[Move]
-) -> tuple[list[Move], list[tuple[Move, str]]]:
-    """The moves, with the place of their partition among the planned ones, and those that cannot be
-    planned.
-    """
-    place = {number: at for at, number in enumerate(planned)} if moves else {}
-    wished = [Move(place[m.partition], m.source, m.destination) for m in moves if m.partition in place]
-    return wished, [(move, _NO_PARTITION) for move in moves if move.partition not in place]
 
 
 def _worn(table: PartitionTable) -> frozenset[PartitionId]:
     """Partitions whose last versions are kept for rescue."""
     last = VERSION_MAX - VERSIONS_RESERVED
-    return frozenset([number for number, row in enumerate(table.partitions) if row.version > last])
+    return frozenset(number for number, row in enumerate(table.partitions) if row.version > last)
 
 
-def _live_rows(table: PartitionTable, live: frozenset[int]) -> list[Replicas]:
-    """The rows without members that are gone. Many partitions have the same row: each is looked at once."""
-    rows = [partition.replicas for partition in table.partitions]
-    shorter = {
-        row: trimmed(member if member in live else None for member in row)
-        for row in set(rows)
-        if not live.issuperset(row)
-    }
-    return [shorter.get(row, row) for row in rows] if shorter else rows
+def _order(rows: list[Replicas], changes: Sequence[Change]) -> tuple[list[Migration], list[Refusal]]:
+    """The migrations, most urgent first, and what is taken back; `rows` become what the migrations make.
 
-
-Priority = tuple[int, int, int]
-
-
-def _order(
-    rows: Sequence[Replicas], planned: Sequence[PartitionId], assignment: Assignment
-) -> tuple[list[Migration], list[Refusal], list[Replicas]]:
-    """The migrations in the order in which they should start, what was refused, and the rows they make.
-
-    Steps depend on the row and its target alone, which many partitions share: they are ordered once for each
-    such pair, and taken over for the others.
+    Partitions with one change have the same steps, so these are ordered once.
     """
-    known: dict[tuple[Replicas, Replicas], _Steps] = {}
-    groups: dict[Priority, list[Migration]] = {}
-    refusals = [Refusal(planned[at], Code.ZONE_FULL, _ZONE_FULL) for at in assignment.crowded]
-    targets = list(rows)
-    for number, target in zip(planned, assignment.rows, strict=True):
-        row = rows[number]
-        if row == target:
-            continue
-        steps = known.get((row, target))
-        if steps is None:
-            steps = known[row, target] = _steps(row, target)
-        targets[number] = steps.runnable
-        if steps.runnable != target:
-            text = f"{row} cannot become {target}, {steps.runnable} is aimed at"
-            refusals.append(Refusal(number, Code.CYCLE, text))
-        for priority, migration in steps.ranked:
-            groups.setdefault(priority, []).append(migration.of(number))
-    return [migration for priority in sorted(groups) for migration in groups[priority]], refusals, targets
+    ranked: dict[Priority, list[tuple[PartitionId, int, Migration]]] = defaultdict(list)
+    refusals: list[Refusal] = []
+    for row, target, partitions in changes:
+        runnable = without_cycles(row, target)
+        if runnable != target:
+            text = f"{row} cannot become {target}, {runnable} is aimed at"
+            refusals += [Refusal(number, Code.CYCLE, text) for number in partitions]
+        for number in partitions:
+            rows[number] = runnable
+        steps = _ranked(row, order_acyclic(0, row, runnable))
+        for at, (priority, migration) in enumerate(steps):
+            ranked[priority] += [(number, at, migration) for number in partitions]
+    # No two entries have the same partition and place, so migrations are never compared.
+    ordered = [entry for priority in sorted(ranked) for entry in sorted(ranked[priority])]
+    return [migration.of(number) for number, _, migration in ordered], refusals
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """What makes `runnable` of a row, in order; the partition of these migrations is not set yet."""
-
-    runnable: Replicas
-    ranked: tuple[tuple[Priority, Migration], ...]
-
-
-def _steps(row: Replicas, target: Replicas) -> _Steps:
+def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[Priority, Migration]]:
     """Each with its priority, lowest first: what adds a replica, to the row that has the fewest, at the
     hottest index.
 
-    A migration is never ranked before an earlier one of its partition; those of one rank keep their order.
+    A migration is never ranked before an earlier one of its partition.
     """
-    runnable = without_cycles(row, target)
     ranked: list[tuple[Priority, Migration]] = []
     replicas = sum(member is not None for member in row)
     priority = (0, 0, 0)
-    for migration in order_acyclic(0, row, runnable):
+    for migration in migrations:
         priority = max(priority, (_urgency(migration), replicas, migration.index))
         ranked.append((priority, migration))
         replicas += migration.adds - migration.removes
-    return _Steps(runnable, tuple(ranked))
+    return ranked
 
 
 def _urgency(migration: Migration) -> int:
@@ -217,15 +187,13 @@ def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refu
 
 def _row_refusals(
     table: PartitionTable,
-    rows: Sequence[Replicas],
-    refused: Sequence[tuple[Move, str]],
-    worn: frozenset[PartitionId],
+    empty: Iterable[PartitionId],
+    worn: Iterable[PartitionId],
+    refused: Iterable[tuple[Move, str]],
 ) -> list[Refusal]:
     found = [_refused_move(table, move, text) for move, text in refused]
     found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(worn)]
-    for number, row in enumerate(rows):
-        if row:
-            continue
+    for number in empty:
         if table.partitions[number].version > 0:
             found.append(Refusal(number, Code.NO_REPLICA, _NO_REPLICA))
         else:

@@ -1,6 +1,6 @@
-"""What stays of a row: the first step of an assignment, row by row."""
+"""What stays of a row: the first step of an assignment."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from stele.core.ids import MemberIndex
 from stele.core.table import Replicas
@@ -9,42 +9,49 @@ Slots = list[MemberIndex | None]
 
 
 def settle(
-    row: Replicas,
-    stays: Collection[MemberIndex],
-    leaves: Collection[MemberIndex],
-    replicas: int,
-    load: Mapping[MemberIndex, int],
+    row: Replicas, stays: Collection[MemberIndex], leaves: Collection[MemberIndex], replicas: int
 ) -> Slots:
-    """The row at its wanted length, None at each index that somebody new must take.
+    """The row at its wanted length, None at each index that is to be given to somebody.
 
-    Replicas keep their index, but for three cases, none of which copies data: an empty index 0 is taken by
-    the hottest replica; a row that is too long gives up its most loaded backups (`load`: replicas per
-    member); replicas beyond the wanted length move up. A leaving member's index is None when there is
-    somebody who can replace it; when there are too few members it stays, because a copy on a leaving
-    member is better than none.
+    Replicas keep their index, but for two cases, neither of which copies data: an empty index 0 is taken by
+    the hottest replica; a row that is too long keeps its hottest replica as owner, and which of the others
+    stay is left open. A leaving member's index is None when there is somebody who can replace it; when there
+    are too few members it stays, because a copy on a leaving member is better than none.
     """
+    held = [member for member in row if member in stays]
+    if len(held) > replicas:
+        return [held[0], *[None] * (replicas - 1)]
     staying = _staying(row, leaves, replicas - len(stays))
     length = min(replicas, len(stays) + len(staying))
     slots: Slots = [member if member in stays or member in staying else None for member in row]
-    _shorten(slots, length, load)
     slots += [None] * (length - len(slots))
     _move_up(row, slots, length, leaves)
     _fill_owner(row, slots, leaves)
     return slots[:length]
 
 
+def arranged(today: Replicas, row: Replicas) -> Replicas:
+    """The same members, those of today at their index as far as the row is long enough for it.
+
+    Others take the indexes that are left: those of today that go to a hotter one, then new ones. The owner
+    stays the first.
+    """
+    kept = {member: index for index, member in enumerate(today) if 0 < index < len(row)}
+    slots: Slots = [row[0], *[None] * (len(row) - 1)]
+    others = []
+    for member in row[1:]:
+        if member in kept and member is not None:
+            slots[kept[member]] = member
+        else:
+            others.append(member)
+    others.sort(key=lambda member: member not in today)
+    return tuple(others.pop(0) if member is None else member for member in slots)
+
+
 def _staying(row: Replicas, leaves: Collection[MemberIndex], room: int) -> list[MemberIndex]:
     """The coldest leaving members for whom there is nobody to take their place."""
     leaving = [member for member in row if member is not None and member in leaves]
     return leaving[max(0, len(leaving) - room) :] if room > 0 else []
-
-
-def _shorten(slots: Slots, length: int, load: Mapping[MemberIndex, int]) -> None:
-    held = [index for index, member in enumerate(slots) if member is not None]
-    for _ in range(len(held) - length):
-        given_up = max(held[1:], key=lambda index: (load.get(slots[index] or 0, 0), index))
-        slots[given_up] = None
-        held.remove(given_up)
 
 
 def _move_up(row: Replicas, slots: Slots, length: int, leaves: Collection[MemberIndex]) -> None:

@@ -1,92 +1,84 @@
-"""Keeping the replicas of one partition in different zones, without changing how many replicas anybody
-holds.
+"""Zones, and what is inside them: racks, hosts.
+
+A member's *path* names its domain for each topology key, widest first. The replicas of a partition are spread
+over the domains of the first key as evenly as the domains have members, inside each of them over the
+domains of the second key, and so on. Members without a name for a key share one domain.
 """
 
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
-from stele.core.balance import Board, Place
-from stele.core.ids import MemberIndex, PartitionId
+from stele.core.ids import MemberIndex
+from stele.core.shares import Domain
 
-EXCHANGE_SLOTS_MAX = 400_000
-"""Slots that one plan may look at for exchanges before it accepts crowded rows."""
+Path = tuple[str, ...]
+Members = Sequence[MemberIndex | None]
 
 
-def separate(board: Board) -> tuple[PartitionId, ...]:
-    """Exchange members between crowded rows and others of the same level; returns the rows that stay crowded.
+class Topology:
+    """The domains of the members that can hold data.
 
-    Each exchange brings one row into more zones and none into fewer, so repeated plans come to an end.
-    Both rows keep their number of replicas and both members theirs, so balance is not touched. Slots that
-    are new in this plan are exchanged before others, since these cost no copy.
+    Nothing is asked of members that are unknown here. Answers are remembered per combination of domains:
+    there are few of those, however many partitions there are.
     """
-    if not board.zones:
-        return ()
-    crowded = [partition for partition in range(len(board.rows)) if board.crowded(partition)]
-    if crowded:
-        search = _Search(board)
-        for partition in crowded:
-            search.relieve(partition)
-    return tuple(partition for partition in crowded if board.crowded(partition))
+
+    def __init__(self, paths: Mapping[MemberIndex, Path]) -> None:
+        levels = max(map(len, paths.values()), default=0)
+        padded = {member: (*path, *[""] * (levels - len(path))) for member, path in paths.items()}
+        while levels and len({path[:levels] for path in padded.values()}) == len(padded):
+            levels -= 1
+        self.paths = {member: path[:levels] for member, path in padded.items()}
+        domains = [path[:depth] for path in self.paths.values() for depth in range(levels + 1)]
+        self._sizes = Counter(domains)
+        self._parts = Counter(domain[:-1] for domain in self._sizes if domain)
+        self._known: dict[tuple[tuple[Path, ...], Path], bool] = {}
+        self.matters = any(parts > 1 for parts in self._parts.values())
+
+    def apart(self, others: Iterable[MemberIndex | None], member: MemberIndex) -> bool:
+        """Whether no domain would be better for the next replica of a row that has `others`."""
+        path = self.paths[member]
+        key = (tuple(sorted(self.paths[m] for m in others if m in self.paths and m is not None)), path)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._is_apart(*key)
+        return known
+
+    def misplaced(self, row: Members) -> list[int]:
+        """The indexes of a row whose member shares a domain while another one is better."""
+        return [
+            index
+            for index, member in enumerate(row)
+            if member in self.paths and member is not None and not self.apart(_without(row, index), member)
+        ]
+
+    def tree(self, weights: Mapping[MemberIndex, int]) -> Domain:
+        """The domains with their weights, for shares."""
+        ordered = sorted(weights, key=lambda member: (self.paths[member], member))
+        return self._domain(ordered, weights, 0)
+
+    def _is_apart(self, present: Sequence[Path], path: Path) -> bool:
+        for depth in range(len(path)):
+            counts = Counter(other[: depth + 1] for other in present if other[:depth] == path[:depth])
+            mine = counts[path[: depth + 1]]
+            if not mine:
+                return True
+            if len(counts) < self._parts[path[:depth]]:
+                return False
+            if any(count < mine and count < self._sizes[domain] for domain, count in counts.items()):
+                return False
+        return True
+
+    def _domain(
+        self, members: Sequence[MemberIndex], weights: Mapping[MemberIndex, int], depth: int
+    ) -> Domain:
+        if members and depth < len(self.paths[members[0]]):
+            same = groupby(members, key=lambda member: self.paths[member][depth])
+            parts = tuple(self._domain(list(some), weights, depth + 1) for _, some in same)
+        else:
+            parts = tuple(Domain(weights[member], (member,)) for member in members)
+        return Domain(sum(part.weight for part in parts), tuple(members), parts)
 
 
-class _Search:
-    """Slots by level and member, new ones first."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._budget = EXCHANGE_SLOTS_MAX
-        self._places: dict[tuple[bool, MemberIndex], list[Place]] = defaultdict(list)
-        old: dict[tuple[bool, MemberIndex], list[Place]] = defaultdict(list)
-        for partition, row in enumerate(board.rows):
-            today = board.origin[partition]
-            for index, member in enumerate(row):
-                if member in board.zones and member is not None:
-                    group = old if member in today else self._places
-                    group[(index == 0, member)].append((partition, index))
-        for key, places in old.items():
-            self._places[key].extend(places)
-
-    def relieve(self, partition: PartitionId) -> None:
-        """Exchange one replica of the row, the coldest that can be, until it is not crowded."""
-        for index in reversed(range(len(self._board.rows[partition]))):
-            if not self._board.crowded(partition):
-                return
-            self._exchange(partition, index)
-
-    def _exchange(self, partition: PartitionId, index: int) -> None:
-        member = self._board.rows[partition][index]
-        if member is None or member not in self._board.zones or (partition, index) in self._board.pinned:
-            return
-        for other in self._board.zones:
-            if (
-                other is None
-                or other == member
-                or not self._gains((partition, index), member, other, least=1)
-            ):
-                continue
-            for place in self._places[(index == 0, other)]:
-                self._budget -= 1
-                if self._budget < 0:
-                    return
-                if self._swaps(member, other, place):
-                    self._swap(partition, index, member, other, place)
-                    return
-
-    def _gains(self, place: Place, present: MemberIndex, other: MemberIndex, least: int) -> bool:
-        """Whether `other` fits in place of `present` and brings the row into `least` zones more."""
-        board = self._board
-        more = board.zones_with(*place, other) - board.zones_with(*place, present)
-        return more >= least and board.fits(*place, other)
-
-    def _swaps(self, member: MemberIndex, other: MemberIndex, place: Place) -> bool:
-        board = self._board
-        if board.rows[place[0]][place[1]] != other or place in board.pinned:
-            return False
-        return self._gains(place, other, member, least=0)
-
-    def _swap(
-        self, partition: PartitionId, index: int, member: MemberIndex, other: MemberIndex, place: Place
-    ) -> None:
-        self._board.put(partition, index, other)
-        self._board.put(*place, member)
-        self._places[(index == 0, other)].append((partition, index))
-        self._places[(index == 0, member)].append(place)
+def _without(row: Members, index: int) -> Members:
+    return (*row[:index], *row[index + 1 :])
