@@ -1,0 +1,47 @@
+"""A table that contradicts itself is neither taken over nor stored."""
+
+import pytest
+
+from stele.adapters.kubernetes.table_store import reigned
+from stele.core import master
+from stele.core.errors import Corrupt, Refused
+from stele.core.ids import VERSION_MAX
+from stele.core.master import decide
+from stele.core.membership import Timing
+from stele.core.reign import Observation, State, Wishes
+from stele.core.table import Member, Partition, PartitionTable
+from stele.wire.table_text import Head
+
+MEMBERS = (Member(0, "m-0", "u-0", ""), Member(1, "m-1", "u-1", ""), Member(2, "m-2", "u-2", "", lite=True))
+HEAD = Head(1, "Active", 1, 2, 1, 3, 0, 0, MEMBERS)
+WRONG = [
+    (Partition(4, (7,)), "names member index 7, which is not in the member dictionary"),
+    (Partition(4, (0, 2)), "lite"),
+    (Partition(4, (0, 0)), "twice"),
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), WRONG)
+def test_rows_that_contradict_the_dictionary_are_not_taken_over(row: Partition, reason: str) -> None:
+    assert reigned(HEAD, [Partition(4, (0, 1))]).table.partitions == (Partition(4, (0, 1)),)
+    with pytest.raises(Corrupt, match=f"partition 0 .*{reason}"):
+        reigned(HEAD, [row])
+
+
+@pytest.mark.parametrize(("row", "reason"), [*WRONG, (Partition(3, (0,)), "versions only grow")])
+def test_a_decision_that_breaks_a_rule_is_not_stored(
+    row: Partition, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = PartitionTable((Partition(3, (0, 1)),), {member.index: member for member in MEMBERS})
+    state = State(1, table, 1, 3, 0.0, settled=True)
+    wishes = Wishes(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), held=True)
+    monkeypatch.setattr(master, "repair", lambda state, *_: state.staged.update({0: row}))
+    with pytest.raises(Corrupt, match=f"partition 0 .*{reason}"):
+        decide(state, Observation(0.0, wishes, ()))
+    assert state.table is table
+
+
+def test_the_last_version_is_not_overrun() -> None:
+    table = PartitionTable((Partition(VERSION_MAX - 1, (0, 1)),), {})
+    with pytest.raises(Refused, match=r"VERSION_LIMIT: partition 0 would get version 2147483648"):
+        State(1, table, 1, 3, 0.0).next_version(0)
