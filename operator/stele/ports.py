@@ -98,7 +98,7 @@ class Engine(Protocol):
         ...
 
     def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Apply all changes as one (None deletes), in order."""
+        """Apply all changes of a tablet as one (None deletes), in order."""
         ...
 
     def drop_data(self, begin: bytes, end: bytes) -> None:

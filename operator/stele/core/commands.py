@@ -7,6 +7,7 @@ applying it needs no clock and gives the same result everywhere. Error texts are
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KEY_BYTES_MAX = 64 * 1024
 VALUE_BYTES_MAX = 8 * 1024 * 1024
@@ -33,8 +34,7 @@ class Failure:
 Reply = None | int | bytes | Simple | Failure | list["Reply"]
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """Store a value; `expire_at_ms` is Unix milliseconds, 0 for never."""
 
     key: bytes
@@ -42,8 +42,7 @@ class Put:
     expire_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Remove a key."""
 
     key: bytes
@@ -53,8 +52,7 @@ Op = Put | Delete
 Stored = tuple[bytes, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """What to answer, and what to log first (None: nothing changes)."""
 
     reply: Reply

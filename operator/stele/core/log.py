@@ -75,14 +75,19 @@ class Log:
     def append(self, term: int, count: int, size: int) -> None:
         """`count` operations of one term behind the last."""
         last_term, last = self.last
+        if term != last_term or not self._terms:
+            self._begin_term(term)
+        self.last = (term, last + count)
+        self.bytes += size
+        self._grow(last + count, size)
+
+    def _begin_term(self, term: int) -> None:
+        last_term, last = self.last
         if term < last_term:
             raise Corrupt(f"term {term} cannot follow term {last_term}")
         if not self._terms or self._terms[-1] != term:
             self._starts.append(last + 1)
             self._terms.append(term)
-        self.last = (term, last + count)
-        self.bytes += size
-        self._grow(last + count, size)
 
     def _grow(self, last: int, size: int) -> None:
         if self._segments and self._segments[-1][1] < SEGMENT_BYTES:

@@ -17,11 +17,14 @@ from stele.ports import Engine
 from stele.wire import keys
 from stele.wire.messages import OpId
 from stele.wire.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
-from stele.wire.volume_log import BATCH, DELETE, NOOP, split_batch, split_record, term_of
+from stele.wire.volume_log import BATCH, DELETE, PUT, split_batch, split_record, term_of
+from stele.wire.volume_log import Change as BatchChange
 
 log = logging.getLogger("stele.tablets")
 
 Change = tuple[bytes, bytes | None]
+Totals = dict[bytes, tuple[int, int]]
+"""Entries and their bytes, by keyspace."""
 _INDEX_MAX = 2**64 - 1
 _GENERATION_MAX = 2**32 - 1
 
@@ -29,6 +32,32 @@ _GENERATION_MAX = 2**32 - 1
 def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
     """Log keys of one partition from `first` on."""
     return keys.log_key(partition, first), keys.log_key(partition, _INDEX_MAX)
+
+
+def entries_of(record: bytes) -> list[tuple[bytes, bytes, bytes | None]]:
+    """(keyspace, key, stored value or None) that one operation makes, in order."""
+    kind, keyspace, key, value, expire_at_ms = split_record(record)
+    if kind == PUT:
+        return [(keyspace, key, keys.pack_value(value, expire_at_ms))]
+    if kind == DELETE:
+        return [(keyspace, key, None)]
+    if kind != BATCH:
+        return []
+    return [(each.keyspace, each.key, _stored(each)) for each in split_batch(value)]
+
+
+def _stored(change: BatchChange) -> bytes | None:
+    return None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
+
+
+def count_entry(totals: Totals, keyspace: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """An entry whose stored value was `old` is `new` now."""
+    count, size = totals.get(keyspace, (0, 0))
+    if old is not None:
+        count, size = count - 1, size - len(old) - len(key)
+    if new is not None:
+        count, size = count + 1, size + len(new) + len(key)
+    totals[keyspace] = (count, size)
 
 
 class Tablets:
@@ -120,15 +149,12 @@ class Tablets:
 
     def log_append(self, replica: Replica, records: list[bytes], term: int) -> None:
         """Put operations of one term behind the log's last; on disk with the next `write`."""
-        tablet = replica.tablet
-        index = tablet.log.last[1]
-        size = 0
-        for record in records:
-            index += 1
-            replica.records[index] = record
-            self._puts.append((keys.log_key(replica.partition, index), record))
-            size += len(record)
-        tablet.log.append(term, len(records), size)
+        record_log, partition, log_key = replica.tablet.log, replica.partition, keys.log_key
+        first = record_log.last[1] + 1
+        size = sum(map(len, records))
+        replica.records.update(enumerate(records, first))
+        self._puts += [(log_key(partition, index), record) for index, record in enumerate(records, first)]
+        record_log.append(term, len(records), size)
         self._puts_bytes += size
         if self._puts_bytes >= limits.ENGINE_WRITE_BYTES_MAX:
             self.write()
@@ -190,47 +216,59 @@ class Tablets:
     # -- the data
 
     def apply(self, replicas: Iterable[Replica]) -> bool:
-        """Apply what is committed, up to ENGINE_WRITE_BYTES_MAX in one write. Whether all was applied."""
-        changes: list[Change] = []
+        """Apply what is committed, about ENGINE_WRITE_BYTES_MAX at most. Whether all was applied."""
         size, complete = 0, True
-        touched: list[tuple[Replica, int]] = []
         for replica in replicas:
             if size >= limits.ENGINE_WRITE_BYTES_MAX:
-                complete = False
-                break
-            begin = len(changes)
+                return False
             try:
-                size, index = self._collect(replica, changes, size)
+                size, index = self._apply(replica, size)
             except Corrupt as error:
-                del changes[begin:]
                 self.break_off(replica, error)
                 continue
-            touched.append((replica, index))
             complete = complete and index == replica.tablet.log.committed
-        self.engine.write_data(changes)
-        if changes:
-            crash.reached("write.applied")
-        self.applied_bytes += size
-        for replica, index in touched:
-            replica.tablet.log.apply(index)
         return complete
 
-    def _collect(self, replica: Replica, changes: list[Change], size: int) -> tuple[int, int]:
-        """Add the changes of one tablet and its new state; (bytes so far, index applied with them)."""
+    def _apply(self, replica: Replica, size: int) -> tuple[int, int]:
+        """Apply to one tablet, with its new state as one write; (bytes so far, index applied now)."""
         record_log = replica.tablet.log
-        index, committed = record_log.applied[1], record_log.committed
-        fresh: dict[bytes, int | None] = {}
-        begin = index
-        while index < committed and size < limits.ENGINE_WRITE_BYTES_MAX:
+        begin, before = record_log.applied[1], size
+        fresh: dict[bytes, bytes | None] = {}
+        totals = dict(replica.keyspaces)
+        index = begin
+        while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
             index += 1
-            record = replica.records.pop(index, None)
-            if record is None:
-                record = self._logged(replica.partition, index)
+            record = replica.records.get(index) or self._logged(replica.partition, index)
             size += len(record)
-            self._change(replica, index, record, changes, fresh)
+            for keyspace, key, new in entries_of(record):
+                data_key = replica.prefix(keyspace) + key
+                old = fresh[data_key] if data_key in fresh else self.engine.get(data_key)
+                fresh[data_key] = new
+                if old is None or new is None or len(old) != len(new):
+                    count_entry(totals, keyspace, key, old, new)
         if index > begin:
-            changes.append(self._state_change(replica, index))
+            replica.keyspaces = totals
+            self.engine.write_data([*fresh.items(), self._state_change(replica, index)])
+            crash.reached("write.applied")
+            self.applied_bytes += size - before
+            record_log.apply(index)
+            self._forget(replica, begin, index, fresh)
         return size, index
+
+    @staticmethod
+    def _forget(replica: Replica, begin: int, index: int, fresh: Iterable[bytes]) -> None:
+        """What is known of operations that are not applied, once those up to `index` are."""
+        pending, records = replica.pending, replica.records
+        if index == replica.tablet.log.last[1]:
+            pending.clear()
+            records.clear()
+            return
+        for gone in range(begin + 1, index + 1):
+            records.pop(gone, None)
+        for data_key in fresh:
+            ahead = pending.get(data_key)
+            if ahead is not None and ahead[1] <= index:
+                del pending[data_key]
 
     def _logged(self, partition: int, index: int) -> bytes:
         self.write()
@@ -238,51 +276,6 @@ class Tablets:
         if record is None:
             raise Corrupt(f"partition {partition}: operation {index} is committed and missing in the log")
         return record
-
-    def _change(
-        self,
-        replica: Replica,
-        index: int,
-        record: bytes,
-        changes: list[Change],
-        fresh: dict[bytes, int | None],
-    ) -> None:
-        kind, keyspace, key, value, expire_at_ms = split_record(record)
-        if kind == BATCH:
-            for change in split_batch(value):
-                new = None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
-                self._entry(replica, index, (change.keyspace, change.key, new), changes, fresh)
-        elif kind != NOOP:
-            new = None if kind == DELETE else keys.pack_value(value, expire_at_ms)
-            self._entry(replica, index, (keyspace, key, new), changes, fresh)
-
-    def _entry(
-        self,
-        replica: Replica,
-        index: int,
-        entry: tuple[bytes, bytes, bytes | None],
-        changes: list[Change],
-        fresh: dict[bytes, int | None],
-    ) -> None:
-        """One entry that operation `index` stores or removes: (keyspace, key, stored value)."""
-        keyspace, key, new = entry
-        data_key = replica.prefix(keyspace) + key
-        if data_key in fresh:
-            old = fresh[data_key]
-        else:
-            stored = self.engine.get(data_key)
-            old = None if stored is None else len(stored)
-        changes.append((data_key, new))
-        pending = replica.pending.get(data_key)
-        if pending is not None and pending[1] <= index:
-            del replica.pending[data_key]
-        fresh[data_key] = None if new is None else len(new)
-        count, size = replica.keyspaces.get(keyspace, (0, 0))
-        if old is not None:
-            count, size = count - 1, size - old - len(key)
-        if new is not None:
-            count, size = count + 1, size + len(new) + len(key)
-        replica.keyspaces[keyspace] = (count, size)
 
     def _state_change(self, replica: Replica, index: int) -> Change:
         term = replica.tablet.log.term_at(index)
