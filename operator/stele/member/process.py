@@ -60,7 +60,7 @@ def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]
 
 
 def spare_the_collector() -> None:
-    """Let Python's collector look at what was made since, and seldom: few objects here refer to each other."""
+    """Let Python's collector look at what is made from now on, and seldom: few objects here form cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(limits.GC_ALLOCATIONS)
