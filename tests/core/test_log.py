@@ -87,3 +87,12 @@ def test_a_restored_log_tells_what_is_wrong() -> None:
         Log.restored((3, 5), 3, 8, [(3, 1)], 0)
     lost = Log.restored((2, 5), 1, 3, [(1, 2)], 0)
     assert (lost.last, len(lost)) == ((2, 5), 0)
+
+
+def test_a_restored_log_counts_its_bytes_as_spread_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 20)
+    log = Log.restored((1, 10), 1, 10, [(1, 1)], 101)
+    assert (log.bytes, log.trim_point(10, 60), log.bytes_between(0, 10)) == (101, 4, 101)
+    log.trim(4)
+    assert (log.first, log.bytes) == (5, 61)
+    assert Log.restored((1, 2), 1, 2, [(1, 1)], 1000).trim_point(2, 0) == 1

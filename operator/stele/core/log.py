@@ -17,6 +17,17 @@ SEGMENT_BYTES = 64 * 1024
 """Sizes are remembered, and the front is trimmed, in steps of about this many bytes."""
 
 
+def beyond(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]:
+    """Whom to let go of {partition: bytes} so that none and all keep their limits: the largest first."""
+    total, gone = sum(pinned.values()), []
+    for partition, size in sorted(pinned.items(), key=lambda item: -item[1]):
+        if size <= each_max and total <= all_max:
+            break
+        total -= size
+        gone.append(partition)
+    return gone
+
+
 class Log:
     """See the module. Methods raise Corrupt, and change nothing, when a rule would break."""
 
@@ -36,6 +47,8 @@ class Log:
     def restored(cls, applied: OpId, first: int, last: int, terms: list[tuple[int, int]], size: int) -> "Log":
         """The log that a volume holds: operations first..last, `terms` as (index where it begins, term).
 
+        `size` is about how many bytes they take; it counts as spread evenly.
+
         A log that ends before `applied` lost its unsynced end with the power: it counts as empty.
         """
         log = cls(applied)
@@ -48,7 +61,11 @@ class Log:
         log._terms = [term for _, term in terms]
         log.last = (log._terms[-1], last)
         log.bytes = size
-        log._segments = [[last, size]]
+        steps, count = max(1, min(len(log), size // SEGMENT_BYTES)), len(log)
+        log._segments = [
+            [first - 1 + count * (step + 1) // steps, size * (step + 1) // steps - size * step // steps]
+            for step in range(steps)
+        ]
         if applied[1] >= first and log._terms[bisect_right(log._starts, applied[1]) - 1] != applied[0]:
             raise Corrupt(f"operation {applied} is applied, but the log has another term there")
         return log
@@ -137,6 +154,10 @@ class Log:
                 break
             point, left = last, left - size
         return point
+
+    def bytes_between(self, after: int, up_to: int) -> int:
+        """About how many bytes the operations after `after`, up to `up_to`, take."""
+        return sum(size for last, size in self._segments if after < last <= up_to)
 
     def trim(self, index: int) -> None:
         """Operations up to `index` are no longer in the log. Only what is applied may go."""

@@ -68,7 +68,10 @@ class Progress:
 
 @dataclass(slots=True)
 class Learner:
-    """A destination. `waited`: the promise to wait for it is on disk; `target`: the last operation then."""
+    """A destination. `waited`: the promise to wait for it is on disk; `target`: the last operation then.
+
+    The log is kept from `pin` on while it is `pinned`.
+    """
 
     id: str
     member: int
@@ -77,6 +80,7 @@ class Learner:
     state: LearnerState = LearnerState.PROBING
     waited: bool = False
     target: int = 0
+    pinned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +349,11 @@ class Owner:
         self.advance()
         return known
 
+    def let_go(self) -> None:
+        """Keep the log no longer for the learner. Once it begins too late for it, it needs a copy (again)."""
+        if self.learner is not None:
+            self.learner.pinned = False
+
     def _learner_settled(self, found: bool) -> None:
         learner = self.learner
         assert learner is not None
@@ -352,6 +361,7 @@ class Owner:
             learner.state = LearnerState.NEEDS_COPY
         elif learner.state is not LearnerState.IN_SYNC:
             learner.state = LearnerState.STREAMING
+        learner.pinned = learner.pinned or found
         self._learner_moved(learner.member)
 
     def _learner_moved(self, member: int) -> None:

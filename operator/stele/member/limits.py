@@ -10,7 +10,8 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 """Operations of clients that are appended and not yet committed; above it new requests wait."""
 
 QUEUE_REQUESTS_MAX = 100_000
-"""Requests that wait for their partition, in all; above it new ones fail at once."""
+QUEUE_BYTES_MAX = 256 * 1024 * 1024
+"""Requests that wait for their partition, in all, and their bytes; above it new ones fail at once."""
 
 PEER_WINDOW_BYTES = 16 * 1024 * 1024
 PEER_WINDOW_MESSAGES = 256
@@ -37,6 +38,12 @@ LOG_RETAINED_BYTES = 256 * 1024
 
 GC_ALLOCATIONS = 20_000
 """Objects that Python's collector lets grow before it looks for cycles (8 % of the time at its own 700)."""
+
+LOG_PINNED_BYTES_MAX = 256 * 1024 * 1024
+LOG_PINNED_MEMBER_BYTES_MAX = 2 * 1024 * 1024 * 1024
+"""Kept of one partition's log, and of all, for copies and destinations alone. Above it the largest go: who
+needed them needs a copy again. Writes never wait for a destination that is behind.
+"""
 
 TICK_SECONDS = 0.05
 RECONNECT_SECONDS_MIN = 0.1

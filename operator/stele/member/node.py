@@ -24,6 +24,7 @@ from stele.member.links import Inbound, Link
 from stele.member.replica import Replica
 from stele.member.replication import Replication
 from stele.member.requests import Request
+from stele.member.retention import release
 from stele.member.serving import NO_SPACE, PASSIVE, Serving
 from stele.member.settings import Settings
 from stele.member.store import Store
@@ -81,6 +82,7 @@ class Node:
         self._table_dirty = False
         self._began_serving = 0
         self.pins: Callable[[int], int] = lambda partition: 2**62
+        self.unpin: Callable[[int], None] = lambda partition: None
         self.disk_free_bytes = self.volume.free_bytes()
         self.started_at = self.loop.time()
 
@@ -381,6 +383,8 @@ class Node:
     def _every_second(self, now: float) -> None:
         self.disk_free_bytes = self.volume.free_bytes()
         self.refuse_writes()
+        scarce = self.disk_free_bytes < 2 * limits.NO_SPACE_BYTES
+        release(self.replicas.values(), self.pins, self.unpin, scarce=scarce)
         if self._began_serving:
             log.info("%d partitions serve now, %d do not yet", self._began_serving, len(self.unserved()))
             self._began_serving = 0

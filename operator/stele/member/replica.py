@@ -124,15 +124,20 @@ class Replica:
         return found
 
     @property
-    def trim_limit(self) -> int:
-        """The last operation that no member of the row and no learner needs."""
+    def row_limit(self) -> int:
+        """The last operation that no member of the row needs, nor a learner that is waited for."""
         owner, limit = self.owner, self.tablet.log.applied[1]
         if owner is None:
             return limit
         if not owner.appending:
             return 0
-        limit = min([limit, *(owner.progress[m].match for m in owner.members)])
-        return limit if owner.learner is None else min(limit, owner.learner.pin)
+        return min([limit, *(owner.progress[m].match for m in owner.waited_for)])
+
+    @property
+    def trim_limit(self) -> int:
+        """The last operation that no member of the row and no learner needs."""
+        learner = None if self.owner is None else self.owner.learner
+        return self.row_limit if learner is None or not learner.pinned else min(self.row_limit, learner.pin)
 
     def start_owning(self) -> Owner:
         """The row names this member as owner: establish, with what was promised to learners before."""

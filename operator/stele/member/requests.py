@@ -20,12 +20,12 @@ class Request:
 
     `index` is the operation that has to be committed before the answer; `reads` whether a lease is needed for
     it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a forwarded one
-    names.
+    names; `maybe_done` whether it was sent to an owner that was lost then.
     """
 
     __slots__ = (
-        "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit", "order",
-        "partition", "reads", "replies", "version", "wrote",
+        "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit",
+        "maybe_done", "order", "partition", "queued_bytes", "reads", "replies", "version", "wrote",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: Any) -> None:
@@ -37,6 +37,8 @@ class Request:
         self.after = b""
         self.limit = 0
         self.bytes = 0
+        self.queued_bytes = 0
+        self.maybe_done = False
         self.deadline = 0.0
         self.order = 0
         self.version = 0

@@ -56,11 +56,16 @@ class Sessions:
         self._transfer = transfer
         self.open: dict[str, _Open] = {}
         self._fetches: dict[str, _Fetch] = {}
-        node.pins = self.pin
+        node.pins, node.unpin = self.pin, self.unpin
 
     def pin(self, partition: int) -> int:
         """The last operation that no open session needs."""
         return min((s.floor[partition] for s in self.open.values() if partition in s.floor), default=2**62)
+
+    def unpin(self, partition: int) -> None:
+        """No session needs the partition's log any more: what it copied may be too old when it ends."""
+        for session in self.open.values():
+            session.floor.pop(partition, None)
 
     # -- at the source
 

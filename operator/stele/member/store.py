@@ -58,6 +58,7 @@ class Store:
         self._serving = serving
         self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
+        self._queued_bytes = 0
         self._order = 0
         self._next_id = 0
         self._loop = asyncio.get_running_loop()
@@ -134,10 +135,15 @@ class Store:
 
     def _enqueue(self, request: Request) -> None:
         """Wait, in the order of arrival."""
-        if self._queued >= limits.QUEUE_REQUESTS_MAX:
-            request.failed(Unavailable(f"{self._queued} requests wait for their partitions; try again later"))
+        size = sum(len(arg) for args in request.commands for arg in args)
+        full = self._queued >= limits.QUEUE_REQUESTS_MAX or self._queued_bytes + size > limits.QUEUE_BYTES_MAX
+        if full:
+            text = f"{self._queued} requests of {self._queued_bytes} bytes wait here; try again later"
+            self._give_up(request, f"partition {request.partition}: {text}")
             return
         self._queued += 1
+        self._queued_bytes += size
+        request.queued_bytes = size
         queue = self._waiting.setdefault(request.partition, deque())
         queue.append(request)
         if len(queue) > 1 and queue[-2].order > request.order:
@@ -151,10 +157,13 @@ class Store:
         if queue is None:
             return
         while queue and (queue[0].future.done() or self._dispatch(queue[0])):
-            queue.popleft()
-            self._queued -= 1
+            self._left(queue.popleft())
         if not queue:
             self._waiting.pop(partition, None)
+
+    def _left(self, request: Request) -> None:
+        self._queued -= 1
+        self._queued_bytes -= request.queued_bytes
 
     def drain_all(self) -> None:
         for partition in list(self._waiting):
@@ -228,6 +237,7 @@ class Store:
         """The session ended on which they were sent. What may be repeated goes again."""
         for request in requests:
             if request.may_repeat:
+                request.maybe_done = request.may_write
                 self._enqueue(request)
             else:
                 self._serving.uncertain(request)
@@ -274,7 +284,7 @@ class Store:
         """Fail what waits longer than its deadline."""
         for partition, queue in list(self._waiting.items()):
             while queue and queue[0].deadline <= now:
-                self._queued -= 1
+                self._left(queue[0])
                 self._expired(queue.popleft())
             if not queue:
                 self._waiting.pop(partition, None)
@@ -288,15 +298,21 @@ class Store:
                     self._expired(request)
 
     def _expired(self, request: Request) -> None:
-        self._serving.counters.errors += 1
         row = self._routes.rows[request.partition]
-        request.failed(
-            Unavailable(
-                f"partition {request.partition} had no owner that serves it for "
-                f"{limits.WAIT_SECONDS_MAX:g} s (row {list(row.replicas)}, version {row.version}); "
-                "nothing was done, try again"
-            )
+        self._give_up(
+            request,
+            f"partition {request.partition} had no owner that serves it for "
+            f"{limits.WAIT_SECONDS_MAX:g} s (row {list(row.replicas)}, version {row.version}); "
+            "nothing was done, try again",
         )
+
+    def _give_up(self, request: Request, text: str) -> None:
+        """It did not run here; it may have run where it was sent before."""
+        if request.maybe_done:
+            self._serving.uncertain(request)
+            return
+        self._serving.counters.errors += 1
+        request.failed(Unavailable(text))
 
 
 _KINDS: dict[Any, Kind] = {

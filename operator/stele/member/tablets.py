@@ -27,6 +27,7 @@ Totals = dict[bytes, tuple[int, int]]
 """Entries and their bytes, by keyspace."""
 _INDEX_MAX = 2**64 - 1
 _GENERATION_MAX = 2**32 - 1
+SIZED_OPERATIONS = 64
 
 
 def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
@@ -119,7 +120,13 @@ class Tablets:
             return Log(applied)
         first, last = (int.from_bytes(key[2:], "big") for key in bounds)
         terms = self._find_terms(partition, first, last)
-        return Log.restored(applied, first, last, terms, size=0)
+        return Log.restored(applied, first, last, terms, self._log_bytes(partition, first, last))
+
+    def _log_bytes(self, partition: int, first: int, last: int) -> int:
+        """About how many bytes the operations take, by those at the end: a start has no time to read all."""
+        begin = keys.log_key(partition, max(first, last - SIZED_OPERATIONS + 1))
+        some = self.engine.scan_log(begin, keys.log_key(partition, last + 1), limits.ENGINE_WRITE_BYTES_MAX)
+        return sum(len(value) for _, value in some) * (last - first + 1) // max(1, len(some))
 
     def _find_terms(self, partition: int, first: int, last: int) -> list[tuple[int, int]]:
         """(index where a term begins, term): terms never fall, so each boundary is found by bisection."""
