@@ -186,6 +186,7 @@ def _time_values(times: _Times) -> dict[str, Any]:
         row[f"{name}_seconds"] = median(seconds)
         row[f"{name}_seconds_min"], row[f"{name}_seconds_max"] = min(seconds), max(seconds)
         row[f"{name}_cpu_seconds"] = median(each.cpu_seconds for each in measured)
+    for name in times.keys() - {"stele"}:
         row[f"stele_to_{name}"] = ratio(row["stele_seconds"], row[f"{name}_seconds"])
         row[f"stele_to_{name}_cpu"] = ratio(row["stele_cpu_seconds"], row[f"{name}_cpu_seconds"])
     return row

@@ -128,6 +128,13 @@ def test_the_version_of_java_is_read(said: str, version: int) -> None:
     assert java_version(said) == version
 
 
+def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers.debian, "present", lambda sign: False)
+    monkeypatch.setattr(peers.debian, "can_install", lambda: False)
+    with pytest.raises(peers.MachineUnfitError, match="default-jdk-headless maven"):
+        peers.check_java()
+
+
 def test_an_old_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers.debian, "ensure_packages", lambda packages: None)
     monkeypatch.setattr(peers, "output", lambda command, seconds_max: "openjdk 11.0.2 2019")
