@@ -242,6 +242,7 @@ class Owner:
         progress.flow = Flow.STUCK if found is None else Flow.STREAM
         progress.takes = not answer.empty
         if found is not None:
+            progress.lost_at = 0.0
             progress.match, progress.next = found[1], found[1] + 1
             progress.commit_sent = 0
         if self.learner is not None and self.learner.member == member:

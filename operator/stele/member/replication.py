@@ -345,8 +345,8 @@ class Replication:
         """Since when a member of the row cannot be fed."""
         for member in owner.members:
             progress = owner.progress.get(member)
-            if progress is not None and (progress.flow is Flow.STREAM or not progress.lost_at):
-                progress.lost_at = 0.0 if progress.flow is Flow.STREAM else now
+            if progress is not None and progress.flow is not Flow.STREAM and not progress.lost_at:
+                progress.lost_at = now
 
     def step(self, replica: Replica) -> None:
         """Go on establishing as far as what is known allows."""
