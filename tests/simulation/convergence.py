@@ -59,7 +59,7 @@ def _left_over(node: Node) -> str:
     """What ended migrations and lost rows leave behind at a member."""
     for number, replica in node.replicas.items():
         meta, owner = replica.meta, replica.owner
-        if replica.broken:
+        if replica.broken and node.me in node.rows[number].members:
             return f"partition {number} is offline: {replica.broken}"
         if replica.ready != (node.me in node.rows[number].members):
             return f"partition {number} is {replica.state.value}, its row is {node.rows[number]}"

@@ -102,8 +102,12 @@ class Faults:
             machine.held_until = 0.0
             self._mend_disk(machine)
         self.api.change_spec(CLUSTERS, CLUSTER, state="Active", migration={"engine": "Direct"})
-        if self.world.master is None:
-            self.world.start_master()
+        for member in self.api.list(MEMBERS):
+            self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
+        if self.world.master is not None and self.world.trace.faults["cancel the plan"]:
+            # A plan that its user cancelled is not made again while nothing changes: a new reign plans.
+            self.world.master.kill()
+        self.world.ensure_master()
 
     # -- helpers
 
@@ -230,12 +234,7 @@ class Faults:
             return False
         self._say("killed", master.loop.name)
         master.kill()
-        self._later(self.random.uniform(0.1, 5.0), self._ensure_master)
         return True
-
-    def _ensure_master(self) -> None:
-        if self.world.master is None:
-            self.world.start_master()
 
     def _pause_master(self) -> bool:
         master = self.world.master

@@ -4,12 +4,14 @@
 a few times a second at the members themselves. What it finds ends the run.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
+from stele.core.errors import Corrupt
 from stele.core.table import Partition
+from stele.member.node import PROMISES_LOST
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
 from stele.wire.table_text import decode_head, decode_shard
@@ -23,6 +25,7 @@ OBEYED_SECONDS = 5.0
 """A cluster state is in force this long after the user set it; the master may not have seen it before."""
 
 Object = dict[str, Any]
+T = TypeVar("T", Superblock, Consensus)
 STATES_WITHOUT_MIGRATION = ("NoMigration", "Frozen", "Passive")
 
 
@@ -170,18 +173,27 @@ class Rules:
     # -- files of members
 
     def _saved(self, place: str, name: str, content: bytes, before: bytes | None) -> None:
+        try:
+            self._check_saved(place, name, content, before)
+        except Exception as error:
+            # It is raised in a thread of the product, which would take it for its own.
+            self.world.clock.fail(error)
+            raise
+
+    def _check_saved(self, place: str, name: str, content: bytes, before: bytes | None) -> None:
         folder, _, number = name.partition("/")
         if folder == TABLETS:
             self._saved_block(place, int(number), decode_file(Superblock, content, name), before)
         elif folder == CONSENSUS and before is not None:
-            old, new = (decode_file(Consensus, each, name) for each in (before, content))
-            if new.promised < old.promised:
+            old, new = _read(Consensus, before), decode_file(Consensus, content, name)
+            if old is not None and new.promised < old.promised < PROMISES_LOST.promised:
                 self._broken(
                     f"{place} lowered its promise from {old.promised} to {new.promised}", int(number)
                 )
 
     def _saved_block(self, place: str, number: int, block: Superblock, before: bytes | None) -> None:
-        old = "" if before is None else decode_file(Superblock, before, "superblock").state
+        read = None if before is None else _read(Superblock, before)
+        old = "" if read is None else read.state
         self.world.trace.note(place, f"superblock: {old} -> {block.state}", number)
         self.world.trace.cover(f"tablet {old or 'none'} -> {block.state}")
         if old == "READY" and block.state == "DELETED" and self._names(number, place):
@@ -241,3 +253,11 @@ class Rules:
                 continue
             if terms.setdefault(index, term) != term:
                 self._broken(f"{place} committed {(term, index)}, another {(terms[index], index)}", number)
+
+
+def _read(kind: type[T], content: bytes) -> T | None:
+    """What a file said before; None when a bit of it was flipped."""
+    try:
+        return decode_file(kind, content, "before")
+    except Corrupt:
+        return None

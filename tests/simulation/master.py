@@ -26,6 +26,7 @@ from tests.simulation.network import REFUSED_SECONDS, Network
 CLUSTER = "demo"
 LIST_SECONDS = 8.0
 FAILED_SECONDS = 1.0
+RESTART_SECONDS = 0.5
 PACE = Pace(busy=0.1, idle=0.5, exchange=2.0, gather=0.02, report=1.0, objects=0.5, restart=0.5)
 SETTINGS = Settings("member:1", "spark:1", (NAMESPACE,), NAMESPACE, "operator")
 BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
@@ -117,6 +118,7 @@ class MasterProcess:
         self._clock = network.clock
         self.cluster: ClusterLoop | None = None
         self.over = ""
+        self.ended: Callable[[], None] = lambda: None
         server.changed.append(self._event)
         self.loop.create_task(self._run())
 
@@ -129,9 +131,12 @@ class MasterProcess:
         return self.loop.alive and not self.over
 
     def kill(self) -> None:
+        if not self.loop.alive:
+            return
         self.over = self.over or "killed"
         self.loop.kill()
         self._server.changed.remove(self._event)
+        self.ended()
 
     # -- what supervisor.py does, for one cluster
 
@@ -152,7 +157,9 @@ class MasterProcess:
         try:
             await cluster.run()
         except Deposed as error:
+            # The process ends, and its container starts anew.
             self.over = str(error)
+            self._clock.call_later(RESTART_SECONDS, self.kill)
         except Corrupt as error:
             self._clock.fail(Defect(f"{self.loop.name}: {error}"))
         except SteleError:

@@ -8,9 +8,13 @@ from typing import TypeVar
 import pytest
 
 from stele.core.log import Log
-from stele.core.table import Partition
+from stele.core.membership import Contact, Timing
+from stele.core.reign import State, Wishes
+from stele.core.repair import repair
+from stele.core.table import Member, Partition, PartitionTable
 from stele.core.tablet import Tablet
 from stele.core.tablet_owner import Owner, Phase
+from stele.member.replica import Replica
 from stele.member.settings import Settings
 from stele.wire import messages as m
 from tests.simulation.disk import Disk
@@ -64,6 +68,10 @@ class OneMember:
         )
         return self.do(lambda: self.process.answer(request))
 
+    def replica(self, partition: int) -> Replica:
+        assert self.process.node is not None
+        return self.process.node.replicas[partition]
+
     def info(self) -> m.MemberInfo:
         assert self.process.node is not None
         return m.MemberInfo(0, "demo-0", self.process.node.uuid, "10.0.0.1")
@@ -98,3 +106,47 @@ def test_an_owner_that_is_deposed_by_a_wider_row_survives_the_end_of_a_sync() ->
     owner.row_changed(tablet.row)
     assert owner.phase is Phase.DEPOSED
     assert not owner.advance()
+
+
+def test_damaged_promises_take_a_tablet_offline_and_not_for_ever(member: OneMember) -> None:
+    """It promised everything for ever: its owner never served again, and rows reached the last version."""
+    row = m.Row(0, 1, (0,))
+    member.exchange(member_list_version=1, members=(member.info(),), rows=(row,))
+    member.exchange(commands=(m.Fence(0, 1, False),))
+    member.disk.files["consensus-meta/0"] = b"damaged"
+    member.process.end("killed")
+    member.start()
+    assert member.replica(0).broken
+    assert not member.exchange().tablets
+    member.exchange(rows=(m.Row(0, 5, (1,)),))
+    assert member.replica(0).meta.promised == member.replica(0).tablet.promised == 5
+    started = member.exchange(commands=(m.StartTabletCopy("m", 0, 5, 1),))
+    assert [each.code for each in started.results] == ["OK"]
+    assert not member.replica(0).broken
+
+
+def test_silence_of_a_member_counts_from_when_it_is_known(member: OneMember) -> None:
+    """The first table of a cluster that formed slowly lost its backups at once: they had never been heard."""
+    member.clock.run(member.clock.now + 60.0)
+    other = m.MemberInfo(1, "demo-1", "uuid-1", "10.0.0.2")
+    rows = (m.Row(0, 1, (0, 1)),)
+    reply = member.exchange(member_list_version=1, members=(member.info(), other), rows=rows)
+    assert not reply.silent
+    member.clock.run(member.clock.now + 5.0)
+    assert [each.member for each in member.exchange().silent] == [1]
+    assert member.exchange().silent[0].silent_ms < 10_000
+
+
+def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
+    """A damaged tablet was kept as the only copy, and the whole one of a restarting member dropped."""
+    state = State(1, PartitionTable((Partition(3, (0, 1)),), {}), 1, 3, 0.0, settled=True)
+    for index in (0, 1):
+        state.contacts[index] = Contact(index, 0.0)
+        members = dict(state.table.members)
+        members[index] = Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1")
+        state.table = PartitionTable(state.table.partitions, members)
+    report = m.ExchangeReply("OK", "", "uuid-0", "cluster", 1, 1, 0, 1)
+    state.contacts[0].hear(report, 100.0)
+    repair(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
+    assert not state.staged
+    assert state.lost == {0}

@@ -62,8 +62,7 @@ class World:
             if machine.transfer is not None:
                 machine.transfer.end()
         for master in self.masters:
-            if master.loop.alive:
-                master.kill()
+            master.kill()
         for client in self.clients:
             client.stop()
         self._logger.removeHandler(self.trace)
@@ -89,7 +88,16 @@ class World:
         self.trace.note(name, "starts")
         made = MasterProcess(self.network, self.api, self.kubelet, name, self._exchanged)
         self.masters.append(made)
+        made.ended = self._master_ended
         return made
+
+    def _master_ended(self) -> None:
+        self.clock.call_later(self.clock.random.uniform(0.1, 5.0), self.ensure_master)
+
+    def ensure_master(self) -> None:
+        """A container that ended is started again; one that a second master replaced stays away."""
+        if self.master is None:
+            self.start_master()
 
     @property
     def master(self) -> MasterProcess | None:

@@ -143,7 +143,7 @@ def start(state: State, seen: Observation) -> None:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
     held = frozenset().union(
-        state.running, state.staged, state.claimed, state.fenced, _unresolved(state, able)
+        state.running, state.staged, state.claimed, state.fenced, state.lost, _unresolved(state, able)
     )
     busy = [running.participants for running in state.running.values()]
     rows = state.table.partitions

@@ -86,7 +86,7 @@ def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
 
 
 def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: float) -> bool:
-    """Take the dead out of one row; False when nobody is left of it."""
+    """Take the dead out of one row; False when nobody is left of whom it is known that they hold it."""
     row = state.table.partitions[number]
     running = state.running.get(number)
     if running is not None:
@@ -95,7 +95,8 @@ def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: 
         running.abort(f"MEMBER_GONE: {sorted(dead)} of the row", now)
         return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
-    if not live:
+    if not any(_holds(state, member, number) for member in live):
+        # The copy of somebody who is away may be the last one that is whole.
         return False
     if row.owner in dead or number in state.fenced:
         _promote(state, number, row, live, now)
@@ -103,6 +104,11 @@ def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: 
         slots = trimmed(None if member in dead else member for member in row.replicas)
         state.staged[number] = Partition(state.next_version(number), slots)
     return True
+
+
+def _holds(state: State, member: MemberIndex, number: PartitionId) -> bool:
+    contact = state.contacts.get(member)
+    return contact is not None and contact.tablet_state(number) == "READY"
 
 
 def _promote(

@@ -67,7 +67,8 @@ class Link:
         self.flying: deque[int] = deque()
         self.flying_bytes = 0
         self.requests: dict[int, Request] = {}
-        self.heard_at = 0.0
+        # Silence counts from when the member became known, not from the start of this process.
+        self.heard_at = asyncio.get_running_loop().time()
         self._said = ""
         self._task = asyncio.create_task(self._run())
 

@@ -41,6 +41,10 @@ from stele.wire.volume import Consensus, CopyRecord, Instance, Superblock, Waite
 log = logging.getLogger("stele.member")
 
 
+PROMISES_LOST = Consensus(promised=2**31 - 1)
+"""For a tablet whose consensus metadata is damaged: it stays offline until a row does without it."""
+
+
 class Node:
     """Implements what links, replication, follower and store ask of the member. `wall`: Unix seconds."""
 
@@ -147,6 +151,8 @@ class Node:
         for replica in self.replicas.values():
             if replica.partition < len(self.rows):
                 replica.tablet.row = self.rows[replica.partition]
+            if replica.meta is PROMISES_LOST:
+                replica.broken = replica.broken or "what was promised for it is lost: its file is damaged"
 
     def _load_metas(self) -> dict[int, Consensus]:
         found: dict[int, Consensus] = {}
@@ -154,7 +160,7 @@ class Node:
             if isinstance(meta, Corrupt):
                 # What was promised is not known any more: promise everything, so that nothing old is heard.
                 log.error("partition %d: %s", partition, meta)
-                found[partition] = Consensus(promised=2**31 - 1)
+                found[partition] = PROMISES_LOST
             else:
                 found[partition] = meta
         return found
