@@ -36,8 +36,8 @@ DETOURS_MAX = 2
 KEYS_MAX = 16
 """In how many parts of the greatest want others are measured: nearly equal ones get exactly the same."""
 
-CHAINS_MAX = 2_000
-"""Chains that one level may look for before it accepts an imbalance."""
+SEARCHES_MAX = 100_000
+"""Slots that one level may look at for chains before it accepts an imbalance."""
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +87,8 @@ class Board:
         self.partitions = 0
         self._able = able
         self._topology = topology
-        self._by_member: dict[MemberIndex | None, list[Cell]] = {}
+        self._unfilled: list[Cell] = []
+        self._by_holder: dict[tuple[MemberIndex | None, bool], list[Cell]] = {}
 
     def add(
         self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int] = frozenset()
@@ -99,9 +100,10 @@ class Board:
             cell.partitions.extend(partitions)
             return cell
         cell = self.cells[today, row, fixed] = Cell(today, row, fixed, partitions)
-        if self._by_member:
-            for member in row:
-                self._by_member[member].append(cell)
+        if None in row:
+            self._unfilled.append(cell)
+        if self._by_holder:
+            self._list(cell)
         return cell
 
     def give(self, slot: Slot, member: MemberIndex, number: int) -> None:
@@ -151,18 +153,21 @@ class Board:
         """The slots at this index that are empty."""
         return [
             Slot(cell, index)
-            for cell in list(self.cells.values())
+            for cell in self._unfilled
             if cell.partitions and index < len(cell.row) and cell.row[index] is None
         ]
 
-    def cells_of(self, member: MemberIndex) -> Iterator[Cell]:
-        """The cells with the member in their row, as they are when this is called."""
-        if not self._by_member:
-            self._by_member = defaultdict(list)
+    def cells_of(self, member: MemberIndex, owned: bool) -> list[Cell]:
+        """The cells that the member owns, or those in which it is a backup, as they are now."""
+        if not self._by_holder:
+            self._by_holder = defaultdict(list)
             for cell in self.cells.values():
-                for holder in cell.row:
-                    self._by_member[holder].append(cell)
-        return (cell for cell in tuple(self._by_member[member]) if cell.partitions)
+                self._list(cell)
+        return [cell for cell in self._by_holder[member, owned] if cell.partitions]
+
+    def _list(self, cell: Cell) -> None:
+        for index, member in enumerate(cell.row):
+            self._by_holder[member, index == 0].append(cell)
 
     def _count(self, row: Row, number: int) -> None:
         self.partitions += number
@@ -179,7 +184,8 @@ class Level:
 
     `quota` is what each member should have in this level, `total` what in both. While the level is *thrifty*
     nobody takes more than its total, nor gives away a replica that it would have to be given back elsewhere;
-    while it is *loose*, members take up to the highest number that is as good as their quota.
+    while it is *loose*, members take up to the highest number that is as good as their quota. From `dead`
+    members no chain that costs nothing leads to an under one, as things are.
     """
 
     def __init__(
@@ -199,7 +205,8 @@ class Level:
         self._total = total
         self._ring: list[MemberIndex] = []
         self._turns: dict[MemberIndex | None, MemberIndex] = {}
-        self._chains = CHAINS_MAX
+        self.searches_left = SEARCHES_MAX
+        self.dead: set[MemberIndex] = set()
         self._set(thrifty=True, loose=False)
 
     def fill(self, index: int) -> None:
@@ -248,7 +255,7 @@ class Level:
         self.board.strict = False
         for source in self._over():
             while self.short[source] < 0 and self._must(source):
-                if not any(self._chained(source, detours, 1) for detours in range(DETOURS_MAX + 1)):
+                if not self._chained(source, DETOURS_MAX, self._excess(source)):
                     break
         self.board.strict = True
 
@@ -259,6 +266,13 @@ class Level:
             return True
         return any(self.short[member] > quota[member].number - quota[member].low for member in self._ring)
 
+    def _excess(self, source: MemberIndex) -> int:
+        """How many slots have to go from it to others that are as much too low."""
+        quota = self._quota
+        above = -self.short[source] - (quota[source].high - quota[source].number)
+        below = [self.short[member] - (quota[member].number - quota[member].low) for member in self._ring]
+        return max(1, above, *below)
+
     def _over(self) -> list[MemberIndex]:
         """The fullest first. Without under members there is nothing to pass on."""
         over = [member for member, short in self.short.items() if short < 0] if self._ring else []
@@ -266,6 +280,7 @@ class Level:
 
     def _set(self, thrifty: bool, loose: bool) -> None:
         self._thrifty, self._loose = thrifty, loose
+        self.dead.clear()
         self._ring = sorted(member for member in self.short if self._want(member) > 0)
         most = max(map(self._want, self._ring), default=1)
         self._keys = {m: max(1, round(KEYS_MAX * self._want(m) / most)) for m in self._ring}
@@ -298,6 +313,7 @@ class Level:
 
     def _give(self, slot: Slot, member: MemberIndex, number: int) -> None:
         source = slot.holder
+        self.dead.clear()
         self.board.give(slot, member, number)
         self.short[member] -= number
         if source is not None:
@@ -318,12 +334,12 @@ class Level:
 
     def _shed(self, source: MemberIndex) -> None:
         """Hand over slots to under members directly: new ones, those that it can step down from, others."""
-        for spare in (True, False):
-            slots = [slot for slot, free in self._slots(source) if free == spare]
-            excess = -self.short[source]
-            if not spare:
-                excess = min(excess, self.board.held[source] - self._total[source].number)
-            self._spread(slots, excess)
+        slots: dict[bool, list[Slot]] = {True: [], False: []}
+        for slot, free in self._slots(source):
+            slots[free].append(slot)
+        self._spread(slots[True], -self.short[source])
+        spare = self.board.held[source] - self._total[source].number
+        self._spread(slots[False], min(-self.short[source], spare))
 
     def _spread(self, slots: Sequence[Slot], excess: int) -> None:
         """Take `excess` partitions from all slots alike, as far as under members fit."""
@@ -347,9 +363,9 @@ class Level:
         """What it has in this level, and whether it can do without at no cost: because the slot is new in
         this plan, or because it steps down to an index that is empty.
         """
-        for cell in self.board.cells_of(member):
-            index = cell.row.index(member)
-            if (index == 0) != self.owners or index in cell.fixed:
+        for cell in self.board.cells_of(member, self.owners):
+            index = 0 if self.owners else cell.row.index(member)
+            if index in cell.fixed:
                 continue
             free = member not in cell.today or self.board.spares(cell)
             if self.owners and (hole := cell.hole()) != -1:
@@ -373,15 +389,14 @@ class Level:
 
     def _chained(self, start: Slot | MemberIndex, detours: int, most: int | None = None) -> bool:
         """Find a chain from an empty slot or an over member to an under member, and carry it out."""
-        if self._chains <= 0 or not self._ring:
+        if self.searches_left <= 0 or not self._ring:
             return False
-        self._chains -= 1
         chain = self._chain(start, detours)
         if chain is None:
             return False
         uses = Counter(id(slot.cell) for slot, _ in chain)
         room = min(len(slot.cell.partitions) // uses[id(slot.cell)] for slot, _ in chain)
-        room = min(room, self._want(chain[0][1]))
+        room = min(room, self._want(chain[0][1]), *(self._spare(slot) for slot, _ in chain))
         if isinstance(start, int):
             room = min(room, -self.short[start])
         room = room if most is None else min(room, most)
@@ -389,13 +404,22 @@ class Level:
             self._give(slot, member, room)
         return room > 0
 
+    def _spare(self, slot: Slot) -> int:
+        """How often it can be passed on before the backup that leaves for it has less than its total."""
+        lost = slot.cell.row[slot.down] if slot.down != -1 else None
+        if lost is None or lost not in self.short:
+            return len(slot.cell.partitions)
+        return max(1, self.board.held[lost] - self._total[lost].number)
+
     def _chain(self, start: Slot | MemberIndex, detours: int) -> list[tuple[Slot, MemberIndex]] | None:
         """The slots to pass on and who takes each, beginning at the under member; with that many detours."""
-        search = _Search(self, start)
+        search = _Search(self, start, detours)
         for _ in range(detours):
             if search.found is None:
                 search.detour()
         if search.found is None:
+            if not detours:
+                self.dead.update(search.met)
             return None
         return search.trace(search.found)
 
@@ -427,15 +451,16 @@ class Level:
 class _Search:
     """Breadth first over members, from who could take a slot to who is under; each member is met once."""
 
-    def __init__(self, level: Level, start: Slot | MemberIndex) -> None:
+    def __init__(self, level: Level, start: Slot | MemberIndex, detours: int) -> None:
         self._level = level
         self._source = start if isinstance(start, int) else None
         self._came: dict[MemberIndex, Slot] = {}
-        self._unseen = [member for member in level.short if member != self._source]
-        self._met: list[MemberIndex] = []
+        known = level.dead if detours == 0 else ()
+        self._unseen = [member for member in level.short if member != self._source and member not in known]
+        self.met: list[MemberIndex] = []
         self.found: MemberIndex | None = None
         if isinstance(start, int):
-            self._met.append(start)
+            self.met.append(start)
         else:
             self._meet(start)
         self._go_on(0)
@@ -452,14 +477,14 @@ class _Search:
 
     def detour(self) -> None:
         """One step further, over slots whose holder has to be given another copy."""
-        before = len(self._met)
-        for member in self._met[:before]:
+        before = len(self.met)
+        for member in self.met[:before]:
             self._pass_on(member, free=False)
         self._go_on(before)
 
     def _go_on(self, at: int) -> None:
-        while at < len(self._met) and self.found is None:
-            self._pass_on(self._met[at], free=True)
+        while at < len(self.met) and self.found is None:
+            self._pass_on(self.met[at], free=True)
             at += 1
 
     def _pass_on(self, member: MemberIndex, free: bool) -> None:
@@ -472,11 +497,12 @@ class _Search:
 
     def _meet(self, slot: Slot) -> None:
         fits = self._level.board.fits
+        self._level.searches_left -= 1
         new = [member for member in self._unseen if fits(slot, member)]
         if not new:
             return
         self._came.update(dict.fromkeys(new, slot))
-        self._met.extend(new)
+        self.met.extend(new)
         self._unseen = [member for member in self._unseen if member not in self._came]
         self.found = next((member for member in new if self._level.wants(member)), None)
 
@@ -504,7 +530,8 @@ def _portions(wants: Sequence[int], keys: Sequence[int], number: int) -> tuple[l
             part = min(now * keys[at] // all_keys, wants[at] - portions[at])
             portions[at] += part
             rest -= part
-        for at in open_ones if now - rest < len(open_ones) else ():
+        open_ones.sort(key=lambda at: -(now * keys[at] % all_keys))
+        for at in open_ones if rest < len(open_ones) else ():
             if rest and portions[at] < wants[at]:
                 portions[at] += 1
                 rest -= 1

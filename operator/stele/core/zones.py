@@ -32,25 +32,49 @@ class Topology:
         domains = [path[:depth] for path in self.paths.values() for depth in range(levels + 1)]
         self._sizes = Counter(domains)
         self._parts = Counter(domain[:-1] for domain in self._sizes if domain)
+        self._leaves = sorted(set(self.paths.values()))
+        self._best: dict[tuple[tuple[Path, ...], int], tuple[Path, ...]] = {}
         self._known: dict[tuple[tuple[Path, ...], Path], bool] = {}
         self.matters = any(parts > 1 for parts in self._parts.values())
 
     def apart(self, others: Iterable[MemberIndex | None], member: MemberIndex) -> bool:
         """Whether no domain would be better for the next replica of a row that has `others`."""
-        path = self.paths[member]
-        key = (tuple(sorted(self.paths[m] for m in others if m in self.paths and m is not None)), path)
+        present = (self.paths[m] for m in others if m is not None and m in self.paths)
+        return self._apart(present, self.paths[member])
+
+    def _apart(self, present: Iterable[Path], path: Path) -> bool:
+        key = (tuple(sorted(present)), path)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._is_apart(*key)
         return known
 
     def misplaced(self, row: Members) -> list[int]:
-        """The indexes of a row whose member shares a domain while another one is better."""
+        """The indexes of a row whose member shares a domain while another one is better, also when the empty
+        indexes are filled as well as can be.
+        """
+        known = [member for member in row if member is not None and member in self.paths]
+        coming = self._coming(tuple(sorted(self.paths[member] for member in known)), row.count(None))
         return [
             index
             for index, member in enumerate(row)
-            if member in self.paths and member is not None and not self.apart(_without(row, index), member)
+            if member is not None
+            and member in self.paths
+            and not self._apart((*coming, *(self.paths[m] for m in known if m != member)), self.paths[member])
         ]
+
+    def _coming(self, present: tuple[Path, ...], number: int) -> tuple[Path, ...]:
+        """The domains of `number` further replicas, spread as evenly as possible."""
+        key = (present, number)
+        if number and key not in self._best:
+            last = self._coming(present, number - 1)
+            counts = Counter(path[:depth] for path in (*present, *last) for depth in range(1, len(path) + 1))
+            free = [path for path in self._leaves if counts[path] < self._sizes[path]]
+            best = min(
+                free, key=lambda p: [counts[p[:depth]] for depth in range(1, len(p) + 1)], default=None
+            )
+            self._best[key] = last if best is None else (*last, best)
+        return self._best[key] if number else ()
 
     def tree(self, weights: Mapping[MemberIndex, int]) -> Domain:
         """The domains with their weights, for shares."""
