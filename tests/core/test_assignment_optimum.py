@@ -111,7 +111,7 @@ def test_plans_of_small_clusters_take_the_fewest_copies() -> None:
 
 
 def test_balanced_owners_can_need_more_than_the_lower_bound() -> None:
-    """Two copies replace the leaving member; no table with balanced owners is reached with less than three."""
+    """Two copies replace the leaving member; every table with balanced owners takes at least three."""
     rows: list[Replicas] = [(0, 1, 4), (1, 2, 0), (2, 3, 5), (3, 4, 5)]
     members = [DataMember(index, leaving=index == 3) for index in range(6)]
     found = planned(rows, members, 3)

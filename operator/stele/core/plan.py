@@ -27,7 +27,7 @@ _NO_REPLICA = "no live member holds it: there is nothing to copy from"
 _UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
 _NO_PARTITION = "there is no such partition with a live replica and versions left"
 _VERSION_LIMIT = f"less than {VERSIONS_RESERVED} of {VERSION_MAX} versions are left; copy the data elsewhere"
-_ZONE_FULL = "two replicas share a zone; the members of the other zones have their share"
+_ZONE_FULL = "two replicas share a zone; no exchange of replicas was found that separates them"
 
 
 class Code(StrEnum):
@@ -36,7 +36,7 @@ class Code(StrEnum):
     TOO_FEW_MEMBERS = "TOO_FEW_MEMBERS"
     """Fewer members can take data than there are replicas."""
     ZONE_FULL = "ZONE_FULL"
-    """Two replicas share a zone: the members of the others have their share."""
+    """Two replicas share a zone, and no exchange of replicas was found that separates them."""
     CYCLE = "CYCLE"
     """A permutation inside a row cannot run without dropping a replica, so it stays as it is."""
     NO_REPLICA = "NO_REPLICA"
