@@ -72,6 +72,8 @@ class Solo:
         self.commands = Commands(self.node, NoTransfer())
         self.exchange = Exchange(self.node, self.commands)
         self.node.load()
+        for replica in self.node.replicas.values():
+            self.node.take_role(replica)
         self.exchange.started = True
         await self.publish()
 
@@ -165,7 +167,8 @@ class Solo:
         """Let what was begun come to its end, disk and all."""
         for _ in range(20):
             await asyncio.sleep(0)
-            await asyncio.get_running_loop().run_in_executor(self.node._sync_thread, lambda: None)
+            for executor in (self.node._sync_thread, self.node._meta_thread):
+                await asyncio.get_running_loop().run_in_executor(executor, lambda: None)
 
     async def acked(self, asker: Asker) -> peer.AckItem:
         """The answer to one Append of one item."""

@@ -9,6 +9,7 @@ from stele.core.errors import SteleError
 from stele.member.ingest import Ingester
 from stele.member.migrations import Migrations
 from stele.member.node import Node
+from stele.member.orphans import Orphans
 from stele.member.promotion import Promotion
 from stele.member.sessions import Sessions
 from stele.ports import Transfer
@@ -34,6 +35,7 @@ class Commands:
         self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
         self.migrations = Migrations(node)
         self.promotion = Promotion(node)
+        self.orphans = Orphans(node, self.migrations)
         self.sessions = Sessions(node, transfer)
         self.ingester = Ingester(node)
         migrations, promotion, sessions = self.migrations, self.promotion, self.sessions

@@ -35,6 +35,7 @@ class Exchange:
             code, detail = self._refusal(request)
             if code or not request.recipient:
                 return self._reporter.reply(code or "OK", detail, request.known)
+            self._commands.orphans.heard()
             try:
                 await self._adopt(request)
             except SteleError as error:

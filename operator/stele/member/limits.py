@@ -65,6 +65,9 @@ SCAN_KEYS_MAX = 10_000
 LOST_SECONDS_MAX = 10.0
 """A member that is connected and takes no operations of a tablet for so long is reported as silent too."""
 
+MASTER_SILENT_SECONDS = 5.0
+"""A frozen owner that heard of no master for so long asks the destination to refuse the hand-over."""
+
 SILENT_MS_MIN = 500
 """A member that did not answer for this long, and for two heartbeats, is reported."""
 STOP_SECONDS_MAX = 10.0

@@ -154,10 +154,11 @@ class Migrations:
             return m.Result()
         async with replica.lock:
             await self._abort_copy(replica, command.id)
-            await self._abort_learner(replica, command.id)
+            await self.abort_learner(replica, command.id)
         return m.Result(last=replica.last)
 
-    async def _abort_learner(self, replica: Replica, id: str) -> None:
+    async def abort_learner(self, replica: Replica, id: str) -> None:
+        """Forget the destination and thaw. Hold the partition's lock."""
         node, meta = self._node, replica.meta
         changes: dict[str, Any] = {}
         if meta.waited is not None and meta.waited.id == id:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,9 @@ from stele.ports import Engine
 from stele.wire import peer
 from stele.wire.messages import MemberInfo
 from stele.wire.volume import Consensus, CopyRecord, Instance, Superblock, Waited, encode_file
+
+if TYPE_CHECKING:
+    from stele.member.orphans import Orphans
 
 log = logging.getLogger("stele.member")
 
@@ -85,6 +88,7 @@ class Node:
         self._flushing = False
         self._table_dirty = False
         self._began_serving = 0
+        self.orphans: Orphans
         self.pins: Callable[[int], int] = lambda partition: 2**62
         self.unpin: Callable[[int], None] = lambda partition: None
         self.disk_free_bytes = self.volume.free_bytes()
@@ -348,6 +352,8 @@ class Node:
     def link_message(self, link: Link, message: peer.Message) -> None:
         if isinstance(message, peer.Forwarded):
             self.store.answered(link, message)
+        elif isinstance(message, peer.Refusal):
+            self.orphans.answered(link.member, message)
         else:
             self.replication.on_message(link, message)
 
@@ -360,6 +366,8 @@ class Node:
     def take_message(self, sender: Inbound, message: peer.Message) -> None:
         if isinstance(message, peer.Forward | peer.ForwardScan | peer.ForwardCount):
             self.store.on_forward(sender, message)
+        elif isinstance(message, peer.AskRefusal):
+            self.orphans.asked(sender, message)
         else:
             self.follower.on_message(sender, message)
 
@@ -389,6 +397,7 @@ class Node:
     def _every_second(self, now: float) -> None:
         self.disk_free_bytes = self.volume.free_bytes()
         self.refuse_writes()
+        self.orphans.ask()
         scarce = self.disk_free_bytes < 2 * limits.NO_SPACE_BYTES
         release(self.replicas.values(), self.pins, self.unpin, scarce=scarce)
         if self._began_serving:

@@ -61,7 +61,9 @@ class Promotion:
         return m.Result(last=replica.last)
 
     def _check_accept(self, replica: Replica, command: m.Accept) -> None:
-        row, before = command.row, replica.meta.accepted
+        row, before, refused = command.row, replica.meta.accepted, replica.meta.refused
+        if refused is not None and refused.id == command.id:
+            raise Refused(f"the owner was told that migration {command.id} is refused", "ILLEGAL_STATE")
         if before is not None and before.version >= row.version and before != row:
             raise Conflict(f"version {before.version} was accepted as {before.replicas}", "STALE_VERSION")
         if self._node.me not in row.replicas:
@@ -84,6 +86,8 @@ class Promotion:
                 changes["waited"] = None
             if meta.frozen is not None and meta.frozen.base < row.version:
                 changes["frozen"] = None
+            if meta.refused is not None and meta.refused.base < row.version:
+                changes["refused"] = None
             arrived = replica.ready and self._node.me in row.replicas
             if meta.copy is not None and meta.copy.base < row.version and arrived:
                 changes["copy"] = None

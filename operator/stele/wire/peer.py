@@ -136,6 +136,22 @@ class LogTail(msgspec.Struct, array_like=True, frozen=True, tag="lt"):
     records: list[bytes]
 
 
+class AskRefusal(msgspec.Struct, array_like=True, frozen=True, tag="ar"):
+    """From an owner that is frozen and hears of no master: refuse the row behind `base`, durably."""
+
+    partition: int
+    id: str
+    base: int
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True, tag="re"):
+    """Whether this member will never accept that migration's row; false: it did, or knows a newer one."""
+
+    partition: int
+    id: str
+    refused: bool
+
+
 class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
     """Commands of a client, for the owner."""
 
@@ -188,6 +204,8 @@ Message = (
     | Answers
     | FetchLog
     | LogTail
+    | AskRefusal
+    | Refusal
     | Forward
     | ForwardScan
     | ForwardCount

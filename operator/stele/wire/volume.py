@@ -70,7 +70,10 @@ class CopyRecord(msgspec.Struct, frozen=True):
 
 
 class Consensus(msgspec.Struct, frozen=True):
-    """What this member promised for one partition. Stays when the tablet is deleted."""
+    """What this member promised for one partition. Stays when the tablet is deleted.
+
+    `refused` is a migration whose row it told the owner never to accept.
+    """
 
     promised: int = 0
     accepted: Row | None = None
@@ -78,6 +81,7 @@ class Consensus(msgspec.Struct, frozen=True):
     waited: Waited | None = None
     frozen: Frozen | None = None
     copy: CopyRecord | None = None
+    refused: Frozen | None = None
 
 
 class StoredRow(msgspec.Struct, frozen=True, array_like=True):
