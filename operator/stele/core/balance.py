@@ -281,11 +281,11 @@ class Level:
     def _set(self, thrifty: bool, loose: bool) -> None:
         self._thrifty, self._loose = thrifty, loose
         self.dead.clear()
-        self._ring = sorted(member for member in self.short if self._want(member) > 0)
-        most = max(map(self._want, self._ring), default=1)
-        self._keys = {m: max(1, round(KEYS_MAX * self._want(m) / most)) for m in self._ring}
+        self._ring = sorted(member for member in self.short if self.want(member) > 0)
+        most = max(map(self.want, self._ring), default=1)
+        self._keys = {m: max(1, round(KEYS_MAX * self.want(m) / most)) for m in self._ring}
 
-    def _want(self, member: MemberIndex) -> int:
+    def want(self, member: MemberIndex) -> int:
         """How many it would take."""
         quota, total = self._quota[member], self._total[member]
         want = self.short[member] + (quota.high - quota.number if self._loose else 0)
@@ -304,7 +304,7 @@ class Level:
         if not takers:
             return 0
         keys = [self._keys.get(member, 1) for member in takers]
-        portions, last = _portions([self._want(member) for member in takers], keys, number)
+        portions, last = _portions([self.want(member) for member in takers], keys, number)
         self._turns[anchor] = takers[last]
         for member, portion in zip(takers, portions, strict=True):
             if portion:
@@ -326,7 +326,7 @@ class Level:
         ring = self._ring
         at = bisect_left(ring, member)
         listed = at < len(ring) and ring[at] == member
-        wants = self._want(member) > 0
+        wants = self.want(member) > 0
         if wants and not listed:
             ring.insert(at, member)
         elif listed and not wants:
@@ -335,7 +335,7 @@ class Level:
     def _shed(self, source: MemberIndex) -> None:
         """Hand over slots to under members directly: new ones, those that it can step down from, others."""
         slots: dict[bool, list[Slot]] = {True: [], False: []}
-        for slot, free in self._slots(source):
+        for slot, free in self.slots(source):
             slots[free].append(slot)
         self._spread(slots[True], -self.short[source])
         spare = self.board.held[source] - self._total[source].number
@@ -359,7 +359,7 @@ class Level:
     def _fits_any(self, slot: Slot) -> bool:
         return any(self.board.fits(slot, member) for member in self._ring)
 
-    def _slots(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
+    def slots(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
         """What it has in this level, and whether it can do without at no cost: because the slot is new in
         this plan, or because it steps down to an index that is empty.
         """
@@ -396,7 +396,7 @@ class Level:
             return False
         uses = Counter(id(slot.cell) for slot, _ in chain)
         room = min(len(slot.cell.partitions) // uses[id(slot.cell)] for slot, _ in chain)
-        room = min(room, self._want(chain[0][1]), *(self._spare(slot) for slot, _ in chain))
+        room = min(room, self.want(chain[0][1]), *(self._spare(slot) for slot, _ in chain))
         if isinstance(start, int):
             room = min(room, -self.short[start])
         room = room if most is None else min(room, most)
@@ -432,18 +432,12 @@ class Level:
             return free or (spare > 0 and slot.down == -1)
         return free and (slot.down == -1 or spare < 0)
 
-    def slots_of(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
-        return self._slots(member)
-
-    def wants(self, member: MemberIndex) -> bool:
-        return self._want(member) > 0
-
     def _spill(self, slot: Slot) -> bool:
         """Somebody must hold the replica: the one that is least over what it may have."""
         free = [member for member in self.short if member not in slot.cell.row]
         if not free:
             return False
-        chosen = min(free, key=lambda m: (not self.board.fits(slot, m), -self._want(m), m))
+        chosen = min(free, key=lambda m: (not self.board.fits(slot, m), -self.want(m), m))
         self._give(slot, chosen, -(-len(slot.cell.partitions) // len(free)))
         return True
 
@@ -489,7 +483,7 @@ class _Search:
 
     def _pass_on(self, member: MemberIndex, free: bool) -> None:
         level = self._level
-        for slot, spare in level.slots_of(member):
+        for slot, spare in level.slots(member):
             if self.found is not None or not self._unseen:
                 return
             if level.costs_nothing(slot, spare, member == self._source) == free:
@@ -504,7 +498,7 @@ class _Search:
         self._came.update(dict.fromkeys(new, slot))
         self.met.extend(new)
         self._unseen = [member for member in self._unseen if member not in self._came]
-        self.found = next((member for member in new if self._level.wants(member)), None)
+        self.found = next((member for member in new if self._level.want(member) > 0), None)
 
 
 def _reround(quota: dict[MemberIndex, Quota], count: Mapping[MemberIndex, int]) -> None:

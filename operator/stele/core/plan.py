@@ -108,8 +108,13 @@ def plan(
     if fresh:
         groups[()] = fresh
     unplanned = worn.union(empty).difference(fresh)
-    wished = [move for move in moves if 0 <= move.partition < len(rows) and move.partition not in unplanned]
-    refused = [(move, _NO_PARTITION) for move in moves if move not in wished] if moves else []
+    wished: list[Move] = []
+    refused: list[tuple[Move, str]] = []
+    for move in moves:
+        if 0 <= move.partition < len(rows) and move.partition not in unplanned:
+            wished.append(move)
+        else:
+            refused.append((move, _NO_PARTITION))
     outcome = assign_groups(groups, members, replicas, wished)
     migrations, cycles = _order(rows, outcome.changes)
     crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
