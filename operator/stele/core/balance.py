@@ -95,6 +95,9 @@ class Board:
     ) -> Cell:
         """Partitions to their cell, counted for who holds them."""
         self._count(row, len(partitions))
+        return self._put(today, row, partitions, fixed)
+
+    def _put(self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int]) -> Cell:
         cell = self.cells.get((today, row, fixed))
         if cell is not None:
             cell.partitions.extend(partitions)
@@ -108,13 +111,17 @@ class Board:
 
     def give(self, slot: Slot, member: MemberIndex, number: int) -> None:
         """Put `member` into that many of the cell's partitions."""
-        cell = slot.cell
+        cell, at, down = slot
         slots = list(cell.row)
-        if slot.down != -1:
-            slots[slot.down] = slots[slot.at]
-        slots[slot.at] = member
-        self._count(cell.row, -number)
-        self.add(cell.today, tuple(slots), _taken(cell.partitions, number), cell.fixed)
+        before, replaced = slots[at], slots[at if down == -1 else down]
+        if down != -1:
+            slots[down] = before
+        slots[at] = member
+        for counts, left in ((self.held, replaced), (self.owned, before))[: 1 if at else 2]:
+            counts[member] += number
+            if left is not None:
+                counts[left] -= number
+        self._put(cell.today, tuple(slots), _taken(cell.partitions, number), cell.fixed)
 
     def fix(self, slot: Slot, member: MemberIndex, partition: PartitionId) -> Cell:
         """Put `member` into one partition of the cell for good."""
@@ -295,6 +302,8 @@ class Level:
 
     def _deal(self, slot: Slot, number: int) -> int:
         """Give up to `number` partitions to under members, as evenly as these want; returns how many."""
+        if len(self._ring) == 1:
+            return self._deal_all(slot, number, self._ring[0])
         row = slot.cell.row
         anchor = (row[1] if len(row) > 1 else None) if self.owners else row[0]
         turn = self._turns.get(anchor, anchor)
@@ -310,6 +319,13 @@ class Level:
             if portion:
                 self._give(slot, member, portion)
         return sum(portions)
+
+    def _deal_all(self, slot: Slot, number: int, member: MemberIndex) -> int:
+        """As `_deal`, when only one member is under."""
+        given = min(number, self.want(member)) if self.board.fits(slot, member) else 0
+        if given:
+            self._give(slot, member, given)
+        return given
 
     def _give(self, slot: Slot, member: MemberIndex, number: int) -> None:
         source = slot.holder

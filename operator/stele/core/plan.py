@@ -13,6 +13,7 @@ from enum import StrEnum
 from stele.core.assignment import Change, DataMember, Move, assign_groups, grouped
 from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED, PartitionId
 from stele.core.migration import Migration, Type, replay, step
+from stele.core.migration import move as move_at
 from stele.core.ordering import order_acyclic, without_cycles
 from stele.core.table import PartitionTable, Replicas
 
@@ -144,18 +145,30 @@ def _order(rows: list[Replicas], changes: Sequence[Change]) -> tuple[list[Migrat
     ranked: dict[Priority, list[tuple[PartitionId, int, Migration]]] = defaultdict(list)
     refusals: list[Refusal] = []
     for row, target, partitions in changes:
-        runnable = without_cycles(row, target)
+        only = _only_move(row, target)
+        runnable = target if only else without_cycles(row, target)
         if runnable != target:
             text = f"{row} cannot become {target}, {runnable} is aimed at"
             refusals += [Refusal(number, Code.CYCLE, text) for number in partitions]
         for number in partitions:
             rows[number] = runnable
-        steps = _ranked(row, order_acyclic(0, row, runnable))
+        steps = _ranked(row, only or order_acyclic(0, row, runnable))
         for at, (priority, migration) in enumerate(steps):
             ranked[priority] += [(number, at, migration) for number in partitions]
     # No two entries have the same partition and place, so migrations are never compared.
     ordered = [entry for priority in sorted(ranked) for entry in sorted(ranked[priority])]
     return [migration.of(number) for number, _, migration in ordered], refusals
+
+
+def _only_move(row: Replicas, target: Replicas) -> tuple[Migration, ...]:
+    """The MOVE that is all there is to do, as mostly: one index goes to a member that is new; or nothing."""
+    changed = [index for index, pair in enumerate(zip(row, target, strict=False)) if pair[0] != pair[1]]
+    if len(row) != len(target) or len(changed) != 1:
+        return ()
+    source, destination = row[changed[0]], target[changed[0]]
+    if source is None or destination is None or destination in row:
+        return ()
+    return (move_at(0, changed[0], source, destination),)
 
 
 def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[Priority, Migration]]:
