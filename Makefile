@@ -7,7 +7,7 @@ DEMO ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master cluster images crds clean
+.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member cluster images crds clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ bench-planning: setup ## Our planner beside Hazelcast's and Infinispan's (BENCH_
 
 bench-master: setup ## Migrations, repairs and take-over on a real API server, members without data (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench master $(BENCH_ARGS)
+
+bench-member: setup ## One member beside redis-server; its log, start and tablets (needs redis-server; BENCH_ARGS as above)
+	@$(PY) -m e2e.bench member $(BENCH_ARGS)
 
 cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up
