@@ -3,9 +3,10 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
+from stele.core.asks import Ask
 from stele.core.ids import MemberIndex
 from stele.core.membership import PodFacts, Seen, Timing
 from stele.core.reign import Happening, State, Wishes
@@ -59,7 +60,7 @@ class FakeWorld:
     events: list[Happening] = field(default_factory=list)
     drained: set[MemberIndex] = field(default_factory=set)
     addresses: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-    cancelled: int = 0
+    asked: dict[str, Ask] = field(default_factory=dict)
 
     @property
     def cluster_uid(self) -> str:
@@ -81,8 +82,12 @@ class FakeWorld:
         pod = self.pods.get(index)
         return None if pod is None else PodFacts(pod.uid, pod.address, str(pod.process), pod.ended)
 
-    def cancelled_plan(self, state: State) -> int:
-        return self.cancelled
+    def asks(self) -> tuple[Ask, ...]:
+        return tuple(self.asked.values())
+
+    def ask(self, name: str, **fields: object) -> None:
+        """Make a TabletRebalance, or change one."""
+        self.asked[name] = replace(self.asked.get(name, Ask(name)), **fields)  # type: ignore[arg-type]
 
     async def ensure_member(self, index: MemberIndex) -> None:
         self.members[index] = True
@@ -113,7 +118,16 @@ class FakeWorld:
         self.events.extend(happenings)
 
     async def show(self, state: State, now: float) -> None:
-        return
+        """The phases as the objects of plans show them."""
+        for name, record in state.asked.items():
+            self.ask(name, phase=record.phase)
+        for record in [*state.finished, *([state.record] if state.record else [])]:
+            id = f"{state.epoch}-{record.number}"
+            self.ask(f"demo-{id}", plan=id, phase=record.phase, situation=record.situation)
+        if state.plan_key is not None:
+            for ask in [each for each in self.asks() if each.plan and not each.final]:
+                if ask.order[0] < state.epoch:
+                    self.ask(ask.name, phase="Superseded")
 
 
 class NoCopier:

@@ -93,7 +93,14 @@ CREATED_BADLY = [
     (member(drain="soon"), "spec.drain"),
     (rebalance(cluster=ABSENT), "spec.cluster: Required value"),
     (rebalance(mode="Guess"), 'spec.mode: Unsupported value: "Guess"'),
-    (rebalance(moves=[]), 'unknown field "spec.moves"'),
+    (rebalance(moves=[]), "spec.moves"),
+    (rebalance(moves=[{"partition": 1}]), "each of spec.moves needs from, to, or both"),
+    (rebalance(moves=[{"partition": 1, "from": "demo-0", "to": "demo-0"}]), "must be different members"),
+    (rebalance(moves=[{"partition": -1, "to": "demo-0"}]), "spec.moves.partition must be a whole number"),
+    (rebalance(moves=[{"partition": 1, "to": "demo-0"}] * 1_001), "spec.moves: Too many"),
+    (rebalance(rollBack=True), "spec.rollBack needs spec.cancel: true"),
+    (rebalance(cancelMigrations=[16_384]), "spec.cancelMigrations"),
+    (cluster(migration={"approval": "Never"}), 'spec.migration.approval: Unsupported value: "Never"'),
 ]
 
 GOOD_STORAGE = {"size": "2Gi", "storageClassName": "fast"}
@@ -118,6 +125,9 @@ CHANGED_BADLY = [
     (member(), {"index": 1}, "spec.index cannot change"),
     (rebalance(), {"cluster": "other"}, "spec.cluster cannot change"),
     (rebalance(), {"mode": "DryRun"}, "spec.mode cannot change"),
+    (rebalance(approved=True), {"approved": False}, "spec.approved cannot be taken back"),
+    (rebalance(), {"moves": [{"partition": 1, "to": "demo-0"}]}, "spec.moves cannot change"),
+    (rebalance(moves=[{"partition": 1, "to": "demo-0"}]), {"moves": None}, "spec.moves cannot change"),
     (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be taken back"),
 ]
 

@@ -1,7 +1,7 @@
 """When everything is well again: what is still missing, in a sentence; empty when nothing is."""
 
 from stele.core.plan import plan
-from stele.core.rebalance import data_members
+from stele.core.planning import data_members
 from stele.member.node import Node
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER

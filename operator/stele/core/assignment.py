@@ -51,11 +51,15 @@ class DataMember:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A user's wish: the replica of `partition` on `source` should be on `destination`."""
+    """A user's wish: the replica of `partition` on `source` should be on `destination`.
+
+    Without a source a missing replica is made there; without a destination a replica too many is given up.
+    When both are the same member, its replica stays there.
+    """
 
     partition: PartitionId
-    source: MemberIndex
-    destination: MemberIndex
+    source: MemberIndex | None
+    destination: MemberIndex | None
 
 
 Refused = tuple[tuple[Move, str], ...]
@@ -153,8 +157,8 @@ def assign_groups(
     if not cast.able:
         return Outcome(refused=tuple((move, _NOBODY) for move in moves))
     board = Board(cast.able, cast.topology)
-    _settle(board, cast, groups)
-    refused = _grant(board, cast, moves)
+    refused = _settle(board, cast, groups, [move for move in moves if move.destination is None])
+    refused += _grant(board, cast, [move for move in moves if move.destination is not None])
     lower_bound = _balance(board, cast, _held(cast, groups))
     return Outcome(_changes(board, cast), lower_bound, _crowded(board, cast), refused)
 
@@ -234,10 +238,11 @@ def _held(cast: _Cast, groups: Groups) -> Counter[MemberIndex]:
     return held
 
 
-def _settle(board: Board, cast: _Cast, groups: Groups) -> None:
+def _settle(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move]) -> Refused:
     """Rows that are whole are kept as they are (nearly all of them, nearly always). Where replicas share a
-    zone, it is chosen for each partition by itself which one leaves.
+    zone, it is chosen for each partition by itself which one leaves, unless a user chose that.
     """
+    refused = _give_up(board, cast, groups, given_up)
     choice = _Choice(cast, groups)
     mixed: list[tuple[PartitionId, Replicas, Row]] = []
     for row, partitions in groups.items():
@@ -249,6 +254,23 @@ def _settle(board: Board, cast: _Cast, groups: Groups) -> None:
             board.add(row, settled, partitions)
     for partition, row, settled in sorted(mixed, key=itemgetter(0)):
         board.add(row, _unmixed(cast, cast.topology, choice, settled), [partition])
+    return refused
+
+
+def _give_up(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move]) -> Refused:
+    """Take the replica that a user named out of rows with too many; the others of the row stay."""
+    refused: list[tuple[Move, str]] = []
+    rows = {partition: row for row, some in groups.items() for partition in some} if given_up else {}
+    for move in given_up:
+        row = rows.get(move.partition, ())
+        rest = [member for member in row if member in cast.staying and member != move.source]
+        if move.source not in row or len(rest) < cast.replicas:
+            refused.append((move, f"without it there are {len(rest)} of {cast.replicas} replicas"))
+            continue
+        groups[row].remove(move.partition)
+        kept = tuple(rest[: cast.replicas])
+        board.add(row, kept, [move.partition], frozenset(range(len(kept))))
+    return tuple(refused)
 
 
 def _unmixed(cast: _Cast, topology: Topology | None, choice: _Choice, row: Row) -> Row:
@@ -270,7 +292,7 @@ def _grant(board: Board, cast: _Cast, moves: Sequence[Move]) -> Refused:
     for move in moves:
         cell = cells.get(move.partition)
         fault = _move_fault(cast, cell, move)
-        if cell is None or fault is not None:
+        if cell is None or move.destination is None or fault is not None:
             refused.append((move, fault or ""))
         else:
             slot = Slot(cell, _index_of(cell, move.source))
@@ -278,8 +300,8 @@ def _grant(board: Board, cast: _Cast, moves: Sequence[Move]) -> Refused:
     return tuple(refused)
 
 
-def _index_of(cell: Cell, member: MemberIndex) -> int:
-    """Where the member has its replica, or had it and leaves; -1: nowhere."""
+def _index_of(cell: Cell, member: MemberIndex | None) -> int:
+    """Where the member has its replica, or had it and leaves (None: the hottest empty place); -1: nowhere."""
     if member in cell.row:
         return cell.row.index(member)
     index = cell.today.index(member) if member in cell.today else len(cell.row)
@@ -287,16 +309,18 @@ def _index_of(cell: Cell, member: MemberIndex) -> int:
 
 
 def _move_fault(cast: _Cast, cell: Cell | None, move: Move) -> str | None:
-    if cell is None:
+    if cell is None or move.destination is None:
         return f"there is no partition {move.partition}"
     index = _index_of(cell, move.source)
     if move.destination not in cast.able:
         return f"member {move.destination} is not there to take data"
+    if index == -1 and move.source is None:
+        return f"it has its {cast.replicas} replicas; say which member gives one up"
     if index == -1:
         return f"member {move.source} holds no replica of it that stays"
     if move.source in cast.away:
         return f"member {move.source} is away and its place is kept for it"
-    if move.destination in cell.row:
+    if move.destination in cell.row and move.source != move.destination:
         return f"member {move.destination} holds a replica of it"
     others = (*cell.row[:index], *cell.row[index + 1 :])
     if cast.topology is not None and not cast.topology.apart(others, move.destination):

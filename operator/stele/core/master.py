@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stele.core.assignment import assign
+from stele.core.heed import heed
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.membership import Contact
 from stele.core.orders import (
@@ -27,22 +28,15 @@ from stele.core.orders import (
     Result,
     StartTabletCopy,
 )
-from stele.core.rebalance import (
-    cancel,
-    data_members,
-    drive_waves,
-    end_plan,
-    follow,
-    make_plan,
-    note_stored,
-    start,
-)
+from stele.core.planning import data_members, end_plan, make_plan
+from stele.core.rebalance import drive_waves, follow, note_stored, start
 from stele.core.reign import Answer, Decision, Intent, Observation, State
 from stele.core.repair import repair
 from stele.core.roster import Dictionary, scale, set_members, update_dictionary
 from stele.core.sweep import sweep
 from stele.core.table import Partition, check_changes
 from stele.core.takeover import resolve
+from stele.core.user_plans import end_asked
 
 FORMING_SECONDS = 60.0
 """A new cluster waits so long for all its members before it begins with those that are there."""
@@ -69,13 +63,13 @@ def decide(state: State, seen: Observation) -> Decision:
         _note_life(state, contact, seen)
     if not state.settled and not _take_over(state, seen):
         return _decision(state, seen, None, (), {})
-    if seen.cancelled_plan:
-        cancel(state, seen.cancelled_plan)
+    heed(state, seen)
     follow(state, seen)
     repair(state, seen.wishes, seen.now)
     intents = scale(state, seen)
     _assign_first(state, seen)
     end_plan(state, seen.now)
+    end_asked(state, seen)
     make_plan(state, seen)
     drive_waves(state, seen)
     start(state, seen)

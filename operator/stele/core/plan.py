@@ -48,6 +48,14 @@ class Code(StrEnum):
     """A user's move that breaks a rule."""
     MEMBER_LITE = "MEMBER_LITE"
     """A user's move to a member that holds no data."""
+    UNKNOWN_MEMBER = "UNKNOWN_MEMBER"
+    """A user's move names a member that is not there."""
+    NOT_A_HOLDER = "NOT_A_HOLDER"
+    """A user's move from a member that holds no replica of the partition."""
+    HOLDS_IT = "HOLDS_IT"
+    """A user's move to a member that holds a replica of the partition already."""
+    REPLICA_COUNT = "REPLICA_COUNT"
+    """A user's move would leave more or fewer replicas than are wished."""
     VERSION_LIMIT = "VERSION_LIMIT"
     """The partition was changed so often that its last versions are kept for its rescue."""
 
@@ -220,7 +228,7 @@ def _row_refusals(
 
 
 def _refused_move(table: PartitionTable, move: Move, text: str) -> Refusal:
-    member = table.members.get(move.destination)
+    member = None if move.destination is None else table.members.get(move.destination)
     if member is not None and member.lite:
         return Refusal(move.partition, Code.MEMBER_LITE, f"{member.name} is a lite member and holds no data")
     return Refusal(move.partition, Code.NOT_ALLOWED, text)

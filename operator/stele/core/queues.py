@@ -43,12 +43,18 @@ class Queues:
     @staticmethod
     def of(plan: Plan, rows: Sequence[Partition]) -> "Queues":
         """Of a plan for a table with these rows."""
-        waiting = {partition: deque(some) for partition, some in plan.by_partition().items()}
-        made = Queues(waiting, left=len(plan.migrations))
-        for partition in waiting:
-            made._line_up(partition, rows[partition])
-        made.groups = dict(sorted(made.groups.items()))
+        made = Queues()
+        made.add(plan, rows)
         return made
+
+    def add(self, plan: Plan, rows: Sequence[Partition]) -> None:
+        """Further migrations, of partitions of which none wait."""
+        found = plan.by_partition()
+        self.waiting.update({partition: deque(some) for partition, some in found.items()})
+        self.left += len(plan.migrations)
+        for partition in found:
+            self._line_up(partition, rows[partition])
+        self.groups = dict(sorted(self.groups.items()))
 
     def __len__(self) -> int:
         return self.left

@@ -1,16 +1,16 @@
-"""From plan to migrations under way: when to plan, what to start, which copies share a wave, what is done."""
+"""From plan to migrations under way: what to start, which copies share a wave, what is done."""
 
-from collections import Counter
+from collections.abc import Iterable
 
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.migration import Migration, Type, step
 from stele.core.moving import Running, Step, begin
-from stele.core.plan import DataMember, Plan, Refusal, plan
+from stele.core.plan import Refusal
+from stele.core.planning import data_members
 from stele.core.promotion import Promotion
-from stele.core.queues import Queues, planned_bytes
-from stele.core.reign import Observation, Record, State, Wishes
+from stele.core.reign import Observation, Record, State
 from stele.core.repair import unusable
-from stele.core.table import Partition, PartitionTable
+from stele.core.table import Partition
 from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Stage, Wave, choose_engine
 
 RETRY_SECONDS = 0.5
@@ -28,112 +28,6 @@ SETTLE_SECONDS = 2.0
 
 COPIES_MAX = 3
 """Sessions that one migration may use before it is rolled back."""
-
-FINISHED_KEPT = 10
-
-
-def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
-    """Live members that hold data; those that are to go are marked."""
-    gone = unusable(state, wishes, now)
-    found = []
-    for index, member in sorted(state.table.members.items()):
-        contact = state.contacts.get(index)
-        if index in gone or member.lite or contact is None:
-            continue
-        # Without an object it is on its way out, though its process may answer for another moment.
-        drained = contact.seen is None or contact.seen.drain or contact.seen.deleting
-        found.append(DataMember(index, leaving=drained or index in state.leaving))
-    return tuple(found)
-
-
-def make_plan(state: State, seen: Observation) -> None:
-    """Plan when the members or the wish changed, or when everything planned is over and the table is
-    another.
-    """
-    now, wishes = seen.now, seen.wishes
-    if not _may_plan(state, wishes, now):
-        return
-    members = data_members(state, wishes, now)
-    key = (members, wishes.replicas)
-    changed = key != state.plan_key
-    idle = not state.running and not len(state.queues)
-    again = (
-        idle
-        and not state.cancelled
-        and state.table is not state.planned_table
-        and now >= state.plan_not_before_seconds
-    )
-    if not (changed or again) or not members:
-        return
-    reason = _reason(state, members, wishes) if changed else "what is left after the plan before"
-    state.plan_key, state.planned_table, state.cancelled = key, state.table, False
-    expected = _expected(state)
-    _adopt(state, expected, plan(expected, members, wishes.replicas), reason, now)
-
-
-def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
-    if not wishes.migration_allowed or wishes.held or state.promotions or state.staged:
-        return False
-    if not any(row.version for row in state.table.partitions):
-        return False
-    return not any(contact.in_grace(now, wishes.timing) for contact in state.contacts.values())
-
-
-def _expected(state: State) -> PartitionTable:
-    """The table as it is once everything under way has ended well."""
-    rows = list(state.table.partitions)
-    for number, running in state.running.items():
-        rows[number] = Partition(running.version, running.result)
-    return PartitionTable(tuple(rows), state.table.members)
-
-
-def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes) -> str:
-    leaving = [str(member.index) for member in members if member.leaving]
-    text = f"{len(members)} members, {wishes.replicas} replicas"
-    return f"{text}; leaving: {', '.join(leaving)}" if leaving else text
-
-
-def _adopt(state: State, on: PartitionTable, made: Plan, reason: str, now: float) -> None:
-    state.refusals = made.refusals
-    if state.record is not None and state.record.finished_seconds is None:
-        finish_record(state, "Superseded", now)
-    state.queues = Queues.of(made, on.partitions)
-    if not made.migrations:
-        return
-    state.plan_number += 1
-    to = planned_bytes(made, sizes(state))
-    state.record = Record(
-        state.plan_number,
-        made,
-        reason,
-        now,
-        sum(to.values()),
-        to,
-        Counter(migration.type for migration in made.migrations),
-    )
-    state.say(
-        "RebalanceStarted",
-        f"{len(made.migrations)} migrations, {made.copies} copies, {sum(to.values())} bytes: {reason}",
-    )
-
-
-def sizes(state: State) -> dict[PartitionId, int]:
-    """Bytes of each tablet, as its owner reports them."""
-    found: dict[PartitionId, int] = {}
-    rows = state.table.partitions
-    for index, contact in state.contacts.items():
-        for number, tablet in contact.tablets.items():
-            if number < len(rows) and rows[number].owner == index:
-                found[number] = tablet.bytes
-    return found
-
-
-def finish_record(state: State, phase: str, now: float) -> None:
-    if state.record is None:
-        return
-    state.record.finish(phase, now)
-    state.finished = [*state.finished, state.record][-FINISHED_KEPT:]
-    state.record = None
 
 
 def start(state: State, seen: Observation) -> None:
@@ -154,8 +48,16 @@ def start(state: State, seen: Observation) -> None:
         else:
             running = begin(state.new_id("m"), migration, row, seen.now)
             id, state.running[migration.partition] = running.id, running
-        if state.record is not None:
-            state.records[id] = state.record
+        state.records[id] = tuple(_records_for(state, migration.partition))
+
+
+def _records_for(state: State, number: PartitionId) -> Iterable[Record]:
+    """The present plan, and the users' plans that ask for something of this partition."""
+    if state.record is not None:
+        yield state.record
+    for record in state.asked.values():
+        if record.phase == "Running" and number in record.partitions:
+            yield record
 
 
 def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
@@ -228,21 +130,20 @@ def note_failed(state: State, running: Running, now: float) -> None:
     """A migration that was rolled back: what was planned after it is void, and the next plan waits."""
     state.running.pop(running.partition, None)
     state.queues.drop(running.partition)
-    record = state.records.pop(running.id, None)
-    _back_off(state, running, record, now)
+    records = state.records.pop(running.id, ())
+    _back_off(state, running, first=not any(record.failed for record in records), now=now)
     if running.session in state.waves:
         state.waves[running.session].drop(running.partition)
-    if record is not None:
+    for record in records:
         record.failed += 1
         code = running.reason.partition(":")[0]
-        record.refusals[running.partition] = Refusal(running.partition, code, running.reason)
+        record.failures[running.partition] = Refusal(running.partition, code, running.reason)
 
 
-def _back_off(state: State, running: Running, record: Record | None, now: float) -> None:
+def _back_off(state: State, running: Running, *, first: bool, now: float) -> None:
     """Longer with each plan that failed, but not because a member went: that is over when it is back."""
     state.planned_table = None
-    first = record is None or not record.failed
-    if running.reason.startswith("MEMBER_") or not first:
+    if running.reason.startswith(("MEMBER_", "CANCELLED")) or not first:
         return
     state.failures += 1
     wait = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(state.failures, 10))
@@ -253,49 +154,18 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
     """Rows were stored: the migrations that made them are done, those that were voided have failed."""
     for number, row in rows.items():
         promotion = state.promotions.pop(number, None)
-        if promotion is not None and (planned := state.records.pop(promotion.id, None)) is not None:
-            planned.done[Type.SHIFT_UP] += 1
+        for record in () if promotion is None else state.records.pop(promotion.id, ()):
+            record.done[Type.SHIFT_UP] += 1
         running = state.running.get(number)
         if running is None:
             continue
         if running.step is Step.STORE and row.version == running.version:
             state.running.pop(number)
             state.failures = 0
-            record = state.records.pop(running.id, None)
-            if record is not None:
+            for record in state.records.pop(running.id, ()):
                 record.done[running.migration.type] += 1
         elif running.step is Step.VOID:
             note_failed(state, running, now)
-
-
-def end_plan(state: State, now: float) -> None:
-    """The present plan is over when nothing of it waits or runs."""
-    if state.record is None or state.running or state.promotions or len(state.queues):
-        return
-    done = sum(state.record.done.values())
-    phase = _last_phase(state, state.record, done)
-    seconds = now - state.record.started_seconds
-    state.say(
-        "RebalanceFinished" if phase == "Done" else "RebalanceIncomplete",
-        f"{done} migrations in {seconds:.1f} s, {state.record.bytes_copied} bytes copied, "
-        f"{state.record.failed} rolled back",
-        warning=phase == "Failed",
-    )
-    finish_record(state, phase, now)
-
-
-def _last_phase(state: State, record: Record, done: int) -> str:
-    """What was rolled back is planned again, so a plan that got somewhere is superseded, not failed."""
-    if record.failed and not done:
-        return "Failed"
-    return "Superseded" if record.failed or state.cancelled else "Done"
-
-
-def cancel(state: State, plan_number: int) -> None:
-    """Start nothing more of that plan; another is made only when members or wishes change."""
-    if state.record is not None and state.record.number == plan_number and not state.cancelled:
-        state.queues, state.cancelled = Queues(), True
-        state.record.phase = "Cancelling"
 
 
 def drive_waves(state: State, seen: Observation) -> None:
@@ -346,11 +216,14 @@ def _is(state: State, number: PartitionId, id: str) -> bool:
 
 
 def _count_bytes(state: State, wave: Wave, mine: list[Running]) -> None:
-    records = {id(record): record for r in mine if (record := state.records.get(r.id)) is not None}
-    for record in list(records.values())[:1]:
-        copied = max(wave.copied_bytes, 0 if wave.failure else wave.bytes)
-        record.bytes_copied += copied
-        record.bytes_by_spark += copied if wave.engine is Engine.SPARK else 0
+    """To each plan by the share that its tablets have in the wave."""
+    copied = max(wave.copied_bytes, 0 if wave.failure else wave.bytes)
+    wave.copied_bytes = copied
+    for running in mine:
+        part = wave.part_of((running.id,))
+        for record in state.records.get(running.id, ()):
+            record.bytes_copied += part
+            record.bytes_by_spark += part if wave.engine is Engine.SPARK else 0
 
 
 def _gathered(state: State, now: float) -> dict[tuple[int, int], list[Running]]:
@@ -388,7 +261,7 @@ def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[
         running.abort(f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", seen.now)
     if not waiting:
         return
-    planned = sum(state.records[r.id].bytes_to[destination] for r in waiting[:1] if r.id in state.records)
+    planned = sum(each.bytes_to[destination] for each in state.records.get(waiting[0].id, ())[:1])
     since, failure = state.spark_failures.get(destination, (float("-inf"), ""))
     used = state.spark_used_seconds.get(destination, float("-inf"))
     engine, reason = choose_engine(
@@ -408,6 +281,7 @@ def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[
     for running in waiting:
         running.session, running.needs_copy = session, False
         running.go(Step.COPY, seen.now)
-    record = state.records.get(waiting[0].id)
-    if record is not None and record.engine is not Engine.SPARK:
-        record.engine, record.engine_reason = engine, reason
+    for running in waiting:
+        for record in state.records.get(running.id, ()):
+            if record.engine is not Engine.SPARK:
+                record.engine, record.engine_reason = engine, reason

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stele.core.asks import Ask
 from stele.core.holdings import Holdings
 from stele.core.ids import MemberIndex, PartitionId, Version
 from stele.core.membership import Contact, Seen, Timing
@@ -35,6 +36,7 @@ class Wishes:
     held: bool = False
     migration_paused: bool = False
     parallel_per_member: int = 10
+    approval: str = "Automatic"
     engine: str = "Auto"
     spark_threshold_bytes: int = 64 << 20
     spark_idle_seconds: float = 300.0
@@ -62,7 +64,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that one decision sees. `cancelled_plan` is the number of a plan that its user cancelled."""
+    """All that one decision sees. `asks` are TabletRebalances to carry out, oldest first."""
 
     now: float
     wishes: Wishes
@@ -70,7 +72,7 @@ class Observation:
     answers: tuple[Answer, ...] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
     copier_problem: str = ""
-    cancelled_plan: int = 0
+    asks: tuple[Ask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,11 @@ class Decision:
 
 @dataclass(slots=True)
 class Record:
-    """One plan and how far it is: what a TabletRebalance shows."""
+    """One plan and how far it is: what a TabletRebalance shows.
+
+    A plan that a user made has the `name` of its object and the `partitions` that are not yet as it asks for.
+    `refusals` are final, `failures` were rolled back and are tried again.
+    """
 
     number: int
     plan: Plan
@@ -131,8 +137,19 @@ class Record:
     engine: Engine | None = None
     engine_reason: str = ""
     refusals: dict[PartitionId, Refusal] = field(default_factory=dict)
+    failures: dict[PartitionId, Refusal] = field(default_factory=dict)
     phase: str = "Running"
     finished_seconds: float | None = None
+    name: str = ""
+    partitions: frozenset[PartitionId] = frozenset()
+    situation: str = ""
+    copies_left: int | None = None
+
+    @staticmethod
+    def of_user(name: str, now: float) -> "Record":
+        """For a plan that a user made and that was not looked at yet."""
+        text = "moves that a user asked for"
+        return Record(0, Plan(), text, now, 0, Counter(), Counter(), phase="Pending", name=name)
 
     def finish(self, phase: str, now: float) -> None:
         if self.finished_seconds is None:
@@ -145,7 +162,9 @@ class State:
 
     Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version
     that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
-    `holdings` and `stored` follow every row that is stored.
+    `holdings` and `stored` follow every row that is stored. `records` names the plans that count a
+    migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
+    `approved` the situation whose plans may start; nothing is planned of the partitions in `stopped`.
     """
 
     epoch: int
@@ -158,12 +177,15 @@ class State:
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
     contacts: dict[MemberIndex, Contact] = field(default_factory=dict)
     running: dict[PartitionId, Running] = field(default_factory=dict)
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, tuple[Record, ...]] = field(default_factory=dict)
     promotions: dict[PartitionId, Promotion] = field(default_factory=dict)
     waves: dict[str, Wave] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
     record: Record | None = None
     finished: list[Record] = field(default_factory=list)
+    asked: dict[str, Record] = field(default_factory=dict)
+    proposal: Plan | None = None
+    approved: str = ""
     claimed: dict[PartitionId, Version] = field(default_factory=dict)
     fenced: set[PartitionId] = field(default_factory=set)
     lost: set[PartitionId] = field(default_factory=set)
@@ -178,6 +200,7 @@ class State:
     spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
     cancelled: bool = False
+    stopped: set[PartitionId] = field(default_factory=set)
     happenings: list[Happening] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
     holdings: Holdings = field(default_factory=lambda: Holdings(()))
@@ -187,6 +210,16 @@ class State:
         self.holdings = Holdings(self.table.partitions)
         self.stored.look({number: (number, row) for number, row in enumerate(self.table.partitions)})
         self.stamp = Stamp(partition.version for partition in self.table.partitions)
+
+    @property
+    def plan_id(self) -> str:
+        """Of the present plan: unique, because the epoch is in it; empty when there is none."""
+        return "" if self.record is None else f"{self.epoch}-{self.record.number}"
+
+    def name_of(self, index: MemberIndex) -> str:
+        """What people call a member."""
+        member = self.table.members.get(index)
+        return f"member {index}" if member is None else member.name
 
     def new_id(self, kind: str) -> str:
         """An id that no other reign of this cluster gives: the epoch is in it."""

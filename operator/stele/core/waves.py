@@ -4,7 +4,7 @@ A wave is one session from one source to one destination. It is opened for all m
 need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -95,6 +95,12 @@ class Wave:
     @property
     def bytes(self) -> int:
         return sum(item.bytes for item in self.items)
+
+    def part_of(self, ids: Collection[str]) -> int:
+        """Bytes copied so far for the migrations with these ids, by their share in the wave."""
+        sizes = {item.partition: item.bytes for item in self.items}
+        mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
+        return self.copied_bytes * mine // max(1, self.bytes)
 
     def answer(self, member: MemberIndex, order: Order, result: Result) -> None:
         if result.code == WAIT:

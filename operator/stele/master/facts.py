@@ -27,6 +27,7 @@ from stele.model.member import MemberState, TabletMemberStatus
 from stele.model.rebalance import (
     REFUSALS_LIMIT,
     CountsByType,
+    RebalanceMode,
     RebalancePhase,
     Refusal,
     TabletRebalanceStatus,
@@ -52,6 +53,7 @@ class View:
     now: float
     clock: datetime
     foreign_claims: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def formed(self) -> bool:
@@ -60,6 +62,16 @@ class View:
     @property
     def moving(self) -> bool:
         return self.state.record is not None or bool(self.state.running)
+
+    @property
+    def waits(self) -> str:
+        """What is said of a plan that waits for approval, empty when none does."""
+        if self.state.proposal is None or self.state.record is None:
+            return ""
+        name = f"{self.name}-{self.state.plan_id}"
+        left = self.state.record.copies_left
+        text = "" if left is None else f"; it leaves {left} of {self.wishes.replicas} copies"
+        return f"plan {name} waits for approval{text}: kubectl stele approve {name}"
 
     @property
     def parts(self) -> PartitionCounts:
@@ -99,7 +111,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         version_sum=version_sum(state.table),
         migrations=MigrationCounts(
             active=len(state.running),
-            waiting=len(state.queues),
+            waiting=len(state.queues) + (0 if state.proposal is None else len(state.proposal.migrations)),
             done=0 if record is None else sum(record.done.values()),
             failed=0 if record is None else record.failed,
         ),
@@ -149,7 +161,7 @@ def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
         _replicated(view),
         _balanced(view),
         _lost(view),
-        _paused(view.wishes),
+        _paused(view),
         _stalled(view.state, view.now),
     ]
 
@@ -206,6 +218,8 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
+    if view.waits and not view.state.running:
+        return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving or view.state.leaving:
         return type_, False, Reason.MIGRATING, "migrations are under way"
     return type_, True, Reason.AS_DESIRED, "everything is as wished"
@@ -230,6 +244,8 @@ def _served(state: State) -> bool:
 
 def _progressing(view: View) -> Condition:
     type_, state = ConditionType.PROGRESSING, view.state
+    if view.waits and not state.running:
+        return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving:
         reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
         return type_, True, reason, f"{len(state.running)} active, {len(state.queues)} waiting"
@@ -247,14 +263,16 @@ def _degraded(view: View) -> Condition:
     return type_, False, Reason.AS_DESIRED, "nothing is missing"
 
 
-def _paused(wishes: Wishes) -> Condition:
-    type_ = ConditionType.PAUSED
+def _paused(view: View) -> Condition:
+    type_, wishes = ConditionType.PAUSED, view.wishes
     if wishes.held:
         return type_, True, Reason.PAUSED_BY_ANNOTATION, "remove the annotation stele.dev/paused to go on"
     if wishes.migration_paused:
         return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on"
     if not wishes.migration_allowed:
         return type_, True, Reason.CLUSTER_STATE, f"state {wishes.state} allows no migration"
+    if view.waits:
+        return type_, True, Reason.WAITS_FOR_APPROVAL, view.waits
     return type_, False, Reason.AS_DESIRED, "migrations may start"
 
 
@@ -337,8 +355,7 @@ def _safe_to_evict(alone: int, held: int) -> Condition:
 def counts(some: Mapping[Type, int]) -> CountsByType:
     move, copy = some.get(Type.MOVE, 0), some.get(Type.COPY, 0)
     up, down, clear = some.get(Type.SHIFT_UP, 0), some.get(Type.SHIFT_DOWN, 0), some.get(Type.CLEAR, 0)
-    made = CountsByType.of(move=move, copy=copy, shift_up=up, shift_down=down)
-    return made.model_copy(update={"total": made.total + clear})
+    return CountsByType.of(move=move, copy=copy, shift_up=up, shift_down=down, clear=clear)
 
 
 def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
@@ -377,15 +394,23 @@ def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condi
     match status.phase:
         case RebalancePhase.DONE:
             return type_, True, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
-        case RebalancePhase.PROPOSED:
+        case RebalancePhase.PROPOSED if stored.spec.mode is RebalanceMode.DRY_RUN:
             return type_, True, Reason.AS_DESIRED, "the status says what would be done"
+        case RebalancePhase.PROPOSED:
+            text = f"to let it start: kubectl stele approve {stored.metadata.name}"
+            return type_, False, Reason.WAITS_FOR_APPROVAL, text
         case RebalancePhase.FAILED:
-            text = status.reason if not status.failed else f"{status.failed} migrations were rolled back"
+            text = f"{status.failed} migrations were rolled back" if status.failed else status.reason
+            if status.refusals:
+                text = f"{status.refusals_total} refused, such as: {status.refusals[0].message}"
             return type_, False, Reason.MIGRATION_FAILED, text
         case RebalancePhase.CANCELLING:
             return type_, False, Reason.CANCELLED, "what is under way ends or is rolled back"
         case RebalancePhase.SUPERSEDED:
             return _superseded(stored)
+        case RebalancePhase.PENDING if status.reason:
+            text = "it begins when the cluster may plan: no pause, no member within its grace period"
+            return type_, False, Reason.WAITING, text
         case RebalancePhase.PENDING:
             text = f"no TabletCluster here is named {stored.spec.cluster}; create it, or delete this plan"
             return type_, False, Reason.CLUSTER_NOT_FOUND, text
@@ -411,11 +436,14 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
     copied = record.bytes_copied + _in_flight(record, state)
     done, planned = sum(record.done.values()), sum(record.planned.values())
     rate = int(copied / seconds)
-    refusals = [*record.plan.refusals, *record.refusals.values()]
+    refusals = [*record.plan.refusals, *record.refusals.values(), *record.failures.values()]
+    begun = bool(done) or record.phase not in ("Pending", "Proposed")
     eta = int(seconds / done * (planned - done)) if done and end is None else None
     return TabletRebalanceStatus(
         phase=RebalancePhase(record.phase),
         reason=record.reason,
+        situation=record.situation,
+        copies_left=record.copies_left,
         engine=None if record.engine is None else EngineChoice(record.engine.value),
         engine_reason=record.engine_reason,
         planned=counts(record.planned),
@@ -429,16 +457,15 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
         eta_seconds=eta,
         refusals=shown_refusals(refusals),
         refusals_total=len(refusals),
-        started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)),
+        started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)) if begun else None,
         finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),
     )
 
 
 def _in_flight(record: Record, state: State) -> int:
     """Bytes of waves that are still being copied for this plan."""
-    mine = {id for id, each in state.records.items() if each is record}
-    waves = [wave for wave in state.waves.values() if mine.intersection(wave.partitions.values())]
-    return sum(wave.copied_bytes for wave in waves)
+    mine = {id for id, some in state.records.items() if any(each is record for each in some)}
+    return sum(wave.part_of(mine) for wave in state.waves.values() if wave.copied_bytes)
 
 
 def under_way(state: State) -> dict[str, int]:

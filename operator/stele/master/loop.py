@@ -140,7 +140,7 @@ class ClusterLoop:
             tuple(answer for channel in self._channels.values() if (answer := channel.take()) is not None),
             self._copier.jobs(),
             self._copier.problem(),
-            self._world.cancelled_plan(state),
+            self._world.asks(),
         )
         with DECISION.time():
             decision = decide(state, observed)

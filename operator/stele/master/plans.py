@@ -1,13 +1,14 @@
-"""TabletRebalance objects: one for each plan with its progress, a preview for each that a user made."""
+"""TabletRebalance objects: what they ask of the master, and what it says in them."""
 
 from collections import Counter
 from datetime import datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, AlreadyExists, Api, NotFound
+from stele.core.asks import Ask, NamedMove
 from stele.core.plan import Plan, plan
+from stele.core.planning import data_members, sizes
 from stele.core.queues import planned_bytes
-from stele.core.rebalance import data_members, sizes
 from stele.core.reign import Record, State
 from stele.master import facts, manifests
 from stele.master.cache import Cache
@@ -23,32 +24,94 @@ PLAN_LABEL = "stele.dev/plan"
 Object = dict[str, Any]
 
 
+class Asks:
+    """What the stored objects ask for. Each version of an object is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[Object, Ask | None]] = {}
+
+    def read(self, cache: Cache, namespace: str, cluster: str) -> tuple[Ask, ...]:
+        """Oldest first; previews and what cannot be read are left out."""
+        found = _of_cluster(cache, namespace, cluster)
+        before, self._read = self._read, {}
+        for stored in found:
+            name = stored["metadata"]["name"]
+            known = before.get(name)
+            self._read[name] = known if known and known[0] is stored else (stored, _ask(stored, cluster))
+        return tuple(ask for _, ask in self._read.values() if ask is not None)
+
+
+def _of_cluster(cache: Cache, namespace: str, cluster: str) -> list[Object]:
+    found = [
+        each
+        for each in cache.all(REBALANCES)
+        if each["metadata"]["namespace"] == namespace and each["spec"].get("cluster") == cluster
+    ]
+    return sorted(found, key=_age)
+
+
+def _age(stored: Object) -> tuple[str, str]:
+    return str(stored["metadata"].get("creationTimestamp", "")), stored["metadata"]["name"]
+
+
+def _ask(stored: Object, cluster: str) -> Ask | None:
+    model = TabletRebalance.read(stored)
+    if isinstance(model, Unreadable) or model.spec.mode is RebalanceMode.DRY_RUN:
+        return None
+    name, spec, own = model.metadata.name, model.spec, PLAN_LABEL in model.metadata.labels
+    if not own and not spec.moves:
+        return None
+    return Ask(
+        name,
+        plan=name.removeprefix(f"{cluster}-") if own else "",
+        approved=spec.approved,
+        cancel=spec.cancel or model.metadata.deletion_timestamp is not None,
+        roll_back=spec.roll_back,
+        cancelled=frozenset(spec.cancel_migrations or ()),
+        moves=() if own else moves_of(model),
+        phase=model.status.phase or "",
+        situation=model.status.situation,
+    )
+
+
+def moves_of(model: TabletRebalance) -> tuple[NamedMove, ...]:
+    return tuple(
+        NamedMove(each.partition, each.source or "", each.destination or "")
+        for each in model.spec.moves or ()
+    )
+
+
 async def show_plans(api: Api, cache: Cache, cluster: TabletCluster, view: facts.View) -> None:
     """Create what is missing, write what changed, delete what is too old."""
-    state, now = view.state, view.now
+    state, now, meta = view.state, view.now, cluster.metadata
     records = {name_of(cluster, state, each): each for each in state.finished}
     if state.record is not None:
         records[name_of(cluster, state, state.record)] = state.record
-    namespace = cluster.metadata.namespace
     for name, record in records.items():
-        stored = cache.get(REBALANCES, namespace, name)
+        stored = cache.get(REBALANCES, meta.namespace, name)
         if stored is None:
             if record.finished_seconds is not None and now - record.finished_seconds > 60:
                 continue
             stored = await _create(api, cache, cluster, name)
-        model = TabletRebalance.read(stored)
-        if not isinstance(model, Unreadable):
-            await _write(api, cache, stored, facts.rebalance_status(record, view, model))
+        await _progress(api, cache, stored, record, view)
     others = [
         each
-        for each in cache.all(REBALANCES)
-        if each["metadata"]["namespace"] == namespace
-        and each["spec"].get("cluster") == cluster.metadata.name
-        and each["metadata"]["name"] not in records
+        for each in _of_cluster(cache, meta.namespace, meta.name)
+        if each["metadata"]["name"] not in records
     ]
     for stored in others:
-        await _others(api, cache, stored, view)
+        asked = state.asked.get(stored["metadata"]["name"])
+        if asked is None:
+            await _others(api, cache, stored, view)
+        else:
+            await _progress(api, cache, stored, asked, view)
     await _trim(api, others)
+
+
+async def _progress(api: Api, cache: Cache, stored: Object, record: Record, view: facts.View) -> None:
+    model = TabletRebalance.read(stored)
+    if not isinstance(model, Unreadable):
+        await _write(api, cache, stored, facts.rebalance_status(record, view, model))
 
 
 def name_of(cluster: TabletCluster, state: State, record: Record) -> str:
@@ -87,18 +150,24 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
 
 
 async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
-    """Plans of an earlier master are over; a preview is answered; a plan that a user wants run is refused."""
+    """Plans of an earlier master are over; a preview is answered; a plan that asks for nothing is refused."""
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.status.phase in facts.FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
+        if view.state.plan_key is None:
+            # What was said about it counts until this master has planned itself.
+            return
         status = model.status.model_copy(update={"phase": RebalancePhase.SUPERSEDED})
     elif model.spec.mode is RebalanceMode.DRY_RUN:
         if model.status.phase is RebalancePhase.PROPOSED:
             return
         status = _preview(view)
+    elif model.spec.moves:
+        # The next decision takes it up.
+        return
     else:
-        text = "plans are made and run by the operator; to see one, create it with spec.mode DryRun"
+        text = "it asks for nothing: name replicas in spec.moves, or create it with spec.mode DryRun"
         refusal = Refusal(reason="NOT_ALLOWED", message=text)
         status = TabletRebalanceStatus(
             phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1

@@ -13,20 +13,20 @@ from stele.adapters.kubernetes.api import (
     CLUSTERS,
     MEMBERS,
     PODS,
-    REBALANCES,
     SERVICES,
     AlreadyExists,
     Api,
     Kind,
     NotFound,
 )
+from stele.core.asks import Ask
 from stele.core.ids import MemberIndex
 from stele.core.membership import PodFacts, Seen, Timing
 from stele.core.reign import Happening, State, Wishes
 from stele.master import facts, manifests
 from stele.master.cache import Cache
 from stele.master.events import post
-from stele.master.plans import show_plans
+from stele.master.plans import Asks, show_plans
 from stele.master.settings import Settings
 from stele.master.status import patch_of
 from stele.model import TabletCluster, TabletMember, Unreadable
@@ -54,6 +54,7 @@ class KubernetesWorld:
         self._cluster, self._clock_at = cluster, clock_at
         self._state: State | None = None
         self._applied: dict[str, Object] = {}
+        self._asks = Asks()
         self._read: Object | None = None
         self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self.unreadable: Unreadable | None = None
@@ -135,11 +136,9 @@ class KubernetesWorld:
             each["metadata"]["name"] for each in claims if each and manifests.is_foreign(each, cluster)
         )
 
-    def cancelled_plan(self, state: State) -> int:
-        if state.record is None:
-            return 0
-        stored = self._cache.get(REBALANCES, self.namespace, plan_name(self.name, state))
-        return state.record.number if stored is not None and stored["spec"].get("cancel") else 0
+    def asks(self) -> tuple[Ask, ...]:
+        """TabletRebalances that are to be carried out, and what people said about them."""
+        return self._asks.read(self._cache, self.namespace, self.name)
 
     async def ensure_member(self, index: MemberIndex) -> None:
         """Object, volume and pod, each when it is missing; a pod that ended for good is made anew."""
@@ -246,8 +245,8 @@ class KubernetesWorld:
         """Status of the cluster, of its members and of its plans, where it changed."""
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
-        view = facts.View(state, wishes, now, clock, self._foreign_claims())
-        wanted = facts.cluster_status(cluster, view, plan_name(self.name, state))
+        view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name)
+        wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
@@ -285,15 +284,11 @@ def wishes_of(cluster: TabletCluster) -> Wishes:
         held=cluster.metadata.annotations.get(PAUSE_ANNOTATION) == "true",
         migration_paused=spec.migration.paused,
         parallel_per_member=spec.migration.max_parallel_per_member,
+        approval=spec.migration.approval.value,
         engine=spec.migration.engine.value,
         spark_threshold_bytes=quantity_bytes(spec.spark.threshold_bytes),
         spark_idle_seconds=spec.spark.idle_seconds,
     )
-
-
-def plan_name(cluster: str, state: State) -> str:
-    """Of the TabletRebalance of the present plan; unique, because the epoch is."""
-    return f"{cluster}-{state.epoch}-{0 if state.record is None else state.record.number}"
 
 
 def pod_facts(pod: Object) -> PodFacts:

@@ -64,6 +64,14 @@ class EngineChoice(StrEnum):
     DIRECT = "Direct"
 
 
+class Approval(StrEnum):
+    """Whether a plan starts by itself or waits for a person. What makes a missing copy, and the promotion of
+    a backup, never waits; neither do moves that a user asked for."""
+
+    AUTOMATIC = "Automatic"
+    MANUAL = "Manual"
+
+
 class ServiceType(StrEnum):
     """The type of the Service that clients connect to."""
 
@@ -119,6 +127,7 @@ class MigrationSpec(Model):
     max_parallel_per_member: int = whole("spec.migration.maxParallelPerMember", 1, MAX_PARALLEL_LIMIT, 10)
     """How many migrations a member takes part in at once, as source or as destination."""
     engine: EngineChoice = EngineChoice.AUTO
+    approval: Approval = Approval.AUTOMATIC
     paused: bool = False
     """Starts no further migration while true; what is under way ends."""
 

@@ -57,6 +57,8 @@ class Reason(StrEnum):
     PAUSED_BY_ANNOTATION = "PausedByAnnotation"
     PAUSED_BY_SPEC = "PausedBySpec"
     CLUSTER_STATE = "ClusterState"
+    WAITING = "Waiting"
+    WAITS_FOR_APPROVAL = "WaitsForApproval"
     NO_PROGRESS = "NoProgress"
     HOLDS_LAST_COPIES = "HoldsLastCopies"
     HOLDS_DATA = "HoldsData"

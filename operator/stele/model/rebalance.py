@@ -1,16 +1,21 @@
 """TabletRebalance: one plan of migrations, its progress, and why something in it is refused."""
 
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from stele.model.cluster import EngineChoice
-from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count
+from stele.model.cluster import PARTITIONS_LIMIT, EngineChoice
+from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count, whole
 from stele.model.conditions import Conditions, conditions_field
 
 REFUSALS_LIMIT = 50
 """Refusals that a status lists; further ones are counted only."""
+
+MOVES_LIMIT = 1_000
+"""Moves of one TabletRebalance, and partitions that one leaves out."""
+
+MEMBER_NAME_LENGTH = 63
 
 
 class RebalanceMode(StrEnum):
@@ -21,7 +26,8 @@ class RebalanceMode(StrEnum):
 
 
 class RebalancePhase(StrEnum):
-    """Where the plan is in its life; Done, Failed, Superseded are final, and Proposed is for a DryRun."""
+    """Where the plan is in its life; Done, Failed, Superseded are final. Proposed: a DryRun that can be read,
+    or a plan that waits for spec.approved."""
 
     PENDING = "Pending"
     PROPOSED = "Proposed"
@@ -30,6 +36,34 @@ class RebalancePhase(StrEnum):
     DONE = "Done"
     FAILED = "Failed"
     SUPERSEDED = "Superseded"
+
+
+class MoveSpec(Model):
+    """One replica that should be on another member. Without `from` a missing replica is made, without `to`
+    one that is too many is given up."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "has(self.from) || has(self.to)",
+                "each of spec.moves needs from, to, or both: names of members",
+            ),
+            (
+                "!has(self.from) || !has(self.to) || self.from != self.to",
+                "spec.moves: from and to must be different members",
+            ),
+        )
+    )
+
+    partition: int = whole("spec.moves.partition", 0, PARTITIONS_LIMIT - 1)
+    """Number of the partition."""
+    source: str | None = Field(default=None, alias="from", min_length=1, max_length=MEMBER_NAME_LENGTH)
+    """Name of the TabletMember that gives its replica up."""
+    destination: str | None = Field(default=None, alias="to", min_length=1, max_length=MEMBER_NAME_LENGTH)
+    """Name of the TabletMember that gets the replica."""
+
+
+PartitionNumber = Annotated[int, Field(ge=0, le=PARTITIONS_LIMIT - 1, json_schema_extra={"format": "int32"})]
 
 
 class TabletRebalanceSpec(Model):
@@ -50,14 +84,34 @@ class TabletRebalanceSpec(Model):
                 "spec.cancel cannot be taken back: what was cancelled is gone; "
                 "create another TabletRebalance",
             ),
+            (
+                "self.approved || !oldSelf.approved",
+                "spec.approved cannot be taken back: the plan runs; set spec.cancel to stop it",
+            ),
+            (
+                "self.cancel || !self.rollBack",
+                "spec.rollBack needs spec.cancel: true; set both to stop the plan and undo what is under way",
+            ),
+            (
+                "has(self.moves) == has(oldSelf.moves) && (!has(self.moves) || self.moves == oldSelf.moves)",
+                "spec.moves cannot change: create another TabletRebalance",
+            ),
         )
     )
 
     cluster: str = Field(min_length=1, max_length=CLUSTER_NAME_LENGTH)
     """Name of the TabletCluster. Cannot change."""
     mode: RebalanceMode = RebalanceMode.EXECUTE
+    moves: tuple[MoveSpec, ...] | None = Field(default=None, min_length=1, max_length=MOVES_LIMIT)
+    """Replicas that should be on members that you name; for plans that you make. Cannot change."""
+    approved: bool = False
+    """Lets a plan start that is Proposed."""
     cancel: bool = False
-    """Starts no further migration of this plan; what is under way ends or is rolled back."""
+    """Starts no further migration of this plan; what is under way ends."""
+    roll_back: bool = False
+    """With cancel: what is under way is undone, unless its destination was asked to take it over."""
+    cancel_migrations: tuple[PartitionNumber, ...] | None = Field(default=None, max_length=MOVES_LIMIT)
+    """Partitions that this plan leaves as they are; what is under way for them is undone likewise."""
 
 
 class CountsByType(Model):
@@ -73,12 +127,14 @@ class CountsByType(Model):
     """A replica becomes hotter: no data moves."""
     shift_down: int = count()
     """A replica becomes colder while another takes its place."""
+    clear: int = count()
+    """A replica that is too many goes."""
 
     @classmethod
-    def of(cls, move: int = 0, copy: int = 0, shift_up: int = 0, shift_down: int = 0) -> Self:
+    def of(cls, move: int = 0, copy: int = 0, shift_up: int = 0, shift_down: int = 0, clear: int = 0) -> Self:
         """Counts whose total is their sum."""
-        total = move + copy + shift_up + shift_down
-        return cls(total=total, move=move, copy=copy, shift_up=shift_up, shift_down=shift_down)
+        total = move + copy + shift_up + shift_down + clear
+        return cls(total=total, move=move, copy=copy, shift_up=shift_up, shift_down=shift_down, clear=clear)
 
 
 class Refusal(Model):
@@ -100,6 +156,10 @@ class TabletRebalanceStatus(Model):
     phase: RebalancePhase | None = None
     reason: str = ""
     """Why the plan was made, such as a changed number of members."""
+    situation: str = ""
+    """Fingerprint of what the plan was made for: what was said about it holds while that stays the same."""
+    copies_left: int | None = Field(default=None, json_schema_extra={"format": "int32"})
+    """Copies of each partition that the plan leaves, when that is less than the cluster's spec.replicas."""
     engine: EngineChoice | None = None
     """Who copies: Spark or Direct."""
     engine_reason: str = ""

@@ -1,0 +1,287 @@
+"""When to plan, what of a plan may start, and when it is over (docs/operator.md, "Plans").
+
+A plan is made for a *situation*: the members, the wished number of replicas, and the moves that users ask
+for. While that stays as it is, what people said about the plan (approved, cancelled) stays in force, also
+for another plan for what is left, and for the next master.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import blake2b
+
+from stele.core.asks import Ask
+from stele.core.ids import MemberIndex, PartitionId
+from stele.core.plan import DataMember, Plan, plan
+from stele.core.queues import Queues, planned_bytes
+from stele.core.reign import Observation, Record, State, Wishes
+from stele.core.repair import unusable
+from stele.core.table import Partition, PartitionTable
+from stele.core.user_plans import begin_asked, in_force, moves_of, note_planned, wished_partitions
+
+FINISHED_KEPT = 10
+
+PLANNED_MEMBERS_SHOWN = 10
+"""Names of leaving members that the reason of a plan lists."""
+
+
+def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+    """Live members that hold data; those that are to go are marked."""
+    gone = unusable(state, wishes, now)
+    found = []
+    for index, member in sorted(state.table.members.items()):
+        contact = state.contacts.get(index)
+        if index in gone or member.lite or contact is None:
+            continue
+        # Without an object it is on its way out, though its process may answer for another moment.
+        drained = contact.seen is None or contact.seen.drain or contact.seen.deleting
+        found.append(DataMember(index, leaving=drained or index in state.leaving))
+    return tuple(found)
+
+
+def make_plan(state: State, seen: Observation) -> None:
+    """Plan when the situation changed, or when everything planned is over and the table is another."""
+    if not _may_plan(state, seen.wishes, seen.now):
+        return
+    members = data_members(state, seen.wishes, seen.now)
+    if not members:
+        return
+    begin_asked(state, seen, members)
+    asks = in_force(state, seen.asks)
+    key = (members, seen.wishes.replicas, tuple((ask.name, ask.moves, ask.cancelled) for ask in asks))
+    changed, first = key != state.plan_key, state.plan_key is None
+    if not (changed or _again(state, seen.now)):
+        return
+    if changed:
+        state.plan_key, state.cancelled, state.stopped = key, False, set()
+    state.planned_table = state.table
+    expected = _expected(state)
+    made, copies = _planned(state, expected, members, seen.wishes.replicas, asks)
+    situation = _situation(key, copies)
+    if first:
+        _remember(state, seen.asks, situation)
+    if state.cancelled:
+        return
+    reason = _reason(state, members, seen.wishes, asks) if changed else "what is left after the plan before"
+    note_planned(state, asks, made, sizes(state))
+    _adopt(state, seen, expected, made, _Case(situation, reason, copies))
+
+
+def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
+    if not wishes.migration_allowed or wishes.held or state.promotions or state.staged:
+        return False
+    if not any(row.version for row in state.table.partitions):
+        return False
+    if any(contact.in_grace(now, wishes.timing) for contact in state.contacts.values()):
+        # The membership changes: what was cancelled may be planned again once it is clear how it is then.
+        state.cancelled, state.stopped = False, set()
+        return False
+    return True
+
+
+def _again(state: State, now: float) -> bool:
+    """Whether there may be something left: while a proposal waits, only when what runs beside it failed."""
+    if state.running or len(state.queues) or state.cancelled or now < state.plan_not_before_seconds:
+        return False
+    if state.proposal is not None:
+        return state.planned_table is None
+    return state.table is not state.planned_table
+
+
+def _expected(state: State) -> PartitionTable:
+    """The table as it is once everything under way has ended well."""
+    rows = list(state.table.partitions)
+    for number, running in state.running.items():
+        rows[number] = Partition(running.version, running.result)
+    return PartitionTable(tuple(rows), state.table.members)
+
+
+def _planned(
+    state: State,
+    expected: PartitionTable,
+    members: tuple[DataMember, ...],
+    replicas: int,
+    asks: tuple[Ask, ...],
+) -> tuple[Plan, int | None]:
+    """The plan, and the number of copies that it leaves when that is less than what is wished.
+
+    Members that are to go keep what nobody else can take. Only when that is all that is left, a plan is made
+    that takes it away: it needs an approval.
+    """
+    moves = moves_of(state, asks, expected, replicas)
+    made = _without(plan(expected, members, replicas, moves), state.stopped)
+    staying = sum(not member.leaving for member in members)
+    full = any(member.leaving and state.holdings.number(member.index) for member in members)
+    if made.migrations or not full or not 0 < staying < replicas:
+        return made, None
+    fewer = _without(plan(expected, members, staying, moves), state.stopped)
+    return (fewer, staying) if fewer.migrations else (made, None)
+
+
+def _without(made: Plan, stopped: Iterable[PartitionId]) -> Plan:
+    some = frozenset(stopped)
+    if not some:
+        return made
+    return replace(made, migrations=tuple(each for each in made.migrations if each.partition not in some))
+
+
+def _situation(key: object, copies: int | None) -> str:
+    return blake2b(repr((key, copies)).encode(), digest_size=8).hexdigest()
+
+
+def _remember(state: State, asks: Iterable[Ask], situation: str) -> None:
+    """What people said about the last plan of the master before, when it was made for the same situation."""
+    last = max((ask for ask in asks if ask.plan), key=lambda ask: ask.order, default=None)
+    if last is None or last.situation != situation:
+        return
+    if last.cancel:
+        state.cancelled = True
+    elif last.approved and not last.final:
+        state.approved = situation
+
+
+def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes, asks: tuple[Ask, ...]) -> str:
+    text = f"{len(members)} members, {wishes.replicas} replicas"
+    leaving = [state.name_of(member.index) for member in members if member.leaving]
+    if leaving:
+        more = ", ..." if len(leaving) > PLANNED_MEMBERS_SHOWN else ""
+        text += f"; leaving: {', '.join(leaving[:PLANNED_MEMBERS_SHOWN])}{more}"
+    moved = [ask.name for ask in asks if ask.name in state.asked]
+    return f"{text}; moves of {', '.join(moved)}" if moved else text
+
+
+class _Case:
+    """Why a plan is made."""
+
+    def __init__(self, situation: str, reason: str, copies: int | None) -> None:
+        self.situation, self.copies = situation, copies
+        self.reason = reason if copies is None else f"{reason}; leaves {copies} copies of each partition"
+
+
+def _adopt(state: State, seen: Observation, on: PartitionTable, made: Plan, case: _Case) -> None:
+    state.refusals = made.refusals
+    if state.approved != case.situation:
+        state.approved = ""
+    waits = () if _approved(state, seen.wishes, case) else _waiting(state, made)
+    held = frozenset(waits)
+    free = tuple(each for each in made.migrations if each.partition not in held)
+    state.queues = Queues.of(replace(made, migrations=free), on.partitions)
+    proposed = tuple(each for each in made.migrations if each.partition in held)
+    state.proposal = replace(made, migrations=proposed) if proposed else None
+    record, now = state.record, seen.now
+    if record is not None and record.phase == "Proposed" and record.situation == case.situation and proposed:
+        _count(state, record, made)
+        return
+    if record is not None:
+        finish_record(state, "Superseded", now)
+    if made.migrations:
+        state.record = _record(state, made, case, now)
+        _tell(state, state.record, proposed=bool(proposed))
+
+
+def _approved(state: State, wishes: Wishes, case: _Case) -> bool:
+    return state.approved == case.situation or (wishes.approval == "Automatic" and case.copies is None)
+
+
+def _waiting(state: State, made: Plan) -> set[PartitionId]:
+    """Partitions that nothing is done about before the plan is approved.
+
+    What makes a missing copy does not wait (with what comes before it in its partition), nor does what a user
+    asked for partition by partition.
+    """
+    adds = {each.partition for each in made.migrations if each.adds}
+    return {each.partition for each in made.migrations} - adds - wished_partitions(state)
+
+
+def _record(state: State, made: Plan, case: _Case, now: float) -> Record:
+    state.plan_number += 1
+    record = Record(state.plan_number, made, case.reason, now, 0, Counter(), Counter())
+    record.situation, record.copies_left = case.situation, case.copies
+    _count(state, record, made)
+    return record
+
+
+def _count(state: State, record: Record, made: Plan) -> None:
+    """What the record shows as planned: what is done already, and what the plan still has."""
+    record.plan = made
+    record.bytes_to = planned_bytes(made, sizes(state))
+    record.bytes_planned = record.bytes_copied + sum(record.bytes_to.values())
+    record.planned = record.done + Counter(migration.type for migration in made.migrations)
+
+
+def _tell(state: State, record: Record, *, proposed: bool) -> None:
+    made = record.plan
+    text = f"{len(made.migrations)} migrations, {made.copies} copies, {record.bytes_planned} bytes"
+    if proposed:
+        record.phase = "Proposed"
+        state.say("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {record.reason}")
+    else:
+        state.say("RebalanceStarted", f"{text}: {record.reason}")
+
+
+def approve(state: State, now: float) -> None:
+    """The present plan may start."""
+    record, proposal = state.record, state.proposal
+    if record is None or proposal is None:
+        return
+    state.approved, state.proposal = record.situation, None
+    state.queues.add(proposal, state.table.partitions)
+    record.phase, record.started_seconds = "Running", now
+    left = "" if record.copies_left is None else f"; it leaves {record.copies_left} copies of each partition"
+    state.say("RebalanceApproved", f"plan {state.plan_id} starts{left}", warning=bool(left))
+
+
+def cancel(state: State) -> None:
+    """Start nothing more of the present plan; another is made only when the situation changes."""
+    if state.record is not None and not state.cancelled:
+        state.queues, state.proposal, state.cancelled = Queues(), None, True
+        state.record.phase = "Cancelling"
+
+
+def sizes(state: State) -> dict[PartitionId, int]:
+    """Bytes of each tablet, as its owner reports them."""
+    found: dict[PartitionId, int] = {}
+    rows = state.table.partitions
+    for index, contact in state.contacts.items():
+        for number, tablet in contact.tablets.items():
+            if number < len(rows) and rows[number].owner == index:
+                found[number] = tablet.bytes
+    return found
+
+
+def end_plan(state: State, now: float) -> None:
+    """The present plan is over when nothing of it waits or runs."""
+    if state.record is None or state.running or state.promotions or len(state.queues) or state.proposal:
+        return
+    done = sum(state.record.done.values())
+    phase = _last_phase(state, state.record, done)
+    if phase == "Done":
+        state.approved = ""
+    seconds = now - state.record.started_seconds
+    state.say(
+        "RebalanceFinished" if phase == "Done" else "RebalanceIncomplete",
+        f"{done} migrations in {seconds:.1f} s, {state.record.bytes_copied} bytes copied, "
+        f"{state.record.failed} rolled back",
+        warning=phase == "Failed",
+    )
+    finish_record(state, phase, now)
+
+
+def _last_phase(state: State, record: Record, done: int) -> str:
+    """What was rolled back or left out is planned again: a plan that got somewhere is superseded."""
+    if record.failed and not done and not state.cancelled:
+        return "Failed"
+    whole = done == sum(record.planned.values()) and not state.cancelled
+    return "Done" if whole else "Superseded"
+
+
+def finish_record(state: State, phase: str, now: float) -> None:
+    if state.record is None:
+        return
+    state.record.finish(phase, now)
+    state.finished = [*state.finished, state.record][-FINISHED_KEPT:]
+    state.record = None
+
+
+def member_names(state: State, members: Iterable[MemberIndex]) -> str:
+    return ", ".join(state.name_of(member) for member in sorted(members))

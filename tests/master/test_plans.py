@@ -1,0 +1,299 @@
+"""What people say about plans, and plans that they make themselves, through the whole loop."""
+
+import pytest
+
+from stele.core.asks import NamedMove
+from stele.core.moving import Step
+from stele.core.reign import Record, State
+from tests.master.harness import Harness
+from tests.master.test_convergence import balanced
+
+
+def state_of(harness: Harness) -> State:
+    assert harness.loop.state is not None
+    return harness.loop.state
+
+
+def plan_of(harness: Harness) -> Record:
+    record = state_of(harness).record
+    assert record is not None
+    return record
+
+
+def held(harness: Harness, index: int) -> set[int]:
+    return {number for number, row in enumerate(harness.table().partitions) if index in row.members}
+
+
+def copies(harness: Harness) -> set[int]:
+    return {len(row.members) for row in harness.table().partitions}
+
+
+def approve(harness: Harness) -> None:
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", approved=True)
+
+
+async def restart(harness: Harness) -> None:
+    await harness.loop.close()
+    harness.start_master()
+
+
+async def formed(members: int = 3, partitions: int = 12, **wishes: object) -> Harness:
+    harness = Harness(members=members, partitions=partitions, **wishes)  # type: ignore[arg-type]
+    await harness.settle()
+    return harness
+
+
+async def proposed(harness: Harness, **wishes: object) -> Record:
+    harness.rewish(**wishes)
+    await harness.settle()
+    record = plan_of(harness)
+    assert record.phase == "Proposed"
+    return record
+
+
+async def test_a_plan_waits_for_its_approval_and_tells_what_it_would_do() -> None:
+    harness = await formed(approval="Manual")
+    record = await proposed(harness, members=4)
+    assert held(harness, 3) == set()
+    assert record.planned.total() > 0
+    assert record.bytes_planned > 0
+    assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
+    approve(harness)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert [each.phase for each in harness.world.asks() if each.plan] == ["Done"]
+
+
+async def test_missing_copies_are_made_without_approval() -> None:
+    harness = await formed(approval="Manual")
+    harness.kill(2)
+    harness.clock += 31
+    for _ in range(20):
+        await harness.tick()
+    harness.clock += 31
+    await harness.settle()
+    assert copies(harness) == {2}
+    harness.rewish(replicas=3)
+    harness.revive(2)
+    await harness.settle()
+    assert copies(harness) == {3}
+
+
+async def test_a_changed_situation_makes_a_new_plan_that_is_not_approved() -> None:
+    harness = await formed(approval="Manual")
+    first = await proposed(harness, members=4)
+    approve(harness)
+    harness.rewish(members=5)
+    second = await proposed(harness)
+    assert (first.phase, second.phase) == ("Superseded", "Proposed")
+    assert first.situation != second.situation
+    assert len(held(harness, 4)) == 0
+
+
+async def test_an_approval_outlives_the_master() -> None:
+    harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)
+    await proposed(harness, members=4)
+    approve(harness)
+    while len(held(harness, 3)) < 3:
+        await harness.tick()
+    await restart(harness)
+    await harness.settle()
+    balanced(harness, 4, 2)
+
+
+async def test_a_plan_that_waits_still_waits_after_the_master_was_replaced() -> None:
+    harness = await formed(approval="Manual")
+    await proposed(harness, members=4)
+    await restart(harness)
+    await harness.settle()
+    assert plan_of(harness).phase == "Proposed"
+    assert held(harness, 3) == set()
+
+
+async def test_a_cancelled_plan_stays_cancelled_when_the_master_is_replaced() -> None:
+    harness = await formed(partitions=24, parallel_per_member=1)
+    harness.rewish(members=4)
+    while len(held(harness, 3)) < 2:
+        await harness.tick()
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    await harness.settle()
+    before = held(harness, 3)
+    assert len(before) < 8
+    await restart(harness)
+    await harness.settle()
+    assert held(harness, 3) == before
+    harness.rewish(members=5)
+    await harness.settle()
+    balanced(harness, 5, 2)
+
+
+async def test_a_cancelled_proposal_is_over() -> None:
+    harness = await formed(approval="Manual")
+    record = await proposed(harness, members=4)
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    await harness.settle()
+    assert record.phase == "Superseded"
+    assert held(harness, 3) == set()
+
+
+async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
+    harness = await formed(partitions=24, parallel_per_member=3)
+    harness.rewish(members=4)
+    while not any(each.step is Step.CATCH_UP for each in _running(harness)):
+        await harness.tick()
+    early = {each.partition for each in _running(harness) if each.step is Step.CATCH_UP}
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True, roll_back=True)
+    await harness.settle()
+    assert not early & held(harness, 3)
+    assert all(not each.copies and not each.learners for each in harness.world.volumes.values())
+
+
+def _running(harness: Harness) -> list[object]:
+    return [] if harness.loop.state is None else list(harness.loop.state.running.values())  # type: ignore[arg-type]
+
+
+async def test_single_partitions_are_left_out_of_a_plan() -> None:
+    harness = await formed(approval="Manual")
+    record = await proposed(harness, members=4)
+    numbers = sorted({each.partition for each in record.plan.migrations})
+    name = f"demo-{state_of(harness).plan_id}"
+    harness.world.ask(name, approved=True, cancelled=frozenset(numbers[:2]))
+    before = [harness.table().partitions[number] for number in numbers[:2]]
+    await harness.settle()
+    assert [harness.table().partitions[number] for number in numbers[:2]] == before
+    assert held(harness, 3)
+
+
+def movable(harness: Harness, source: int, destination: int, number: int = 1) -> list[int]:
+    some = held(harness, source) - held(harness, destination)
+    return sorted(some)[:number]
+
+
+@pytest.mark.parametrize("approval", ["Automatic", "Manual"])
+async def test_a_user_moves_a_replica_and_balancing_leaves_it_there(approval: str) -> None:
+    harness = await formed(approval=approval)
+    numbers = movable(harness, 0, 2, 3)
+    moves = tuple(NamedMove(number, "demo-0", "demo-2") for number in numbers)
+    harness.world.ask("mine", moves=moves)
+    await harness.settle()
+    assert harness.world.asked["mine"].phase == "Done"
+    assert set(numbers) <= held(harness, 2) - held(harness, 0)
+    assert copies(harness) == {2}
+    versions = [row.version for row in harness.table().partitions]
+    for _ in range(2):
+        await restart(harness)
+        await harness.settle()
+    if approval == "Automatic":
+        assert [row.version for row in harness.table().partitions] == versions
+        balanced(harness, 3, 2)
+    harness.world.ask("again", moves=moves)
+    await harness.settle()
+    assert harness.world.asked["again"].phase == "Done"
+    assert [row.version for row in harness.table().partitions] == versions
+
+
+async def test_progress_of_a_user_s_plan_is_on_its_own_object() -> None:
+    harness = await formed()
+    number = movable(harness, 0, 2)[0]
+    harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-2"),))
+    record = None
+    while record is None or record.phase != "Done":
+        await harness.tick()
+        record = state_of(harness).asked.get("mine", record)
+    assert record.planned == record.done
+    assert record.done.total() >= 1
+    assert record.bytes_copied > 0
+
+
+REFUSED = [
+    (NamedMove(0, "demo-9", "demo-2"), "UNKNOWN_MEMBER", "there is no member demo-9; there are: demo-0"),
+    (NamedMove(99, "demo-0", "demo-2"), "NOT_ALLOWED", "there is no partition 99; the last one is 11"),
+    (NamedMove(0, "", "spare"), "UNKNOWN_MEMBER", "there is no member spare"),
+]
+
+
+@pytest.mark.parametrize(("move", "code", "said"), REFUSED)
+async def test_a_move_that_breaks_a_rule_is_refused_with_the_reason(
+    move: NamedMove, code: str, said: str
+) -> None:
+    await refused(await formed(), move, code, said)
+
+
+async def refused(harness: Harness, move: NamedMove, code: str, said: str) -> None:
+    before = harness.table().partitions
+    harness.world.ask("mine", moves=(move,), phase="")
+    await harness.tick()
+    (found,) = state_of(harness).asked["mine"].refusals.values()
+    assert (found.reason, said in found.detail) == (code, True), found
+    await harness.settle()
+    assert harness.table().partitions == before
+    assert harness.world.asked["mine"].phase == "Failed"
+    assert said in [each for each in harness.world.events if each.reason == "MovesRefused"][-1].message
+
+
+async def test_moves_that_do_not_fit_the_row_are_refused() -> None:
+    harness = await formed(members=4)
+    holder, other = harness.table().partitions[0].replicas
+    absent = sorted({0, 1, 2, 3} - {holder, other})
+    cases = [
+        (NamedMove(0, f"demo-{absent[0]}", f"demo-{absent[1]}"), "NOT_A_HOLDER", "holds no replica of it"),
+        (NamedMove(0, f"demo-{holder}", f"demo-{other}"), "HOLDS_IT", "holds a replica of it already"),
+        (NamedMove(0, "", f"demo-{absent[0]}"), "REPLICA_COUNT", "say in `from` who gives one up"),
+        (NamedMove(0, f"demo-{holder}", ""), "REPLICA_COUNT", "it would be left with 1 of 2 replicas"),
+    ]
+    for move, code, said in cases:
+        await refused(harness, move, code, said)
+
+
+async def test_adding_and_removing_one_replica_is_a_move() -> None:
+    harness = await formed()
+    number = movable(harness, 0, 2)[0]
+    harness.world.ask("mine", moves=(NamedMove(number, "", "demo-2"), NamedMove(number, "demo-0", "")))
+    await harness.settle()
+    assert harness.world.asked["mine"].phase == "Done"
+    assert number in held(harness, 2) - held(harness, 0)
+
+
+async def test_a_user_chooses_who_gives_a_replica_up_and_who_gets_a_missing_one() -> None:
+    harness = await formed(replicas=3, members=4)
+    row = harness.table().partitions[0].replicas
+    victim, absent = row[1], next(iter({0, 1, 2, 3} - set(row)))
+    harness.rewish(replicas=2)
+    harness.world.ask("less", moves=(NamedMove(0, f"demo-{victim}", ""),))
+    await harness.settle()
+    assert harness.world.asked["less"].phase == "Done"
+    assert victim not in harness.table().partitions[0].members
+    harness.rewish(replicas=3)
+    harness.world.ask("more", moves=(NamedMove(0, "", f"demo-{absent}"),))
+    await harness.settle()
+    assert harness.world.asked["more"].phase == "Done"
+    assert absent in harness.table().partitions[0].members
+    assert copies(harness) == {3}
+
+
+async def test_a_cancelled_user_s_plan_moves_nothing_more() -> None:
+    harness = await formed(partitions=24, parallel_per_member=1)
+    numbers = movable(harness, 0, 2, 5)
+    harness.world.ask("mine", moves=tuple(NamedMove(n, "demo-0", "demo-2") for n in numbers))
+    while not set(numbers) & held(harness, 2):
+        await harness.tick()
+    harness.world.ask("mine", cancel=True, roll_back=True)
+    await harness.settle()
+    assert harness.world.asked["mine"].phase == "Superseded"
+    assert set(numbers) - held(harness, 2)
+    balanced(harness, 3, 2)
+
+
+async def test_a_move_to_a_member_that_dies_is_refused_and_nothing_is_lost() -> None:
+    harness = await formed(partitions=24, parallel_per_member=1)
+    numbers = movable(harness, 0, 2, 5)
+    harness.world.ask("mine", moves=tuple(NamedMove(n, "demo-0", "demo-2") for n in numbers))
+    while not set(numbers) & held(harness, 2):
+        await harness.tick()
+    harness.kill(2)
+    for _ in range(10):
+        await harness.tick()
+    harness.clock += 31
+    await harness.settle()
+    assert harness.world.asked["mine"].phase == "Failed"
+    assert copies(harness) == {2}
