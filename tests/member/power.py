@@ -85,8 +85,8 @@ def watch() -> Watch:
 def _watch_wals(found: Watch) -> None:
     opening, syncing = RocksEngine.__init__, RocksEngine.sync_log
 
-    def init(self: RocksEngine, data: Path, wals: Path) -> None:
-        opening(self, data, wals)
+    def init(self: RocksEngine, data: Path, wals: Path, *others: Any) -> None:
+        opening(self, data, wals, *others)
         found.opened(wals)
 
     def sync(self: RocksEngine) -> None:

@@ -46,7 +46,7 @@ class Migrations:
             kept = replica.ready
             made = CopyRecord(command.id, command.base, command.owner, highest + 1, kept)
             await node.save_meta(replica, copy=made)
-            await node.save_block(replica, self._receiving(replica, highest + 1, kept))
+            await node.save_block(replica, self._receiving(replica, highest + 1, kept, self._until_s()))
             if not kept:
                 replica.broken = ""
                 replica.tablet.begin_anew(Log())
@@ -71,18 +71,26 @@ class Migrations:
             # No owner of that row would be heard here: the copy could never catch up.
             raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
 
+    def _until_s(self) -> float:
+        return self._node.wall() + self._node.settings.retention_seconds
+
     def _highest_generation(self, replica: Replica) -> int:
-        on_disk = self._node.tablets.highest_generation(replica.partition)
-        return max(on_disk, 0 if replica.block is None else replica.block.highest)
+        """By the superblock; its data may be what is damaged."""
+        if replica.block is not None:
+            return replica.block.highest
+        return self._node.tablets.highest_generation(replica.partition)
 
     @staticmethod
-    def _receiving(replica: Replica, generation: int, kept: bool) -> Superblock:
+    def _receiving(replica: Replica, generation: int, kept: bool, until_s: float) -> Superblock:
+        """What was damaged is put into quarantine with what there is of it."""
         if kept:
             assert replica.block is not None
             return msgspec.structs.replace(replica.block, highest=generation)
         before = TabletState.DELETED if replica.broken else replica.state
         state = _name(step(before, Event.START_COPY))
         block, last = replica.block or Superblock(state, 0, 0), replica.last
+        if replica.broken and block.state != "DELETED" and (damaged := block.generation or generation - 1):
+            block = quarantine(msgspec.structs.replace(block, generation=damaged), until_s, last)
         last = m.OpId(*max((last.term, last.index), (block.last.term, block.last.index)))
         return msgspec.structs.replace(
             block, state=state, generation=generation, highest=generation, last=last

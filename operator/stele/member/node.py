@@ -157,6 +157,16 @@ class Node:
                 replica.tablet.row = self.rows[replica.partition]
             if replica.meta is PROMISES_LOST:
                 replica.broken = replica.broken or "what was promised for it is lost: its file is damaged"
+        self._find_missing()
+
+    def _find_missing(self) -> None:
+        """A tablet that the table names and the volume has not: offline, so that the loss is seen."""
+        for partition, row in enumerate(self.rows):
+            if self.me >= 0 and self.me in row.replicas:
+                replica = self.replica_of(partition)
+                if replica.block is None and not replica.broken:
+                    replica.broken = f"row {row.version} names a tablet that is not on this volume"
+                    log.error("partition %d: %s", partition, replica.broken)
 
     def _load_metas(self) -> dict[int, Consensus]:
         found: dict[int, Consensus] = {}
@@ -176,8 +186,11 @@ class Node:
             self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
             crash.reached("start.rolled_back")
         replica = self.tablets.load(partition, self.me, block, meta)
-        if drop_leftovers(self.engine, replica):
-            crash.reached("start.swept")
+        try:
+            if not replica.broken and drop_leftovers(self.engine, replica):
+                crash.reached("start.swept")
+        except Corrupt as error:
+            self.tablets.break_off(replica, error)
 
     def add_replica(self, partition: int, block: Superblock | None, meta: Consensus) -> Replica:
         """A partition that this member knows something of."""
@@ -423,9 +436,11 @@ class Node:
             self._flushed_at = self.loop.time()
             self.tablets.applied_bytes = 0
             ends = {p: (r, r.tablet.log, r.tablet.log.applied[1]) for p, r in self.replicas.items()}
+            ends_of_log = self.volume.log_files()
             await self.syncer.sync()
             crash.reached("flush.synced")
             await self.loop.run_in_executor(self.slow, self.engine.flush)
+            await self.loop.run_in_executor(self.slow, self.volume.note_log_end, ends_of_log)
             crash.reached("flush.flushed")
             for partition, (replica, record_log, index) in ends.items():
                 if replica.tablet.log is record_log:

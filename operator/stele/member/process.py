@@ -54,7 +54,7 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
 
 def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]:
     instance = volume.load_instance(settings.cluster, str(uuid.uuid4()))
-    engine = RocksEngine(volume.path(DATA), volume.path(WALS))
+    engine = RocksEngine(volume.path(DATA), volume.path(WALS), volume.mark_damaged)
     crash.reached("start.engine")
     return volume, instance, WriteBack(engine)
 

@@ -79,6 +79,7 @@ class Replication:
         self._to_apply: dict[int, Replica] = {}
         self._uncommitted: dict[int, Replica] = {}
         self._scheduled = False
+        self._ticks_soon = False
         self._commit_timer: Timer | None = None
 
     # -- gathering
@@ -306,7 +307,14 @@ class Replication:
     def own(self, replica: Replica) -> None:
         """Begin to establish (or go on) as the owner of the tablet."""
         self.unsettled[replica.partition] = replica
-        self._loop.call_soon(self.tick)
+        # Once for all: a tick goes through all of them, and a member may begin to own thousands in one turn.
+        if not self._ticks_soon:
+            self._ticks_soon = True
+            self._loop.call_soon(self._tick_soon)
+
+    def _tick_soon(self) -> None:
+        self._ticks_soon = False
+        self.tick()
 
     def tick(self) -> None:
         """Ask whoever has to be asked; called often."""

@@ -195,13 +195,19 @@ class Tablets:
         if first not in records:
             self.write()
             begin, end = keys.log_key(replica.partition, first), keys.log_key(replica.partition, last + 1)
-            return [value for _, value in self.engine.scan_log(begin, end, bytes_max)]
+            return self._in_a_row(replica.partition, first, self.engine.scan_log(begin, end, bytes_max))
         while first <= last and size < bytes_max:
             record = records[first]
             found.append(record)
             size += len(record)
             first += 1
         return found
+
+    @staticmethod
+    def _in_a_row(partition: int, first: int, found: list[tuple[bytes, bytes]]) -> list[bytes]:
+        """Records up to the first gap: whoever gets them counts from `first` on."""
+        expected = enumerate(found, first)
+        return [record for index, (key, record) in expected if key == keys.log_key(partition, index)]
 
     def clear_log(self, replica: Replica) -> None:
         """Remove every operation of the partition: its data comes from elsewhere."""

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from stele.wire.holdings import QuarantinedVolume
 from stele.wire.volume import (
     Consensus,
     Instance,
+    LogEnd,
     Superblock,
     TableFile,
     decode_file,
@@ -42,7 +43,13 @@ QUARANTINE = "quarantine"
 ASIDE_PREFIX = "volume-"
 REASON = "reason"
 FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE)
-STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS)
+LOG_END = "log-end"
+DAMAGED = "damaged"
+STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED)
+
+PARALLEL_FILES_MIN = 4
+PARALLEL_FILES = 16
+"""So many files are synced at a time: a fence of hundreds of partitions takes a fifth of the time so."""
 
 T = TypeVar("T", Superblock, Consensus)
 
@@ -52,6 +59,7 @@ class Volume:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._threads = ThreadPoolExecutor(PARALLEL_FILES, "files")
 
     def path(self, name: str) -> Path:
         return self.root / name
@@ -64,8 +72,12 @@ class Volume:
 
     def write(self, files: dict[str, bytes]) -> None:
         """Write all, each atomically. On return all are durable; after a crash any of them may be old."""
-        for name, content in files.items():
-            write_aside(self.path(name), content)
+        paths = [self.path(name) for name in files]
+        if len(files) < PARALLEL_FILES_MIN:
+            for path, content in zip(paths, files.values(), strict=True):
+                write_aside(path, content)
+        else:
+            list(self._threads.map(write_aside, paths, files.values()))
         crash.reached("file.aside")
         for name in files:
             os.replace(_aside(self.path(name)), self.path(name))
@@ -77,13 +89,45 @@ class Volume:
         """Raise Corrupt when one of instance, tablets and database is missing while another is there.
 
         Without its database a tablet would be empty, without its instance it would be another member's.
+        RocksDB opens without complaint when a file of its write-ahead log is gone: that is found here.
         """
+        if self.path(DAMAGED).exists():
+            raise Corrupt(self.path(DAMAGED).read_text(errors="replace").strip())
         database = (self.path(DATA) / "CURRENT").exists()
         tablets = any(any(self.path(folder).iterdir()) for folder in (TABLETS, CONSENSUS))
         if tablets and not database:
             raise Corrupt(f"{self.root} has tablets, but no database: {DATA}/CURRENT is missing")
         if (tablets or database) and not self.path(INSTANCE).exists():
             raise Corrupt(f"{self.root} has data, but its file '{INSTANCE}' is missing")
+        if self.path(LOG_END).exists():
+            self._check_log_end()
+
+    def _check_log_end(self) -> None:
+        """Newer files are written to when older ones are not needed any more, so the newest tells enough."""
+        path = self.path(LOG_END)
+        noted = decode_file(LogEnd, path.read_bytes(), str(path))
+        files = self.log_files()
+        newest = max(files, default="none", key=_number)
+        if not files or _number(newest) < _number(noted.name):
+            raise Corrupt(f"{WALS}/{noted.name} is missing; the newest file there is {newest}")
+        if files.get(noted.name, noted.bytes) < noted.bytes:
+            raise Corrupt(f"{WALS}/{noted.name} has {files[noted.name]} bytes, {noted.bytes} were synced")
+
+    def log_files(self) -> dict[str, int]:
+        """Names and sizes of the files of the write-ahead log."""
+        return {path.name: path.stat().st_size for path in self.path(WALS).glob("*.log")}
+
+    def note_log_end(self, synced: dict[str, int]) -> None:
+        """Remember the newest of these files, which were synced since they were measured."""
+        if synced:
+            name = max(synced, key=_number)
+            self.write({LOG_END: encode_file(LogEnd(name, synced[name]))})
+
+    def mark_damaged(self, reason: str) -> None:
+        """At the next start this volume is put aside."""
+        write_aside(self.path(DAMAGED), reason.encode() + b"\n")
+        os.replace(_aside(self.path(DAMAGED)), self.path(DAMAGED))
+        sync_folder(self.root)
 
     def load_instance(self, cluster: str, new_uuid: str) -> Instance:
         """Who this volume is, with its count of starts raised; `new_uuid` when it is empty.
@@ -191,6 +235,10 @@ def _describe_aside(path: Path) -> QuarantinedVolume:
         bytes=sum(file.lstat().st_size for file in path.rglob("*")),
         put_aside_s=path.stat().st_mtime,
     )
+
+
+def _number(log_file: str) -> int:
+    return int(log_file.removesuffix(".log"))
 
 
 def _aside(path: Path) -> Path:

@@ -26,6 +26,13 @@ class Instance(msgspec.Struct, frozen=True):
     incarnation: int
 
 
+class LogEnd(msgspec.Struct, frozen=True):
+    """The newest file of the write-ahead log at the last flush, and how much of it was synced then."""
+
+    name: str
+    bytes: int
+
+
 class Quarantined(msgspec.Struct, frozen=True, array_like=True):
     """A generation that was given up, when its data goes (Unix seconds), and its last operation."""
 
@@ -124,13 +131,14 @@ class DataState(msgspec.Struct, array_like=True):
     keyspaces: dict[bytes, tuple[int, int]]
 
 
-T = TypeVar("T", Instance, Superblock, Consensus, TableFile, LegacyTableFile)
+T = TypeVar("T", Instance, LogEnd, Superblock, Consensus, TableFile, LegacyTableFile)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
-_kinds = (Instance, Superblock, Consensus, TableFile, LegacyTableFile, DataState)
+_kinds = (Instance, LogEnd, Superblock, Consensus, TableFile, LegacyTableFile, DataState)
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
 _TITLES = {
     Instance: b"stele Instance 1\n",
+    LogEnd: b"stele LogEnd 1\n",
     Superblock: b"stele Superblock 1\n",
     Consensus: b"stele Consensus 1\n",
     LegacyTableFile: b"stele TableFile 1\n",
@@ -151,7 +159,7 @@ def decode_state(stored: bytes) -> DataState:
     return found
 
 
-def encode_file(value: Instance | Superblock | Consensus | TableFile | LegacyTableFile) -> bytes:
+def encode_file(value: Instance | LogEnd | Superblock | Consensus | TableFile | LegacyTableFile) -> bytes:
     """The whole content of the file."""
     body = _encoder.encode(value)
     return _TITLES[type(value)] + crc32c(body).to_bytes(4, "big") + body

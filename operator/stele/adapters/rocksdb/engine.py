@@ -1,6 +1,6 @@
 """The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,19 @@ from rocksdict import (
 from stele.adapters.rocksdb.options import DATA, LOG, database_options, families
 from stele.core.errors import Corrupt, Unavailable
 
+DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
+"""In RocksDB's text: files contradict themselves, or one that others name is missing."""
+
 
 class RocksEngine:
     """See ports.Engine. One process at a time may have a directory open."""
 
-    def __init__(self, data: Path, wals: Path) -> None:
-        """Raise Corrupt when the files contradict themselves, Unavailable when they cannot be opened now."""
+    def __init__(self, data: Path, wals: Path, damaged: Callable[[str], None] = lambda text: None) -> None:
+        """Raise Corrupt when the files contradict themselves, Unavailable when they cannot be opened now.
+
+        `damaged` is told what RocksDB found outside of a read, in a compaction say: it takes no more writes.
+        """
+        self._damaged = damaged
         self._db = self._opened(data, wals)
         self._log: Any = self._db.get_column_family(LOG)
         self._data: Any = self._db.get_column_family(DATA)
@@ -32,6 +39,16 @@ class RocksEngine:
         volatile: Any = WriteOptions()
         volatile.disable_wal = True
         self._volatile = volatile
+
+    def _writing(self, work: Callable[[], None]) -> None:
+        """Raise Corrupt when RocksDB stopped because of damage, Unavailable when the disk fails it."""
+        try:
+            work()
+        except Exception as error:  # rocksdict raises bare Exception
+            if any(sign in str(error) for sign in DAMAGE):
+                self._damaged(f"database: {error}")
+                raise Corrupt(f"database: {error}") from error
+            raise Unavailable(f"database: {error}", "DISK_ERROR") from error
 
     def _opened(self, data: Path, wals: Path) -> Any:
         return _guarded(
@@ -55,10 +72,10 @@ class RocksEngine:
                 del batch[key]
             else:
                 batch[key] = value
-        self._db.write(batch, self._volatile)
+        self._writing(lambda: self._db.write(batch, self._volatile))
 
     def drop_data(self, begin: bytes, end: bytes) -> None:
-        self._data.delete_range(begin, end, self._volatile)
+        self._writing(lambda: self._data.delete_range(begin, end, self._volatile))
 
     def view(self) -> "RocksView":
         return RocksView(self._data.iter())
@@ -72,7 +89,7 @@ class RocksEngine:
             batch.delete_range(begin, end, self._log_handle)
         for key, value in puts:
             batch[key] = value
-        self._db.write(batch)
+        self._writing(lambda: self._db.write(batch))
 
     def get_log(self, key: bytes) -> bytes | None:
         return _get(self._log, key)
@@ -99,15 +116,15 @@ class RocksEngine:
         return None if last is None else (first, last)
 
     def sync_log(self) -> None:
-        self._db.flush_wal(True)
+        self._writing(lambda: self._db.flush_wal(True))
 
     def flush(self) -> None:
-        self._data.flush(True)
+        self._writing(lambda: self._data.flush(True))
 
     def checkpoint(self, path: str) -> None:
         # A checkpoint flushes by itself, but holds Python's lock while it does.
-        self._log.flush(True)
-        self._data.flush(True)
+        self._writing(lambda: self._log.flush(True))
+        self.flush()
         Checkpoint(self._db).create_checkpoint(path)
 
     def open_checkpoint(self, path: str) -> "CheckpointReader":
@@ -119,7 +136,7 @@ class RocksEngine:
         self._data.ingest_external_file(list(paths), options)
 
     def close(self) -> None:
-        self._data.flush(True)
+        self.flush()
         # Handles of families keep the directory locked as long as they live.
         self._log_handle = self._data_handle = None
         for part in (self._log, self._data, self._db):
@@ -204,7 +221,7 @@ def _guarded(path: Path, opener: Any) -> Any:
         return opener()
     except Exception as error:
         text = f"database {path}: {error}"
-        if str(error).startswith("Corruption") or "checksum mismatch" in str(error):
+        if any(sign in str(error) for sign in DAMAGE):
             raise Corrupt(text) from error
         raise Unavailable(text) from error
 
