@@ -47,7 +47,7 @@ STAGES: dict[str, list[tuple[type, str]]] = {
     "parse": [(RequestReader, "feed")],
     "route to partitions": [(Turns, "gather"), (Turns, "_run")],
     "find the owner": [(Store, "start")],
-    "evaluate": [(Serving, "run")],
+    "evaluate": [(Serving, "run"), (Serving, "read_now")],
     "log in memory": [(Replication, "append")],
     "log to RocksDB": [(Tablets, "write")],
     "commit": [(Replication, "_pump"), (Owner, "advance"), (Owner, "applied")],
@@ -55,7 +55,7 @@ STAGES: dict[str, list[tuple[type, str]]] = {
     "look up": [(WriteBack, "get")],
     "data to RocksDB": [(WriteBack, "settle")],
     "collect replies": [(Serving, "applied"), (Lane, "set_result")],
-    "encode and write replies": [(_Connection, "_finish")],
+    "encode and write replies": [(_Connection, "_answer")],
     "rest of the door": [(_Connection, "data_received")],
 }
 

@@ -41,6 +41,12 @@ class Store(Protocol):
         """`execute` without a task: `outcome` is told, during the call or later, and once."""
         ...
 
+    def read_now(
+        self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
+    ) -> list[Reply] | None:
+        """What GET answers for each key, when all can be answered at once; else None."""
+        ...
+
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
     ) -> tuple[list[bytes], bool]:

@@ -23,6 +23,9 @@ class MemoryStore:
     def partitions(self):
         return self._partitions
 
+    def read_now(self, keyspace, partitions, keys):
+        """Never at once: so every read goes the way that may wait."""
+
     def start(self, partition, keyspace, commands, outcome):
         def ended(task):
             error = task.exception()

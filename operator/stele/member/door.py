@@ -121,11 +121,12 @@ class Door:
 
     def gather(
         self, session: Session, queue: list[Request], size: int, finish: Callable[[Batch], None]
-    ) -> int:
-        """Let the leading requests run in the turn of all; how many (0: the first one is not for it)."""
-        taken = self.turns.gather(session.keyspace, queue, size, finish)
-        self._counts["total_commands_processed"] += taken
-        return taken
+    ) -> Batch | None:
+        """Let the leading requests run in the turn of all; None: the first one is not for it."""
+        batch = self.turns.gather(session.keyspace, queue, size, finish)
+        if batch is not None:
+            self._counts["total_commands_processed"] += len(batch.replies)
+        return batch
 
     async def run(self, session: Session, batch: list[Request]) -> list[bytes]:
         """Run requests and return their replies as bytes, in order. Never raises for what a client sent."""
@@ -266,27 +267,36 @@ class _Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Run what is queued: in the turn of all as far as that can be, else in a task."""
-        if self._writable.is_set():
-            taken = self._door.gather(self.session, self._queue, self._held_bytes, self._finish)
-            if taken:
+        while self._queue and self._writable.is_set():
+            batch = self._door.gather(self.session, self._queue, self._held_bytes, self._finish)
+            if batch is None:
+                break
+            del self._queue[: len(batch.replies)]
+            if batch.missing:
                 self._in_turn = True
-                del self._queue[:taken]
                 return
-        self._task = asyncio.get_running_loop().create_task(self._work())
+            self._answer(batch)
+        if self._queue or self._reader.error is not None or not self._writable.is_set():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        else:
+            self._rest()
 
     def _finish(self, batch: Batch) -> None:
         """All commands that ran in the turn have their replies."""
         self._in_turn = False
         if self._idle is not None:
             self._idle.set_result(None)
-        if self._transport.is_closing():
-            return
+        if not self._transport.is_closing():
+            self._answer(batch)
+            self._go_on()
+
+    def _answer(self, batch: Batch) -> None:
         out: list[bytes] = []
         encode_all(batch.replies, out, self.session.resp3)
         self._transport.write(b"".join(out))
-        if self._queue or self._reader.error is not None or not self._writable.is_set():
-            self._go_on()
-            return
+
+    def _rest(self) -> None:
+        """All that was asked is answered."""
         self._hold(self._reader.buffered_bytes)
         if self._stopping:
             self._transport.close()

@@ -20,17 +20,18 @@ BATCH_BYTES_MAX = 1024 * 1024
 TURN_COMMANDS_MAX = 2048
 TURN_BYTES_MAX = 1024 * 1024
 
+_GET = {b"GET"}
 _SPELLINGS = {spelt: name for name in ARITIES for spelt in (name, name.lower())}
 
 
 class Batch:
-    """Commands of one connection that run together; `finish` is called once each has its reply."""
+    """Commands of one connection that run together; `finish` is called once no reply is `missing`."""
 
     __slots__ = ("finish", "missing", "replies")
 
-    def __init__(self, size: int, finish: Callable[["Batch"], None]) -> None:
-        self.replies: list[Reply] = [None] * size
-        self.missing = size
+    def __init__(self, replies: list[Reply], missing: int, finish: Callable[["Batch"], None]) -> None:
+        self.replies = replies
+        self.missing = missing
         self.finish = finish
 
 
@@ -76,16 +77,23 @@ class Turns:
 
     def gather(
         self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[Batch], None]
-    ) -> int:
-        """Take the leading requests that can be; how many. `size` is about their bytes."""
-        partitions = self._store.partitions
-        taken = requests[: leading(requests)] if partitions and size <= BATCH_BYTES_MAX else []
+    ) -> Batch | None:
+        """A batch of the leading requests that can be, if any; `size` is about their bytes.
+
+        Nothing is missing when it is answered already; else `finish` is called later.
+        """
+        number = self._store.partitions
+        taken = requests[: leading(requests)] if number and size <= BATCH_BYTES_MAX else []
         if not taken:
-            return 0
-        writes = not WRITES.isdisjoint([_SPELLINGS[args[0]] for args in taken])
-        lanes = self._writes if writes else self._reads
-        batch = Batch(len(taken), finish)
-        for slot, partition in enumerate(partitions_of([args[1] for args in taken], partitions)):
+            return None
+        names = {_SPELLINGS[name] for name in {args[0] for args in taken}}
+        keys = [args[1] for args in taken]
+        partitions = partitions_of(keys, number)
+        if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
+            return Batch(found, 0, finish)
+        batch = Batch([None] * len(taken), len(taken), finish)
+        lanes = self._reads if WRITES.isdisjoint(names) else self._writes
+        for slot, partition in enumerate(partitions):
             home = (keyspace, partition)
             lane = lanes.get(home)
             if lane is None:
@@ -93,7 +101,7 @@ class Turns:
             lane.commands.append(taken[slot])
             lane.places.append((batch, slot))
         self._gathered(len(taken), size)
-        return len(taken)
+        return batch
 
     def _gathered(self, commands: int, size: int) -> None:
         self._commands += commands

@@ -14,9 +14,10 @@ class Histogram:
         self._counts = [0] * (len(BOUNDS_SECONDS) + 1)
         self.sum_seconds = 0.0
 
-    def add(self, seconds: float) -> None:
-        self._counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
-        self.sum_seconds += seconds
+    def add(self, seconds: float, samples: int = 1) -> None:
+        """Count so many samples of the same duration."""
+        self._counts[bisect_left(BOUNDS_SECONDS, seconds)] += samples
+        self.sum_seconds += seconds * samples
 
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound, count of all samples up to it), as Prometheus wants them."""

@@ -5,7 +5,7 @@ all that was seen is committed. So a client never reads what could still be lost
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,10 +16,11 @@ from stele.core.commands import (
     Evaluation,
     Failure,
     Put,
+    Reply,
     Stored,
     evaluate,
 )
-from stele.core.errors import Unavailable, Uncertain
+from stele.core.errors import Corrupt, Unavailable, Uncertain
 from stele.core.once import ONCE
 from stele.core.tablet_owner import Phase
 from stele.core.votes import Held
@@ -39,6 +40,7 @@ NO_SPACE = Failure("NO_SPACE", "the volume of this partition's owner is full; de
 
 
 _PLAIN_SET = (b"SET", b"set")
+_NEVER = bytes(EXPIRY_BYTES)
 
 
 def _fits(key: bytes, value: bytes) -> bool:
@@ -142,6 +144,36 @@ class Serving:
             self.pending_bytes += (size := sum(map(len, records)))
             request.bytes = size
             self._replication.append(replica, records)
+
+    def read_now(
+        self, replicas: Mapping[int, Replica], keyspace: bytes, places: Iterable[tuple[int, bytes]]
+    ) -> list[Reply] | None:
+        """Committed values that a lease allows to be read, without a request; None when one is not."""
+        now, now_ms = self._now(), int(self._wall() * 1000)
+        get, found = self._engine.get, list[Reply]()
+        try:
+            for partition, key in places:
+                replica = replicas.get(partition)
+                if replica is None or len(key) > KEY_BYTES_MAX or not self._serves_reads(replica, now):
+                    return None
+                data_key = replica.prefix(keyspace) + key
+                if replica.pending and data_key in replica.pending:
+                    return None
+                stored = get(data_key)
+                live = stored is not None and (stored.startswith(_NEVER) or not _expired(stored, now_ms))
+                found.append(stored[EXPIRY_BYTES:] if live and stored is not None else None)
+        except Corrupt:
+            return None  # A request finds it again, and puts the tablet offline.
+        self.counters.reads += len(found)
+        self.latencies["read"].add(0.0, len(found))
+        return found
+
+    def _serves_reads(self, replica: Replica, now: float) -> bool:
+        owner = replica.owner
+        if owner is None or owner.phase is not Phase.SERVING or owner.frozen:
+            return False
+        members = owner.members
+        return not members or self._held.may_read(replica.partition, owner.term, members, now)
 
     def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
         """A command that is answered as before when it ran before; see `member.once`."""

@@ -85,6 +85,14 @@ class Store:
         request.commands = commands
         self.submit(request)
 
+    def read_now(
+        self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
+    ) -> list[Reply] | None:
+        """None also when another member owns a key, or requests wait for an owner: they go in their order."""
+        if self._waiting or self.stopping:
+            return None
+        return self._serving.read_now(self._routes.replicas, keyspace, zip(partitions, keys, strict=True))
+
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
     ) -> tuple[list[bytes], bool]:
