@@ -65,6 +65,10 @@ SCAN_KEYS_MAX = 10_000
 LOST_SECONDS_MAX = 10.0
 """A member that is connected and takes no operations of a tablet for so long is reported as silent too."""
 
+EXPIRY_ENTRIES = 1000
+EXPIRY_BYTES = 1024 * 1024
+"""Looked at once a second, to find what is expired: entries, and about how many bytes."""
+
 MASTER_SILENT_SECONDS = 5.0
 """A frozen owner that heard of no master for so long asks the destination to refuse the hand-over."""
 

@@ -19,6 +19,7 @@ from stele.core.table import Partition, row_fault
 from stele.core.tablet import Tablet
 from stele.core.votes import Granted, Held
 from stele.member import crash, limits
+from stele.member.expiry import Expiry
 from stele.member.follower import Follower
 from stele.member.links import Inbound, Link
 from stele.member.replica import Replica
@@ -88,6 +89,7 @@ class Node:
         self._flushing = False
         self._table_dirty = False
         self._began_serving = 0
+        self._expiry = Expiry(self.serving_requests)
         self.orphans: Orphans
         self.pins: Callable[[int], int] = lambda partition: 2**62
         self.unpin: Callable[[int], None] = lambda partition: None
@@ -411,6 +413,7 @@ class Node:
         self.disk_free_bytes = self.volume.free_bytes()
         self.refuse_writes()
         self.orphans.ask()
+        self._expiry.turn(self.replicas)
         scarce = self.disk_free_bytes < 2 * limits.NO_SPACE_BYTES
         release(self.replicas.values(), self.pins, self.unpin, scarce=scarce)
         if self._began_serving:

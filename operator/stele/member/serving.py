@@ -30,8 +30,8 @@ from stele.member.once import Attempt, run_once
 from stele.member.replica import Replica
 from stele.member.replication import Replication
 from stele.member.requests import Kind, Request
-from stele.wire.keys import EXPIRY_BYTES, after_prefix, unpack_value
-from stele.wire.volume_log import batch_record, delete_record, put_record
+from stele.wire.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
+from stele.wire.volume_log import Change, batch_record, delete_record, put_record
 
 PASSIVE = Failure(
     "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
@@ -195,10 +195,23 @@ class Serving:
             request.reads = True
             return
         records.append(batch_record(owner.term, changes))
-        for change in changes:
-            data_key = replica.prefix(change.keyspace) + change.key
-            after = None if change.value is None else (change.value, change.expire_at_ms)
-            pending[data_key] = (after, at + 1)
+        _look_ahead(replica, changes, at + 1)
+
+    def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> int:
+        """Log the removal of those stored entries that are expired and not about to change; how many."""
+        owner, now_ms = replica.owner, int(self._wall() * 1000)
+        assert owner is not None
+        gone = [
+            Change(*split, None)
+            for data_key, stored in page
+            if data_key not in replica.pending
+            and _expired(stored, now_ms)
+            and (split := split_user(data_key))
+        ]
+        if gone:
+            _look_ahead(replica, gone, replica.tablet.log.last[1] + 1)
+            self._replication.append(replica, [batch_record(owner.term, gone)])
+        return len(gone)
 
     @staticmethod
     def _log(replica: Replica, request: Request, made: Evaluation, records: list[bytes], term: int) -> None:
@@ -330,6 +343,13 @@ class Serving:
                 f"{limits.WAIT_SECONDS_MAX:g} s, or its owner changed; the write may or may not be done"
             )
         )
+
+
+def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None:
+    """Note what operation `index`, which was logged just now, makes of entries."""
+    for change in changes:
+        after = None if change.value is None else (change.value, change.expire_at_ms)
+        replica.pending[replica.prefix(change.keyspace) + change.key] = (after, index)
 
 
 def reset(request: Request) -> None:
