@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import crash_steps as steps
 import pytest
 from forked import forked_cluster
 from harness import CLUSTER, Client, Cluster, MemberProcess, RespError, eventually, key_in
@@ -328,3 +329,52 @@ async def start_alone(folder: Path) -> tuple[int, str]:
         await member.start()
         assert member.process is not None
         return await member.process.wait(), member.log()
+
+
+async def test_an_older_snapshot_of_a_member_is_brought_up_to_date(tmp_path: Path) -> None:
+    """A backup of its own volume was restored: the other replica has what it acknowledged since."""
+    async with forked_cluster(tmp_path, PARTITIONS) as made:
+        await made.form(2)
+        member, client = made.members[1], Client(made)
+        await write_everywhere(client, 0)
+        await member.kill()
+        shutil.copytree(member.folder, tmp_path / "snapshot")
+        await member.start()
+        await made.hello(member)
+        await made.served()
+        await client.close()
+        await write_everywhere(client, 0)
+        await write_everywhere(client, 1)
+        await member.kill()
+        shutil.rmtree(member.folder)
+        shutil.copytree(tmp_path / "snapshot", member.folder)
+        await member.start()
+        await made.hello(member)
+        await made.publish()
+        await made.served()
+        await client.close()
+        for index in (0, 1):
+            await client.check(index)
+        await made.same_everywhere()
+        await client.close()
+
+
+async def write_everywhere(client: Client, seed: int) -> None:
+    for partition in range(PARTITIONS):
+        key = key_in(partition, PARTITIONS, seed)
+        assert await client.set(0, key, b"%d" % len(client.acknowledged)), client.errors
+
+
+@pytest.mark.parametrize("name", ["*.json", "*.sst"])
+async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None:
+    async with forked_cluster(tmp_path, 5) as made:
+        world = steps.World(made)
+        await world.form()
+        for index in (steps.OWNER, steps.TARGET):
+            await made.members[index].start_transfer()
+        session = await steps.receive(world)
+        (path,) = (made.members[steps.TARGET].folder / "staging" / session).glob(name)
+        flip(path)
+        refused = await made.command(steps.TARGET, m.Ingest(session, (world.used[-1],)))
+        assert refused.code in {"CORRUPT", "STALE_COPY", "NOT_FOUND"}, refused
+        assert (await tablet(made, steps.TARGET, world.used[-1])).state == "COPYING"

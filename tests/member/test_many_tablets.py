@@ -1,0 +1,38 @@
+"""A member that begins to own thousands of tablets in one turn looks at all of them once."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from stele.adapters.memory.engine import MemoryEngine
+from stele.core.log import Log
+from stele.core.tablet import Tablet
+from stele.core.votes import Granted, Held
+from stele.member.replica import Replica
+from stele.member.replication import Replication
+from stele.member.tablets import Tablets
+from stele.wire.volume import Consensus
+
+
+class Loop:
+    """Collects what is to run soon."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+
+def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
+    loop, anything = Loop(), cast(Any, None)
+    leases = (Granted(0.0, 1.0), Held())
+    replication = Replication(Tablets(MemoryEngine()), anything, leases, anything, cast(Any, loop))
+    for partition in range(100):
+        replication.own(Replica(Tablet(partition, 0, Log(), 0), None, Consensus()))
+    assert len(loop.soon) == 1
+    loop.soon.pop()()
+    replication.own(Replica(Tablet(1, 0, Log(), 0), None, Consensus()))
+    assert len(loop.soon) == 1
