@@ -20,6 +20,7 @@ from test_holdings import tablet
 
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.wire import messages as m
+from stele.wire.copyjobs import damage_note
 from stele.wire.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
 
 PARTITIONS = 4
@@ -378,3 +379,29 @@ async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None
         refused = await made.command(steps.TARGET, m.Ingest(session, (world.used[-1],)))
         assert refused.code in {"CORRUPT", "STALE_COPY", "NOT_FOUND"}, refused
         assert (await tablet(made, steps.TARGET, world.used[-1])).state == "COPYING"
+
+
+async def test_damage_that_a_copy_meets_takes_the_source_offline(tmp_path: Path) -> None:
+    async with forked_cluster(tmp_path, 5) as made:
+        world = steps.World(made)
+        await world.form()
+        for index in (steps.OWNER, steps.TARGET):
+            await made.members[index].start_transfer()
+        partition, session = world.take("elsewhere"), "damaged"
+        await world.write(partition)
+        row = made.rows[partition]
+        start = m.StartTabletCopy(world.id(partition), partition, row.version, steps.OWNER)
+        await world.command(steps.TARGET, start)
+        opened = (await world.command(steps.OWNER, m.OpenSession(session, (partition,)))).session
+        assert opened is not None
+        for path in (made.members[steps.OWNER].folder / "checkpoints" / session / "db").glob("*.sst"):
+            if APPLIED in path.read_bytes():
+                flip(path, 40)
+        item = m.CopyItem(partition, opened.tablets[0].generation, 1, opened.tablets[0].bytes)
+        await world.command(steps.TARGET, m.FetchDirect(session, steps.OWNER, opened.token, (item,)))
+        note = made.members[steps.OWNER].folder / "checkpoints" / session / damage_note(partition, 1)
+        await eventually(lambda: _exists(note), bool)
+        await world.command(steps.OWNER, m.CloseSession(session))
+        facts = await tablet(made, steps.OWNER, partition)
+        assert "checksum mismatch" in facts.offline
+        assert not facts.serving

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from stele.core.errors import Refused, Unavailable
+from stele.core.errors import Corrupt, Refused, Unavailable
 from stele.member import crash, limits
 from stele.member.local_transfer import bracketed
 from stele.member.node import Node
@@ -19,7 +19,7 @@ from stele.member.volume import CHECKPOINTS, STAGING, sync_folder, write_aside
 from stele.ports import Transfer
 from stele.wire import keys
 from stele.wire import messages as m
-from stele.wire.copyjobs import CopyJob, CopyJobStatus, SessionFile
+from stele.wire.copyjobs import CopyJob, CopyJobStatus, SessionFile, damage_note
 from stele.wire.volume import APPLIED, decode_state
 
 log = logging.getLogger("stele.sessions")
@@ -131,10 +131,19 @@ class Sessions:
             fetch.task.cancel()
             await self._cancel_copy(name)
         node = self._node
+        self._heed_damage(node.volume.path(CHECKPOINTS) / name)
         for folder in (CHECKPOINTS, STAGING):
             path = node.volume.path(folder) / name
             await node.loop.run_in_executor(node.slow, _remove, path)
         return m.Result()
+
+    def _heed_damage(self, folder: Path) -> None:
+        """A checkpoint has the files of the database: what could not be read there is damaged here."""
+        for path in folder.glob(damage_note("*", "*")):
+            partition, generation = map(int, path.name.split("-")[1:])
+            replica = self._node.replicas.get(partition)
+            if replica is not None and replica.ready and replica.generation == generation:
+                self._node.tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
 
     # -- at the destination
 

@@ -58,3 +58,8 @@ class Manifest(msgspec.Struct, frozen=True):
     file: str
     file_bytes: int
     file_crc32c: int
+
+
+def damage_note(partition: int | str, generation: int | str) -> str:
+    """Name of a file in a session's folder: reading this tablet's checkpoint met damage, which it tells."""
+    return f"damaged-{partition}-{generation}"

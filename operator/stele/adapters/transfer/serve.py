@@ -102,6 +102,7 @@ class Source:
         except Corrupt as error:
             # The reader sees a stream without its last block, and takes nothing of it.
             log.error("stream of partition %d is cut off: %s", tablet.partition, error)
+            self._sessions.note_damage(request.match_info["session"], tablet, str(error))
             if request.transport is not None:
                 request.transport.abort()
             return response

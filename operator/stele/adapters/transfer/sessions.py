@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from stele.adapters.transfer.checkpoint import Checkpoint, read_session
 from stele.core.errors import Refused
-from stele.wire.copyjobs import SessionFile
+from stele.wire.copyjobs import SessionFile, damage_note
+from stele.wire.messages import SessionTablet
 
 SESSIONS_OPEN_MAX = 32
 
@@ -48,6 +49,12 @@ class Sessions:
         finally:
             with self._lock:
                 entry.readers -= 1
+
+    def note_damage(self, session: str, tablet: SessionTablet, reason: str) -> None:
+        """Leave word for the member, which looks when the session ends; without it only the copy fails."""
+        path = self._checkpoints / session / damage_note(tablet.partition, tablet.generation)
+        with suppress(OSError):
+            path.write_text(reason)
 
     def sweep(self) -> int:
         """Close what belongs to no session and is read by nobody; how many were closed."""
