@@ -1,9 +1,12 @@
 """What people say about plans, and plans that they make themselves, through the whole loop."""
 
+from dataclasses import replace
+
 import pytest
 
 from stele.core.asks import NamedMove
 from stele.core.moving import Step
+from stele.core.planning import preview
 from stele.core.reign import Record, State
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
@@ -297,3 +300,20 @@ async def test_a_move_to_a_member_that_dies_is_refused_and_nothing_is_lost() -> 
     await harness.settle()
     assert harness.world.asked["mine"].phase == "Failed"
     assert copies(harness) == {2}
+
+
+async def test_a_preview_shows_what_changes_of_the_cluster_and_moves_would_do() -> None:
+    harness = await formed()
+    state, wishes = state_of(harness), harness.world.wishes()
+    assert preview(state, (), wishes, harness.clock).migrations == ()
+    more = preview(state, (), replace(wishes, members=4), harness.clock)
+    assert {each.destination for each in more.migrations} >= {3}
+    less = preview(state, (), replace(wishes, members=2), harness.clock)
+    assert all(2 not in row for row in less.targets)
+    single = preview(state, (), replace(wishes, replicas=1), harness.clock)
+    assert {len(row) for row in single.targets} == {1}
+    number = movable(harness, 0, 2)[0]
+    moves = [NamedMove(number, "demo-0", "demo-2"), NamedMove(number, "demo-0", "demo-9")]
+    moved = preview(state, (), wishes, harness.clock, moves)
+    assert 2 in moved.targets[number]
+    assert [each.reason for each in moved.refusals] == ["UNKNOWN_MEMBER"]

@@ -98,6 +98,8 @@ CREATED_BADLY = [
     (rebalance(moves=[{"partition": 1, "from": "demo-0", "to": "demo-0"}]), "must be different members"),
     (rebalance(moves=[{"partition": -1, "to": "demo-0"}]), "spec.moves.partition must be a whole number"),
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}] * 1_001), "spec.moves: Too many"),
+    (rebalance(changes={"members": 4}), "spec.changes needs spec.mode DryRun"),
+    (rebalance(mode="DryRun", changes={"replicas": 8}), "spec.changes.replicas must be"),
     (rebalance(rollBack=True), "spec.rollBack needs spec.cancel: true"),
     (rebalance(cancelMigrations=[16_384]), "spec.cancelMigrations"),
     (cluster(migration={"approval": "Never"}), 'spec.migration.approval: Unsupported value: "Never"'),

@@ -1,6 +1,10 @@
 """Plans that users make, against a real API server: each says in its condition Ready how it stands."""
 
+import asyncio
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -15,18 +19,19 @@ from stele.master.cache import Cache
 from stele.master.plans import show_orphans, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
+from tests.operator.test_operator import Stage, staged
 
 pytestmark = pytest.mark.control_plane
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-async def create(api: Api, cache: Cache, namespace: str, name: str, mode: str) -> None:
+async def create(api: Api, cache: Cache, namespace: str, name: str, mode: str, **spec: object) -> None:
     body = {
         "apiVersion": "stele.dev/v1alpha1",
         "kind": "TabletRebalance",
         "metadata": {"name": name},
-        "spec": {"cluster": "demo", "mode": mode},
+        "spec": {"cluster": "demo", "mode": mode, **spec},
     }
     cache.put(REBALANCES, await api.create(REBALANCES, namespace, body))
 
@@ -58,12 +63,74 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
         found = TabletCluster.read(made)
         assert isinstance(found, TabletCluster)
         state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
+        await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
         view = facts.View(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
         await show_plans(api, cache, found, view)
         await show_orphans(api, cache, NOON)
         assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
+        assert await ready(api, namespace, "four") == ("Proposed", "True", "AsDesired")
         assert await ready(api, namespace, "run") == ("Failed", "False", "MigrationFailed")
         waited = control_plane.kubectl(
             "wait", "--for=condition=Ready", "tabletrebalance/look", "-n", namespace, "--timeout=5s"
         )
         assert "condition met" in waited
+
+
+async def plans(stage: Stage) -> dict[str, TabletRebalance]:
+    found = [TabletRebalance.read(each) for each in await stage.api.list(REBALANCES, stage.namespace)]
+    return {each.metadata.name: each for each in found if isinstance(each, TabletRebalance)}
+
+
+async def in_phase(stage: Stage, phase: str) -> str:
+    """The name of a plan in that phase, once there is one."""
+    names: list[str] = []
+
+    async def there() -> bool:
+        names[:] = [name for name, each in (await plans(stage)).items() if each.status.phase == phase]
+        return bool(names)
+
+    await stage.until(f"a plan that is {phase}", there)
+    return names[0]
+
+
+async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    def stele(*arguments: str) -> str:
+        command = [sys.executable, "-m", "stele.cli", *arguments, "-n", namespace]
+        command += ["--kubeconfig", str(control_plane.kubeconfig)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.settled(3)
+        body = await stage.cluster()
+        body["spec"]["members"], body["spec"]["migration"]["approval"] = 4, "Manual"
+        await stage.api.replace(CLUSTERS, namespace, body)
+        name = await in_phase(stage, "Proposed")
+        plan = (await plans(stage))[name]
+        assert plan.status.planned.total > 0
+        assert plan.status.started_at is None
+        assert await ready(stage.api, namespace, name) == ("Proposed", "False", "WaitsForApproval")
+        assert all(3 not in row.members for row in (await stage.rows()).rows)
+        assert await asyncio.to_thread(stele, "approve", name) == f"{name} is approved"
+        await stage.settled(4)
+        number, row = next((n, r) for n, r in enumerate((await stage.rows()).rows) if 3 not in r.members)
+        giver = f"demo-{row.replicas[1]}"
+        moved = await asyncio.to_thread(stele, "move", "demo", str(number), "--from", giver, "--to", "demo-3")
+
+        async def done() -> bool:
+            return (await plans(stage))[moved].status.phase == "Done"
+
+        await stage.until("the move", done)
+        assert await ready(stage.api, namespace, moved) == ("Done", "True", "AsDesired")
+        assert 3 in (await stage.rows()).rows[number].members
+        await asyncio.to_thread(stele, "drain", "demo-0")
+        name = await in_phase(stage, "Proposed")
+        await asyncio.to_thread(stele, "cancel", name)
+
+        async def over() -> bool:
+            return (await plans(stage))[name].status.phase == "Superseded"
+
+        await stage.until("the end of the cancelled plan", over)
+        assert await ready(stage.api, namespace, name) == ("Superseded", "False", "Cancelled")
+        assert any(0 in row.members for row in (await stage.rows()).rows)

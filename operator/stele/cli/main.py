@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import looking, planning, quarantine, tablets, why
+from stele.cli import changing, looking, planning, quarantine, tablets, why
 from stele.cli import output as out
 from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
 
@@ -16,7 +16,7 @@ PROGRAM = "kubectl stele"
 _ANYWHERE = frozenset({"-n", "--namespace", "--context", "--kubeconfig", "-o", "--output"})
 
 app = typer.Typer(
-    help="""Look at Stele's clusters, members and plans.
+    help="""Look at Stele's clusters, members and plans, and say what should become of them.
 
     \b
     Exit codes:
@@ -38,6 +38,10 @@ for command in (
     planning.plan,
     why.why,
     tablets.tablet,
+    changing.approve,
+    changing.cancel,
+    changing.move,
+    changing.drain,
 ):
     app.command()(command)
 app.add_typer(quarantine.app, name="quarantine")

@@ -6,18 +6,19 @@ for another plan for what is left, and for the next master.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
-from stele.core.asks import Ask
+from stele.core.asks import Ask, NamedMove
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.plan import DataMember, Plan, plan
 from stele.core.queues import Queues, planned_bytes
 from stele.core.reign import Observation, Record, State, Wishes
 from stele.core.repair import unusable
+from stele.core.scaling import Candidate, leaving, missing, next_index
 from stele.core.table import Partition, PartitionTable
-from stele.core.user_plans import begin_asked, in_force, moves_of, note_planned, wished_partitions
+from stele.core.user_plans import begin_asked, checked, in_force, moves_of, note_planned, wished_partitions
 
 FINISHED_KEPT = 10
 
@@ -37,6 +38,31 @@ def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, 
         drained = contact.seen is None or contact.seen.drain or contact.seen.deleting
         found.append(DataMember(index, leaving=drained or index in state.leaving))
     return tuple(found)
+
+
+def preview(
+    state: State, asks: tuple[Ask, ...], wishes: Wishes, now: float, moves: Sequence[NamedMove] = ()
+) -> Plan:
+    """The plan that would be made if these were the wishes, with these moves besides."""
+    members = _supposed(state, wishes, now)
+    if not members:
+        return Plan()
+    held = in_force(state, asks)
+    granted, refused = checked(state, moves, members, wishes.replicas)
+    supposed = moves_of(state, [*held, Ask("", moves=granted)], state.table, wishes.replicas)
+    made = plan(state.table, members, wishes.replicas, supposed)
+    return replace(made, refusals=(*refused, *made.refusals))
+
+
+def _supposed(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+    """Data members as they would be with that number of members: the next numbers come, surplus ones go."""
+    present = data_members(state, wishes, now)
+    drained = {each.index for each in present if each.leaving and each.index not in state.leaving}
+    candidates = [Candidate(each.index, each.index in drained, reachable=True) for each in present]
+    going = leaving(candidates, wishes.members) | drained
+    new = missing(candidates, wishes.members, next_index(state.table.members, state.next_index))
+    found = [replace(each, leaving=each.index in going) for each in present]
+    return (*found, *(DataMember(index) for index in new))
 
 
 def make_plan(state: State, seen: Observation) -> None:
@@ -142,10 +168,10 @@ def _remember(state: State, asks: Iterable[Ask], situation: str) -> None:
 
 def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes, asks: tuple[Ask, ...]) -> str:
     text = f"{len(members)} members, {wishes.replicas} replicas"
-    leaving = [state.name_of(member.index) for member in members if member.leaving]
-    if leaving:
-        more = ", ..." if len(leaving) > PLANNED_MEMBERS_SHOWN else ""
-        text += f"; leaving: {', '.join(leaving[:PLANNED_MEMBERS_SHOWN])}{more}"
+    going = [state.name_of(member.index) for member in members if member.leaving]
+    if going:
+        more = ", ..." if len(going) > PLANNED_MEMBERS_SHOWN else ""
+        text += f"; leaving: {', '.join(going[:PLANNED_MEMBERS_SHOWN])}{more}"
     moved = [ask.name for ask in asks if ask.name in state.asked]
     return f"{text}; moves of {', '.join(moved)}" if moved else text
 

@@ -88,16 +88,27 @@ def begin_asked(state: State, seen: Observation, members: Sequence[DataMember]) 
         record = state.asked.get(ask.name)
         if record is None or record.phase != "Pending":
             continue
-        able = frozenset(member.index for member in members if not member.leaving)
-        for move in paired(ask.moves):
-            refusal = _refusal(state, move, able, seen.wishes.replicas)
-            if refusal is not None:
-                record.refusals[move.partition] = refusal
-            elif not _satisfied(state, move):
-                record.partitions |= {move.partition}
+        wished, refused = checked(state, ask.moves, members, seen.wishes.replicas)
+        record.refusals.update({refusal.partition: refusal for refusal in refused})
+        record.partitions = frozenset(move.partition for move in wished)
         record.started_seconds = seen.now
         record.phase = "Running"
         _end(state, record, seen.now)
+
+
+def checked(
+    state: State, moves: Iterable[NamedMove], members: Iterable[DataMember], replicas: int
+) -> tuple[tuple[NamedMove, ...], tuple[Refusal, ...]]:
+    """The moves that are to be made, and why others cannot be; what is so already is left out."""
+    able = frozenset(member.index for member in members if not member.leaving)
+    wished, refused = [], []
+    for move in paired(moves):
+        refusal = _refusal(state, move, able, replicas)
+        if refusal is not None:
+            refused.append(refusal)
+        elif not _satisfied(state, move):
+            wished.append(move)
+    return tuple(wished), tuple(refused)
 
 
 def _row(state: State, number: PartitionId) -> Replicas:

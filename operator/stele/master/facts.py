@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from stele.core.asks import Ask
 from stele.core.membership import Contact, Life
 from stele.core.migration import Type
 from stele.core.moving import Step
@@ -54,6 +55,7 @@ class View:
     clock: datetime
     foreign_claims: tuple[str, ...] = ()
     name: str = ""
+    asks: tuple[Ask, ...] = ()
 
     @property
     def formed(self) -> bool:

@@ -1,13 +1,13 @@
 """TabletRebalance objects: what they ask of the master, and what it says in them."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, AlreadyExists, Api, NotFound
 from stele.core.asks import Ask, NamedMove
-from stele.core.plan import Plan, plan
-from stele.core.planning import data_members, sizes
+from stele.core.planning import preview, sizes
 from stele.core.queues import planned_bytes
 from stele.core.reign import Record, State
 from stele.master import facts, manifests
@@ -162,7 +162,7 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
     elif model.spec.mode is RebalanceMode.DRY_RUN:
         if model.status.phase is RebalancePhase.PROPOSED:
             return
-        status = _preview(view)
+        status = _preview(view, model)
     elif model.spec.moves:
         # The next decision takes it up.
         return
@@ -191,13 +191,19 @@ async def show_orphans(api: Api, cache: Cache, clock: datetime) -> None:
         await _write(api, cache, stored, facts.with_ready(status, model, clock))
 
 
-def _preview(view: facts.View) -> TabletRebalanceStatus:
-    state = view.state
-    members = data_members(state, view.wishes, view.now)
-    made = plan(state.table, members, view.wishes.replicas) if members else Plan()
+def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
+    state, changes = view.state, model.spec.changes
+    wishes = view.wishes
+    if changes is not None:
+        wishes = replace(
+            wishes,
+            members=changes.members or wishes.members,
+            replicas=changes.replicas or wishes.replicas,
+        )
+    made = preview(state, view.asks, wishes, view.now, moves_of(model))
     return TabletRebalanceStatus(
         phase=RebalancePhase.PROPOSED,
-        reason="what would be done now",
+        reason=f"what would be done now with {wishes.members} members and {wishes.replicas} replicas",
         planned=facts.counts(Counter(each.type for each in made.migrations)),
         bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
         refusals=facts.shown_refusals(made.refusals),

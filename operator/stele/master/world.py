@@ -245,7 +245,7 @@ class KubernetesWorld:
         """Status of the cluster, of its members and of its plans, where it changed."""
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
-        view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name)
+        view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name, self.asks())
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from stele.model.cluster import PARTITIONS_LIMIT, EngineChoice
+from stele.model.cluster import MEMBERS_LIMIT, PARTITIONS_LIMIT, REPLICAS_LIMIT, EngineChoice
 from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count, whole
 from stele.model.conditions import Conditions, conditions_field
 
@@ -66,6 +66,15 @@ class MoveSpec(Model):
 PartitionNumber = Annotated[int, Field(ge=0, le=PARTITIONS_LIMIT - 1, json_schema_extra={"format": "int32"})]
 
 
+class Changes(Model):
+    """What a preview supposes of the TabletCluster instead of what is there."""
+
+    members: int | None = whole("spec.changes.members", 1, MEMBERS_LIMIT, None)
+    """Number of members."""
+    replicas: int | None = whole("spec.changes.replicas", 1, REPLICAS_LIMIT, None)
+    """Copies of each partition."""
+
+
 class TabletRebalanceSpec(Model):
     """What is wanted."""
 
@@ -96,6 +105,10 @@ class TabletRebalanceSpec(Model):
                 "has(self.moves) == has(oldSelf.moves) && (!has(self.moves) || self.moves == oldSelf.moves)",
                 "spec.moves cannot change: create another TabletRebalance",
             ),
+            (
+                "!has(self.changes) || self.mode == 'DryRun'",
+                "spec.changes needs spec.mode DryRun: members and replicas are changed in the TabletCluster",
+            ),
         )
     )
 
@@ -104,6 +117,8 @@ class TabletRebalanceSpec(Model):
     mode: RebalanceMode = RebalanceMode.EXECUTE
     moves: tuple[MoveSpec, ...] | None = Field(default=None, min_length=1, max_length=MOVES_LIMIT)
     """Replicas that should be on members that you name; for plans that you make. Cannot change."""
+    changes: Changes | None = None
+    """For a DryRun: shows what would be done after these changes of the cluster."""
     approved: bool = False
     """Lets a plan start that is Proposed."""
     cancel: bool = False

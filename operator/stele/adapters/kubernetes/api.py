@@ -120,6 +120,11 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self._send("PATCH", path, body, query, "application/apply-patch+yaml")
 
+    async def patch_spec(self, kind: Kind, namespace: str, name: str, spec: Mapping[str, Any]) -> Object:
+        """Merge into the spec, for what a person wants; lists are replaced as a whole."""
+        path = kind.path(namespace, name)
+        return await self._send("PATCH", path, {"spec": spec}, None, "application/merge-patch+json")
+
     async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
         """Merge into the status subresource; lists are replaced as a whole."""
         path = kind.path(namespace, name, "status")

@@ -1,7 +1,7 @@
 """What a person at a terminal asks: objects as models, tables, and members through the API server.
 
-It needs the rights of that person only: to get and list Stele's resources and ConfigMaps, and `pods/proxy`
-for what members are asked.
+It needs the rights of that person only: to get and list Stele's resources and ConfigMaps, `pods/proxy` for
+what members are asked, and to create and patch the objects that commands change.
 """
 
 import json
@@ -28,7 +28,7 @@ from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
 from stele.core.table import Partition
-from stele.model import TabletCluster, TabletMember, TabletRebalance
+from stele.model import API_VERSION, TabletCluster, TabletMember, TabletRebalance
 from stele.model.common import Resource, Unreadable
 from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
 
@@ -105,6 +105,27 @@ class Console:
         """The plans of a cluster that are still kept."""
         found = await self._list(REBALANCES, TabletRebalance)
         return [each for each in found if each.spec.cluster == cluster]
+
+    async def rebalance(self, name: str) -> TabletRebalance:
+        """Raises NotFound that lists those that are there."""
+        return self._named(name, await self._list(REBALANCES, TabletRebalance), "TabletRebalance")
+
+    async def change_rebalance(self, name: str, spec: Object) -> None:
+        """Raises BadInput with the API server's words, Uncertain when it is not known whether it was done."""
+        await self._api.patch_spec(REBALANCES, self.namespace, name, spec)
+
+    async def make_rebalance(self, prefix: str, spec: Object) -> str:
+        """Create a TabletRebalance; returns its name, which begins with the prefix."""
+        body = {"apiVersion": API_VERSION, "kind": "TabletRebalance", "spec": spec}
+        made = await self._api.create(
+            REBALANCES, self.namespace, body | {"metadata": {"generateName": prefix}}
+        )
+        return str(made["metadata"]["name"])
+
+    async def change_member(self, name: str, spec: Object) -> None:
+        """Raises NotFound that lists those that are there, and as `change_rebalance`."""
+        self._named(name, await self._list(MEMBERS, TabletMember), "TabletMember")
+        await self._api.patch_spec(MEMBERS, self.namespace, name, spec)
 
     async def table(self, cluster: str) -> Table:
         """Raises NotFound when the cluster has no table yet, and Corrupt when it contradicts itself."""
