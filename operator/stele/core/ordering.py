@@ -172,12 +172,14 @@ def _filled(steps: Sequence[Migration]) -> list[tuple[int, Migration]]:
 def _ranked(steps: Sequence[Migration]) -> list[tuple[tuple[bool, int], Migration]]:
     """Each step with the hottest index that it and what follows it serve: hotter indexes come first.
 
-    A chain that lowers the number of replicas comes after all others. The ranks never go down, so the steps
-    keep their order when they are sorted among those of other chains.
+    A chain that lowers the number of replicas comes after all others, and of several the one that gives up
+    the coldest index first. The ranks never go down, so the steps keep their order when they are sorted
+    among those of other chains.
     """
-    lowers = any(migration.removes for migration in steps)
-    hottest = accumulate((migration.index for migration in reversed(steps)), min)
-    ranks = [(lowers, index) for index in hottest][::-1]
+    hottest = list(accumulate((migration.index for migration in reversed(steps)), min))
+    ranks = [(False, index) for index in reversed(hottest)]
+    if any(migration.removes for migration in steps):
+        ranks = [(True, -hottest[-1])] * len(steps)
     return list(zip(ranks, steps, strict=True))
 
 

@@ -1,0 +1,171 @@
+"""Changed wishes while data is there: copies, members, drains, pauses, and changing one's mind half way."""
+
+from dataclasses import replace
+
+from stele.core.migration import Type, step
+from stele.core.plan import DataMember, plan
+from stele.core.table import PartitionTable
+from tests.master.harness import Harness
+from tests.master.test_convergence import balanced
+from tests.master.test_plans import approve, copies, formed, held, plan_of, restart, state_of
+
+
+def fewest(harness: Harness) -> int:
+    return min(len(row.members) for row in harness.table().partitions)
+
+
+async def test_copies_are_added_and_taken_away_while_clients_write() -> None:
+    harness = await formed(members=5, partitions=20, replicas=2)
+    for wanted in (4, 1, 3, 2):
+        before = fewest(harness)
+        harness.rewish(replicas=wanted)
+        for _ in range(400):
+            busy = await harness.tick()
+            assert fewest(harness) >= min(before, wanted)
+            if not busy and copies(harness) == {wanted}:
+                break
+        await harness.settle()
+        balanced(harness, 5, wanted)
+
+
+def test_copies_are_taken_away_from_cold_to_hot_and_never_below_the_new_number() -> None:
+    members = [DataMember(index) for index in range(6)]
+    table = PartitionTable.empty(60)
+    made = plan(table, members, 5, first=True)
+    rows = list(made.targets)
+    full = PartitionTable(
+        tuple(
+            replace(row, version=1, replicas=target)
+            for row, target in zip(table.partitions, rows, strict=True)
+        ),
+        table.members,
+    )
+    less = plan(full, members, 2)
+    cleared: dict[int, list[int]] = {}
+    for migration in less.migrations:
+        rows[migration.partition] = step(rows[migration.partition], migration)
+        assert len(rows[migration.partition]) - rows[migration.partition].count(None) >= 2
+        if migration.type is Type.CLEAR:
+            cleared.setdefault(migration.partition, []).append(migration.source_current_index)
+    assert {len(row) for row in rows} == {2}
+    assert less.copies == 0
+    assert any(len(indexes) > 1 for indexes in cleared.values())
+    assert all(indexes == sorted(indexes, reverse=True) for indexes in cleared.values())
+
+
+async def test_below_the_number_of_copies_only_with_their_number_said_and_approved() -> None:
+    harness = await formed(members=2, partitions=8, replicas=2)
+    harness.rewish(members=1)
+    await harness.settle()
+    record = plan_of(harness)
+    assert (record.phase, record.copies_left) == ("Proposed", 1)
+    assert "leaves 1 copies" in record.reason
+    assert copies(harness) == {2}
+    assert len(harness.world.pods) == 2
+    await restart(harness)
+    await harness.settle()
+    assert copies(harness) == {2}
+    approve(harness)
+    await harness.settle()
+    assert copies(harness) == {1}
+    assert sorted(harness.world.pods) == [0]
+    harness.rewish(members=2)
+    await harness.settle()
+    balanced(harness, 2, 2)
+
+
+async def test_a_scale_down_below_the_copies_moves_what_it_can_before_it_asks() -> None:
+    harness = await formed(members=4, partitions=12, replicas=2)
+    harness.rewish(members=1)
+    await harness.settle()
+    assert plan_of(harness).copies_left == 1
+    assert copies(harness) == {2}
+    assert held(harness, 0) == set(range(12))
+    harness.rewish(members=4)
+    await harness.settle()
+    assert state_of(harness).proposal is None
+    balanced(harness, 4, 2)
+
+
+async def test_a_drain_that_is_undone_half_way_keeps_the_member() -> None:
+    harness = await formed(members=4, partitions=24, parallel_per_member=1)
+    harness.world.drained.add(1)
+    before = held(harness, 1)
+    while len(held(harness, 1)) > len(before) - 3:
+        await harness.tick()
+    under_way = {each.partition for each in state_of(harness).running.values()}
+    harness.world.drained.discard(1)
+    await harness.tick()
+    assert under_way <= {each.partition for each in state_of(harness).running.values()} | _changed(harness)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert not any(each.reason == "RebalanceIncomplete" for each in harness.world.events)
+
+
+def _changed(harness: Harness) -> set[int]:
+    return {number for number, row in enumerate(harness.table().partitions) if row.version > 1}
+
+
+async def test_a_member_dies_while_another_is_drained() -> None:
+    harness = await formed(members=5, partitions=20, parallel_per_member=2)
+    harness.rewish(members=4)
+    while not state_of(harness).running:
+        await harness.tick()
+    harness.kill(1)
+    for _ in range(20):
+        await harness.tick()
+    harness.clock += 31
+    await harness.settle()
+    # The one that is lost is the one too many now: the drained one is kept.
+    assert sorted(harness.world.pods) == [0, 2, 3, 4]
+    balanced(harness, 4, 2)
+
+
+async def test_the_drained_member_itself_dies_and_nothing_is_lost() -> None:
+    harness = await formed(members=4, partitions=16, parallel_per_member=1)
+    harness.world.drained.add(3)
+    for _ in range(10):
+        await harness.tick()
+    harness.kill(3)
+    for _ in range(10):
+        await harness.tick()
+    harness.clock += 31
+    await harness.settle()
+    assert held(harness, 3) == set()
+    assert copies(harness) == {2}
+
+
+async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:
+    harness = await formed(partitions=24, parallel_per_member=1)
+    harness.rewish(members=4)
+    while not held(harness, 3):
+        await harness.tick()
+    harness.rewish(migration_paused=True)
+    for _ in range(40):
+        await harness.tick()
+    assert not state_of(harness).running
+    before = held(harness, 3)
+    for _ in range(20):
+        await harness.tick()
+    assert held(harness, 3) == before
+    assert len(before) < 6
+    harness.rewish(migration_paused=False)
+    await harness.settle()
+    balanced(harness, 4, 2)
+
+
+async def test_a_member_that_is_back_in_time_keeps_its_place_and_copies_nothing() -> None:
+    harness = await formed(members=3, partitions=12)
+    before = held(harness, 1)
+    harness.kill(1)
+    for _ in range(10):
+        await harness.tick()
+    assert held(harness, 1) == set()
+    harness.clock += 20
+    harness.revive(1)
+    opened: list[object] = []
+    for each in harness.world.volumes.values():
+        each._OpenSession = opened.append  # type: ignore[assignment]
+    await harness.settle()
+    assert held(harness, 1) == before
+    assert not opened
