@@ -14,7 +14,8 @@ from test_simulation import Sim, shrink
 import stele.member.once
 from stele.core import once
 from stele.core.errors import SteleError
-from stele.wire.keys import SERVICE
+from stele.member.quarantine import _entry_line
+from stele.wire.keys import SERVICE, pack_value, user_key
 from stele.wire.once import Remembered
 
 COUNTERS = 8
@@ -123,6 +124,12 @@ def test_who_is_forgotten_is_the_same_everywhere_and_never_recent(monkeypatch: p
     sim.loop.run(sim.loop.now + 5)
     assert incr(b"a", b"3") == 5
     assert incr(b"d", b"1").code == "TRYAGAIN"
+
+
+def test_what_is_remembered_is_no_entry_of_a_user() -> None:
+    stored = pack_value(b"v", 0)
+    assert _entry_line((user_key(0, 1, b"default", b"k"), stored)) == b'["default","aw==","dg==",0]\n'
+    assert _entry_line((user_key(0, 1, SERVICE, b"client"), stored)) == b""
 
 
 # -- processes

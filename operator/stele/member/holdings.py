@@ -3,6 +3,7 @@
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.tablets import Tablets
+from stele.wire import keys
 from stele.wire.holdings import LogRange, QuarantinedTablet, RoleName, TabletFacts, TabletList
 from stele.wire.messages import OpId
 
@@ -79,7 +80,7 @@ def quarantined_tablets(tablets: Tablets, replica: Replica) -> list[QuarantinedT
                 until_s=entry.until_s,
                 last=entry.last,
                 applied=state.applied,
-                entries=sum(count for count, _ in state.keyspaces.values()),
+                entries=sum(count for name, (count, _) in state.keyspaces.items() if name != keys.SERVICE),
                 bytes=sum(size for _, size in state.keyspaces.values()),
             )
         )

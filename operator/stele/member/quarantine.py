@@ -160,7 +160,7 @@ class Quarantine:
 
 def _entry_line(entry: tuple[bytes, bytes]) -> bytes:
     split = keys.split_user(entry[0])
-    if split is None:
+    if split is None or split[0] == keys.SERVICE:
         return b""
     value, expire_at_ms = keys.unpack_value(entry[1])
     shown = [split[0].decode(errors="replace"), *(base64.b64encode(b).decode() for b in (split[1], value))]
