@@ -21,7 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=VARIABLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", metavar="")
+    commands = parser.add_subparsers(
+        dest="command", title="commands (it serves without one)", metavar="COMMAND"
+    )
     look = commands.add_parser("inspect", help="tell what a volume holds that no process has open")
     look.add_argument(
         "folder", metavar="DIR", type=Path, help="the volume's folder; nothing in it is changed"
