@@ -2,9 +2,12 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stele.core.commands import KEY_BYTES_MAX
+from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.core.errors import Corrupt
+from stele.wire.keys import KEYSPACE_BYTES_MAX, pack_value, user_head, user_key, user_tail
 from stele.wire.volume_log import (
     BATCH,
     Change,
@@ -14,6 +17,7 @@ from stele.wire.volume_log import (
     noop_record,
     put_record,
     split_batch,
+    split_put,
     split_record,
     term_of,
 )
@@ -56,3 +60,18 @@ def test_records_that_are_cut_short_or_unknown_are_refused() -> None:
     unknown[8] = BATCH + 1
     with pytest.raises(Corrupt, match="kind 4"):
         check_record(bytes(unknown))
+
+
+@given(
+    keyspace=st.binary(max_size=KEYSPACE_BYTES_MAX),
+    key=st.binary(max_size=300),
+    value=st.binary(max_size=300),
+    expire_at_ms=st.integers(0, EXPIRE_AT_MS_MAX),
+)
+def test_a_put_is_taken_apart_as_keys_are_put_together(
+    keyspace: bytes, key: bytes, value: bytes, expire_at_ms: int
+) -> None:
+    tail, stored = split_put(put_record(9, keyspace, key, value, expire_at_ms))
+    assert user_head(3, 5) + tail == user_key(3, 5, keyspace, key)
+    assert tail == user_tail(keyspace, key)
+    assert stored == pack_value(value, expire_at_ms)

@@ -17,7 +17,7 @@ from stele.ports import Engine
 from stele.wire import keys
 from stele.wire.messages import OpId
 from stele.wire.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
-from stele.wire.volume_log import BATCH, DELETE, PUT, split_batch, split_record, term_of
+from stele.wire.volume_log import BATCH, DELETE, KIND_AT, PUT, split_batch, split_put, split_record, term_of
 from stele.wire.volume_log import Change as BatchChange
 
 log = logging.getLogger("stele.tablets")
@@ -35,24 +35,26 @@ def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
     return keys.log_key(partition, first), keys.log_key(partition, _INDEX_MAX)
 
 
-def entries_of(record: bytes) -> list[tuple[bytes, bytes, bytes | None]]:
-    """(keyspace, key, stored value or None) that one operation makes, in order."""
-    kind, keyspace, key, value, expire_at_ms = split_record(record)
-    if kind == PUT:
-        return [(keyspace, key, keys.pack_value(value, expire_at_ms))]
+def entries_of(record: bytes) -> list[tuple[bytes, bytes | None]]:
+    """(what follows `user_head` in the data key, stored value or None) of one operation, in order."""
+    if record[KIND_AT] == PUT:
+        return [split_put(record)]
+    kind, keyspace, key, value, _ = split_record(record)
     if kind == DELETE:
-        return [(keyspace, key, None)]
-    if kind != BATCH:
-        return []
-    return [(each.keyspace, each.key, _stored(each)) for each in split_batch(value)]
+        return [(keys.user_tail(keyspace, key), None)]
+    return [_entry(change) for change in split_batch(value)] if kind == BATCH else []
 
 
-def _stored(change: BatchChange) -> bytes | None:
-    return None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
+def _entry(change: BatchChange) -> tuple[bytes, bytes | None]:
+    stored = None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
+    return keys.user_tail(change.keyspace, change.key), stored
 
 
-def count_entry(totals: Totals, keyspace: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes | None) -> None:
     """An entry whose stored value was `old` is `new` now."""
+    split = keys.split_user(data_key)
+    assert split is not None
+    keyspace, key = split
     count, size = totals.get(keyspace, (0, 0))
     if old is not None:
         count, size = count - 1, size - len(old) - len(key)
@@ -247,18 +249,19 @@ class Tablets:
         record_log = replica.tablet.log
         begin, before = record_log.applied[1], size
         fresh: dict[bytes, bytes | None] = {}
-        totals = dict(replica.keyspaces)
+        totals, get = dict(replica.keyspaces), self.engine.get
+        head = keys.user_head(replica.partition, replica.generation)
         index = begin
         while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
             index += 1
             record = replica.records.get(index) or self._logged(replica.partition, index)
             size += len(record)
-            for keyspace, key, new in entries_of(record):
-                data_key = replica.prefix(keyspace) + key
-                old = fresh[data_key] if data_key in fresh else self.engine.get(data_key)
+            for of_user, new in entries_of(record):
+                data_key = head + of_user
+                old = fresh[data_key] if data_key in fresh else get(data_key)
                 fresh[data_key] = new
                 if old is None or new is None or len(old) != len(new):
-                    count_entry(totals, keyspace, key, old, new)
+                    count_entry(totals, data_key, old, new)
         if index > begin:
             replica.keyspaces = totals
             self.engine.write_data([*fresh.items(), self._state_change(replica, index)])

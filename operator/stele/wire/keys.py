@@ -36,6 +36,16 @@ def user_prefix(partition: int, generation: int, keyspace: bytes) -> bytes:
     return _TABLET.pack(partition, generation) + bytes((USER, len(keyspace))) + keyspace
 
 
+def user_head(partition: int, generation: int) -> bytes:
+    """First bytes of every key of every keyspace in one tablet."""
+    return _TABLET.pack(partition, generation) + bytes((USER,))
+
+
+def user_tail(keyspace: bytes, key: bytes) -> bytes:
+    """What follows `user_head` in the data key of an entry."""
+    return bytes((len(keyspace),)) + keyspace + key
+
+
 def user_key(partition: int, generation: int, keyspace: bytes, key: bytes) -> bytes:
     """Data key of a user's entry."""
     return user_prefix(partition, generation, keyspace) + key

@@ -21,6 +21,9 @@ BATCH = 3
 
 _HEAD = struct.Struct(">QBQBI")
 HEAD_BYTES = _HEAD.size
+KIND_AT = 8
+_EXPIRY_AT = 9
+_KEYSPACE_AT = 17
 _TERM = struct.Struct(">Q")
 term_of = _TERM.unpack_from
 """(term,) of a record."""
@@ -74,6 +77,16 @@ def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
     begin = HEAD_BYTES + keyspace_bytes
     end = begin + key_bytes
     return kind, record[HEAD_BYTES:begin], record[begin:end], record[end:], expire_at_ms
+
+
+def split_put(record: bytes) -> tuple[bytes, bytes]:
+    """(what follows a tablet's prefix and USER in the data key, what is stored) of a PUT, without unpacking.
+
+    Data key and stored value have the same parts in the same order as the record (`wire.keys`).
+    """
+    end = HEAD_BYTES + record[_KEYSPACE_AT] + int.from_bytes(record[_KEYSPACE_AT + 1 : HEAD_BYTES])
+    key = record[_KEYSPACE_AT : _KEYSPACE_AT + 1] + record[HEAD_BYTES:end]
+    return key, record[_EXPIRY_AT:_KEYSPACE_AT] + record[end:]
 
 
 def check_record(record: bytes) -> None:
