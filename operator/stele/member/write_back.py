@@ -16,7 +16,7 @@ from stele.wire.keys import TABLET_PREFIX_BYTES
 CACHED_BYTES_MAX = 64 * 1024 * 1024
 """About how much memory the values take that are remembered."""
 
-WAITING_BYTES_MAX = 256 * 1024 * 1024
+WAITING_BYTES_MAX = 96 * 1024 * 1024
 """About how much memory the values take that wait; a flush comes long before, else they stop waiting here."""
 
 TABLET_BYTES_MAX = 1024 * 1024
