@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,11 @@ def main() -> None:
     import stele.member.process
     import stele.member.transfer_main  # noqa: F401
 
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    lock = threading.Lock()
+    out = os.dup(1)
 
     def tell(**fields: int) -> None:
-        with lock:
-            out.write(json.dumps(fields) + "\n")
+        # Not through a buffered file: this runs in a signal handler too, which may interrupt itself.
+        os.write(out, json.dumps(fields).encode() + b"\n")
 
     def reap(*_: object) -> None:
         while True:
