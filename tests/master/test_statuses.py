@@ -67,7 +67,7 @@ def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIE
 def record(phase: str, failed: int = 0) -> Record:
     planned = Counter({Type.MOVE: 4})
     finished = None if phase in ("Running", "Cancelling") else 90.0
-    made = Record(1, Plan(), "3 members", 50.0, 400, Counter(), planned, Counter({Type.MOVE: 2}), failed)
+    made = Record(1, Plan(), "3 members", 50.0, 400, planned, Counter({Type.MOVE: 2}), failed)
     made.phase, made.finished_seconds, made.bytes_copied = phase, finished, 400
     return made
 

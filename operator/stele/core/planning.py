@@ -221,7 +221,7 @@ def _waiting(state: State, made: Plan) -> set[PartitionId]:
 
 def _record(state: State, made: Plan, case: _Case, now: float) -> Record:
     state.plan_number += 1
-    record = Record(state.plan_number, made, case.reason, now, 0, Counter(), Counter())
+    record = Record(state.plan_number, made, case.reason, now, 0, Counter())
     record.situation, record.copies_left = case.situation, case.copies
     _count(state, record, made)
     return record
@@ -230,8 +230,7 @@ def _record(state: State, made: Plan, case: _Case, now: float) -> Record:
 def _count(state: State, record: Record, made: Plan) -> None:
     """What the record shows as planned: what is done already, and what the plan still has."""
     record.plan = made
-    record.bytes_to = planned_bytes(made, sizes(state))
-    record.bytes_planned = record.bytes_copied + sum(record.bytes_to.values())
+    record.bytes_planned = record.bytes_copied + planned_bytes(made, sizes(state)).total()
     record.planned = record.done + Counter(migration.type for migration in made.migrations)
 
 

@@ -177,6 +177,8 @@ def drive_waves(state: State, seen: Observation) -> None:
         if contact is not None and contact.report is not None:
             wave.heard_fetch(next((f for f in contact.report.fetches if f.session == wave.session), None))
         wave.heard_job(seen.jobs.get(wave.session))
+        if wave.stage is Stage.COPY and wave.engine is None:
+            _choose(state, seen, wave)
         if wave.stage in (Stage.CLOSE, Stage.CLOSED):
             _end_wave(state, wave, seen.now)
         if wave.stage is Stage.CLOSED:
@@ -202,7 +204,7 @@ def _end_wave(state: State, wave: Wave, now: float) -> None:
         running.session = ""
         if running.step is not Step.COPY:
             continue
-        if wave.failure and (wave.engine is Engine.DIRECT or gone):
+        if wave.failure and (wave.engine is not Engine.SPARK or gone):
             running.abort(wave.failure, now)
             continue
         running.go(Step.CATCH_UP, now)
@@ -261,27 +263,41 @@ def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[
         running.abort(f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", seen.now)
     if not waiting:
         return
-    planned = sum(each.bytes_to[destination] for each in state.records.get(waiting[0].id, ())[:1])
-    since, failure = state.spark_failures.get(destination, (float("-inf"), ""))
-    used = state.spark_used_seconds.get(destination, float("-inf"))
-    engine, reason = choose_engine(
+    session = state.new_id("s")
+    partitions = {running.partition: running.id for running in waiting}
+    generations = {running.partition: running.generation for running in waiting}
+    state.waves[session] = Wave(session, source, destination, partitions, generations, seen.now)
+    for running in waiting:
+        running.session, running.needs_copy = session, False
+        running.go(Step.COPY, seen.now)
+
+
+def _choose(state: State, seen: Observation, wave: Wave) -> None:
+    """Who copies what the source has put into the wave's snapshot."""
+    since, failure = state.spark_failures.get(wave.destination, (float("-inf"), ""))
+    used = state.spark_used_seconds.get(wave.destination, float("-inf"))
+    wave.engine, wave.engine_reason = choose_engine(
         seen.wishes.engine,
-        planned,
+        wave.bytes + _needed_besides(state, wave),
         seen.wishes.spark_threshold_bytes,
         warm=seen.now - used < seen.wishes.spark_idle_seconds,
         copier_problem=seen.copier_problem,
         spark_failure=failure if seen.now - since < SPARK_PATIENCE_SECONDS else "",
     )
-    session = state.new_id("s")
-    partitions = {running.partition: running.id for running in waiting}
-    generations = {running.partition: running.generation for running in waiting}
-    state.waves[session] = Wave(
-        session, source, destination, partitions, generations, engine, reason, seen.now
-    )
-    for running in waiting:
-        running.session, running.needs_copy = session, False
-        running.go(Step.COPY, seen.now)
-    for running in waiting:
-        for record in state.records.get(running.id, ()):
+    for id in wave.partitions.values():
+        for record in state.records.get(id, ()):
             if record.engine is not Engine.SPARK:
-                record.engine, record.engine_reason = engine, reason
+                record.engine, record.engine_reason = wave.engine, wave.engine_reason
+
+
+def _needed_besides(state: State, wave: Wave) -> int:
+    """Bytes, as owners report them, of other tablets under way to the same member that need a copy, too."""
+    total = 0
+    for running in state.running.values():
+        if running.destination != wave.destination or running.partition in wave.partitions:
+            continue
+        owner = state.contacts.get(running.owner)
+        if owner is not None and (running.step is Step.COPY or running.needs_copy):
+            tablet = owner.tablets.get(running.partition)
+            total += 0 if tablet is None else tablet.bytes
+    return total

@@ -128,7 +128,6 @@ class Record:
     reason: str
     started_seconds: float
     bytes_planned: int
-    bytes_to: Counter[MemberIndex]
     planned: Counter[Type]
     done: Counter[Type] = field(default_factory=Counter)
     failed: int = 0
@@ -149,7 +148,7 @@ class Record:
     def of_user(name: str, now: float) -> "Record":
         """For a plan that a user made and that was not looked at yet."""
         text = "moves that a user asked for"
-        return Record(0, Plan(), text, now, 0, Counter(), Counter(), phase="Pending", name=name)
+        return Record(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name)
 
     def finish(self, phase: str, now: float) -> None:
         if self.finished_seconds is None:

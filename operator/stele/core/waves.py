@@ -57,16 +57,19 @@ class Job:
 
 @dataclass(slots=True)
 class Wave:
-    """`partitions` maps each partition to the id of its migration; one that was aborted is taken out."""
+    """`partitions` maps each partition to the id of its migration; one that was aborted is taken out.
+
+    Who copies (`engine`) is chosen once the source told how much there is to copy.
+    """
 
     session: str
     source: MemberIndex
     destination: MemberIndex
     partitions: dict[PartitionId, str]
     generations: Mapping[PartitionId, int]
-    engine: Engine
-    engine_reason: str
     started_seconds: float
+    engine: Engine | None = None
+    engine_reason: str = ""
     stage: Stage = Stage.OPEN
     token: str = ""
     items: tuple[CopyItem, ...] = ()
@@ -192,14 +195,17 @@ class Wave:
 
 def choose_engine(
     wish: str,
-    planned_bytes: int,
+    needed_bytes: int,
     threshold_bytes: int,
     *,
     warm: bool,
     copier_problem: str,
     spark_failure: str,
 ) -> tuple[Engine, str]:
-    """Who copies, and why. `copier_problem` and `spark_failure` are empty when there is none."""
+    """Who copies, and why, when so many bytes are to go to the destination at once.
+
+    `copier_problem` and `spark_failure` are empty when there is none.
+    """
     if wish == "Direct":
         return Engine.DIRECT, "spec.migration.engine is Direct"
     if spark_failure:
@@ -210,6 +216,6 @@ def choose_engine(
         return Engine.SPARK, "spec.migration.engine is Spark"
     limit = min(threshold_bytes, WARM_THRESHOLD_BYTES) if warm else threshold_bytes
     state = "a warm driver" if warm else "a cold driver"
-    if planned_bytes >= limit:
-        return Engine.SPARK, f"the plan brings {planned_bytes} bytes, at least {limit} for {state}"
-    return Engine.DIRECT, f"the plan brings {planned_bytes} bytes, less than {limit} for {state}"
+    if needed_bytes >= limit:
+        return Engine.SPARK, f"{needed_bytes} bytes are to be copied at once, at least {limit} for {state}"
+    return Engine.DIRECT, f"{needed_bytes} bytes are to be copied at once, less than {limit} for {state}"

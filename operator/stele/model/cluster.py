@@ -149,7 +149,7 @@ class SparkSpec(Model):
     )
     """Memory limit of an executor's pod."""
     threshold_bytes: Quantity = quantity("spec.spark.thresholdBytes", "64Mi")
-    """Plans that copy at least this much use Spark when the engine is Auto."""
+    """Copies of at least this much that a member needs at once are made by Spark when the engine is Auto."""
     idle_seconds: int = whole("spec.spark.idleSeconds", 1, 86_400, 300)
     """How long an idle Spark application waits for the next copy before it ends."""
 
