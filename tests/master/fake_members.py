@@ -3,6 +3,7 @@
 Data is a list of write ids per tablet, so that a lost write is a missing id. Nothing here knows the master.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from stele.core.errors import Unavailable
@@ -10,6 +11,9 @@ from stele.core.news import News
 from stele.core.table import stamp_of
 from stele.wire import messages as wire
 from stele.wire.messages import ExchangeReply, ExchangeRequest, OpId, Result, Row
+
+FENCES_OF_A_LEASE = 3
+"""How often a fence finds the lease still running when the old owner is reachable."""
 
 
 @dataclass
@@ -41,6 +45,15 @@ class Copy:
     was_ready: bool = False
 
 
+@dataclass
+class Events:
+    """What a member did with each migration that it took part in: as often as it began, it ended."""
+
+    begun: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    rolled_back: list[str] = field(default_factory=list)
+
+
 class FakeMember:
     """One member; `alive` is its process, `uuid` and what is below `disk` survive a restart."""
 
@@ -63,6 +76,7 @@ class FakeMember:
         self.staged: dict[str, dict[int, list[int]]] = {}
         self.frozen: dict[int, str] = {}
         self.news = News[int, wire.TabletReport](1 << 32)
+        self.events = Events()
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
@@ -71,11 +85,14 @@ class FakeMember:
         self.alive = True
         self.incarnation += 1
         self.news = News(self.incarnation << 32)
-        self.learners = {p: each for p, each in self.learners.items() if each.state == "IN_SYNC"}
-        for number, copy in self.copies.items():
+        for number, learner in list(self.learners.items()):
+            if learner.state != "IN_SYNC":
+                self._forget_learner(number, committed=False)
+        for number, copy in list(self.copies.items()):
             if copy.state not in ("INGESTED", "ACCEPTED") and not copy.was_ready:
                 self.tablets[number].state = "DELETED"
-        self.copies = {p: each for p, each in self.copies.items() if each.state == "ACCEPTED"}
+            if copy.state != "ACCEPTED":
+                self._forget_copy(number, committed=False)
         self.sessions, self.fetches, self.staged = {}, {}, {}
 
     def row(self, number: int) -> Row:
@@ -154,15 +171,30 @@ class FakeMember:
         if accepted is not None and accepted.version <= row.version:
             del self.accepted[row.partition]
         if row.version > before.version:
-            self.learners.pop(row.partition, None)
+            learner = self.learners.get(row.partition)
+            self._forget_learner(
+                row.partition, committed=learner is not None and learner.destination in row.replicas
+            )
             self.frozen.pop(row.partition, None)
-            copy = self.copies.get(row.partition)
-            if copy is not None and self.index in row.replicas:
-                del self.copies[row.partition]
-        if self.index in row.replicas and row.version == 1:
+            if self.index in row.replicas:
+                self._forget_copy(row.partition, committed=True)
+        if self.index in row.replicas and not before.version:
             self.tablets.setdefault(row.partition, Tablet())
         if self.owns(row.partition):
             self._establish(row)
+
+    def _forget_learner(self, number: int, *, committed: bool) -> None:
+        learner = self.learners.pop(number, None)
+        if learner is not None:
+            self._note_end(learner.id, committed)
+
+    def _forget_copy(self, number: int, *, committed: bool) -> None:
+        copy = self.copies.pop(number, None)
+        if copy is not None:
+            self._note_end(copy.id, committed)
+
+    def _note_end(self, id: str, committed: bool) -> None:
+        (self.events.committed if committed else self.events.rolled_back).append(id)
 
     def _establish(self, row: Row) -> None:
         """Take over what the others of the row have; here all writes are held by all of them."""
@@ -192,6 +224,7 @@ class FakeMember:
         if not ready:
             tablet.state, tablet.data, tablet.generation = "COPYING", [], tablet.generation + 1
         self.copies[c.partition] = Copy(c.id, c.base, was_ready=ready)
+        self.events.begun.append(c.id)
         return Result(generation=tablet.generation)
 
     def _AddLearner(self, c: wire.AddLearner) -> Result:  # noqa: N802
@@ -204,6 +237,7 @@ class FakeMember:
             return Result("STALE_VERSION")
         inside = c.destination in self.row(c.partition).replicas
         self.learners[c.partition] = Learner(c.id, c.destination, "IN_SYNC" if inside else "PROBING")
+        self.events.begun.append(c.id)
         return Result()
 
     def _OpenSession(self, c: wire.OpenSession) -> Result:  # noqa: N802
@@ -281,11 +315,11 @@ class FakeMember:
         if copy is not None and copy.id == c.id and accepted is not None:
             return Result("ILLEGAL_STATE", "only a published row of a higher version ends it")
         if learner is not None and learner.id == c.id:
-            del self.learners[c.partition]
+            self._forget_learner(c.partition, committed=False)
         if self.frozen.get(c.partition) == c.id:
             del self.frozen[c.partition]
         if copy is not None and copy.id == c.id:
-            del self.copies[c.partition]
+            self._forget_copy(c.partition, committed=False)
             if not copy.was_ready and self.index not in self.row(c.partition).replicas:
                 self.tablets[c.partition].state, self.tablets[c.partition].data = "DELETED", []
         return Result()
@@ -297,7 +331,7 @@ class FakeMember:
         if c.term < tablet.promised:
             return Result("STALE_TERM")
         tablet.promised = c.term
-        if not c.owner_dead and self.net.lease_runs(self, self.row(c.partition)):
+        if not c.owner_dead and self.net.lease_runs(self, self.row(c.partition), c.term):
             return Result("WAIT", wait_ms=200)
         return Result(last=tablet.last)
 
@@ -314,7 +348,7 @@ class FakeMember:
         """The owner's streams move on: a learner that has everything is waited for from then on."""
         for number, learner in list(self.learners.items()):
             if not self.owns(number):
-                del self.learners[number]
+                self._forget_learner(number, committed=False)
                 continue
             other = self.net.by_index(self, learner.destination)
             if other is None or not other.alive:
@@ -377,17 +411,26 @@ class FakeNet:
         self.members: dict[str, FakeMember] = {}
         self.versions: dict[tuple[int, int], tuple[int | None, ...]] = {}
         self.exchanges = 0
+        self.cut: set[str] = set()
+        """Addresses of members that run and reach nobody."""
+        self._waited: Counter[tuple[str, int, int]] = Counter()
 
     def by_index(self, asking: FakeMember, index: int) -> FakeMember | None:
         info = next((each for each in asking.members if each.index == index), None)
         found = None if info is None else self.members.get(info.address)
-        return found if found is not None and info is not None and found.uuid == info.uuid else None
+        if found is None or info is None or found.uuid != info.uuid:
+            return None
+        return found if found is asking or not self.cut & {found.address, asking.address} else None
 
-    def lease_runs(self, asking: FakeMember, row: Row) -> bool:
+    def lease_runs(self, asking: FakeMember, row: Row, term: int) -> bool:
+        """The lease that a fenced replica gave is not given again: it ends after some fences."""
         owner = (
             self.by_index(asking, row.replicas[0]) if row.replicas and row.replicas[0] is not None else None
         )
-        return owner is not None and owner.alive and owner is not asking
+        if owner is None or not owner.alive or owner is asking:
+            return False
+        self._waited[asking.uuid, row.partition, term] += 1
+        return self._waited[asking.uuid, row.partition, term] <= FENCES_OF_A_LEASE
 
     def note_row(self, row: Row) -> None:
         """Never two different rows with one version."""
@@ -401,7 +444,7 @@ class FakeNet:
     ) -> ExchangeReply:
         self.exchanges += 1
         member = self.members.get(address)
-        if member is None or not member.alive:
+        if member is None or not member.alive or address in self.cut:
             raise Unavailable(f"{address} is not there")
         for row in request.rows:
             self.note_row(row)

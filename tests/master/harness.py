@@ -2,11 +2,12 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.asks import Ask
+from stele.core.errors import Conflict, Stale, Unavailable, Uncertain
 from stele.core.ids import MemberIndex
 from stele.core.membership import PodFacts, Seen, Timing
 from stele.core.reign import Happening, State, Wishes
@@ -25,17 +26,34 @@ class Crash(Exception):  # noqa: N818
     """The master's process dies here."""
 
 
+def crash(after: bool, name: str) -> None:
+    """The master's process ends here."""
+    raise Crash
+
+
+def lose(after: bool, name: str) -> None:
+    """What was sent does not arrive, or its answer gets lost; the master lives on."""
+    if name == "exchange" or not after:
+        raise Unavailable(f"{name} was lost")
+    raise Uncertain(f"the answer to {name} was lost")
+
+
 class Fuse:
-    """Counts down over all writes and exchanges of one master; at zero it dies, before or after it."""
+    """Counts down over all writes, and all exchanges that bring something, of one master.
 
-    def __init__(self, at: int | None = None, after: bool = False) -> None:
-        self.left, self.after, self.count = at, after, 0
+    At zero it calls `act`, before or after that step was done: by default the master dies.
+    """
 
-    def burn(self, *, done: bool) -> None:
+    def __init__(
+        self, at: int | None = None, after: bool = False, act: Callable[[bool, str], None] = crash
+    ) -> None:
+        self.left, self.after, self.act, self.count = at, after, act, 0
+
+    def burn(self, name: str, *, done: bool) -> None:
         if done == self.after and self.left is not None:
             self.left -= 1
             if self.left == 0:
-                raise Crash
+                self.act(self.after, name)
         self.count += done
 
 
@@ -152,10 +170,10 @@ class FusedStore(MemoryTableStore):
         self._fuse, self._harness = fuse, harness
 
     def _put(self, name: str, data: dict[str, str]) -> None:
-        self._fuse.burn(done=False)
+        self._fuse.burn(name, done=False)
         super()._put(name, data)
         self._harness.check_stored()
-        self._fuse.burn(done=True)
+        self._fuse.burn(name, done=True)
 
 
 class FusedMembers:
@@ -166,10 +184,13 @@ class FusedMembers:
     async def exchange(
         self, address: str, request: ExchangeRequest, deadline_seconds: float
     ) -> ExchangeReply:
+        brings = bool(request.commands or request.rows or request.members)
         try:
-            self._fuse.burn(done=False)
+            if brings:
+                self._fuse.burn("exchange", done=False)
             reply = await self._net.exchange(address, request, deadline_seconds)
-            self._fuse.burn(done=True)
+            if brings:
+                self._fuse.burn("exchange", done=True)
         except Crash:
             self.crashed = True
             await asyncio.sleep(3600)
@@ -181,7 +202,8 @@ class Harness:
 
     def __init__(self, members: int = 3, partitions: int = 8, replicas: int = 2, **wishes: object) -> None:
         self.net = FakeNet()
-        self.world = FakeWorld(self.net, Wishes(members, replicas, TIMING, **wishes), partitions)  # type: ignore[arg-type]
+        wished: dict[str, object] = {"timing": TIMING, **wishes}
+        self.world = FakeWorld(self.net, Wishes(members, replicas, **wished), partitions)  # type: ignore[arg-type]
         self.shared = StoredObjects()
         self.clock = 1000.0
         self.written: dict[int, set[int]] = {}
@@ -260,7 +282,12 @@ class Harness:
     async def tick(self, seconds: float = 0.05) -> bool:
         """One round of the master and of its exchanges; raises Crash when the fuse ended."""
         self.notice_deaths()
-        busy = await self.loop.tick()
+        try:
+            busy = await self.loop.tick()
+        except (Conflict, Uncertain, Unavailable, Stale):
+            # As in ClusterLoop.run; Deposed ends the process.
+            await self.loop.end_reign()
+            busy = True
         for _ in range(4):
             await asyncio.sleep(0)
         if self.members.crashed:
@@ -302,6 +329,10 @@ class Harness:
         pod = self.world.pods[index]
         pod.ended = True
         self.world.volumes[index].alive = False
+
+    def cut(self, index: int) -> None:
+        """It runs on, and neither the master nor another member reaches it."""
+        self.net.cut.add(self.world.pods[index].address)
 
     def revive(self, index: int) -> None:
         pod = self.world.pods[index]

@@ -1,69 +1,92 @@
-"""A member dies at each command that it gets, before or after it did it; it returns, or it does not."""
+"""Members die or fall silent at each step of each kind of change: the source, the destination, both, another.
 
-import contextlib
+At the same moment the master may die too. First the others go on without them for longer than the grace
+period, and all that can hold without them holds; then they come back, and everything holds.
+"""
+
+from dataclasses import dataclass
 
 import pytest
 
 from tests.master.harness import Crash, Fuse, Harness
+from tests.master.stories import STORIES, Story, finish, heal, prepared, steps_of
 
-COMMANDS = (
-    "StartTabletCopy",
-    "AddLearner",
-    "OpenSession",
-    "FetchDirect",
-    "Ingest",
-    "HandOver",
-    "Accept",
-    "CloseSession",
-    "DeleteTablet",
-)
+ROLES = ("source", "destination", "both", "third")
 
 
-async def scaled_while_dying(command: str, victim: int) -> Harness:
-    harness = Harness(members=3, partitions=6)
-    await harness.settle()
-    harness.rewish(members=4)
-    while 3 not in harness.world.volumes:
-        await harness.tick()
-    harness.world.volumes[victim].dies_at = command
-    for _ in range(60):
-        await harness.tick()
-        if not harness.world.volumes[victim].alive:
-            break
-    harness.world.volumes[victim].dies_at = ""
-    return harness
+async def roles_of(story: Story) -> dict[str, set[int]]:
+    """Who takes part: by the first partition whose row changes, and by who is promoted when none is new."""
+    harness = await prepared(story)
+    rows = harness.table().partitions if story.forms else ()
+    harness.start_master()
+    story.begin(harness)
+    await finish(harness)
+    after = harness.table().partitions
+    changed = next((n for n, row in enumerate(rows) if row.replicas != after[n].replicas), 0)
+    old = set(rows[changed].members) if rows else set()
+    new = set(after[changed].members)
+    source = min(old - new, default=min(old, default=0))
+    destination = min(new - old, default=min(new - {source}, default=source))
+    everybody = set(harness.world.volumes)
+    third = everybody - {source, destination}
+    await harness.loop.close()
+    return {
+        "source": {source},
+        "destination": {destination},
+        "both": {source, destination},
+        "third": set(sorted(third)[:1]),
+    }
 
 
-@pytest.mark.parametrize("returns", [True, False], ids=["returns", "is gone"])
-@pytest.mark.parametrize("victim", [0, 3], ids=["source", "destination"])
-@pytest.mark.parametrize("command", [*COMMANDS, *(f"!{name}" for name in COMMANDS)])
-async def test_a_member_dies_at_a_command(command: str, victim: int, returns: bool) -> None:
-    harness = await scaled_while_dying(command, victim)
-    if not harness.world.volumes[victim].alive:
-        for _ in range(10):
-            await harness.tick()
-        if returns:
-            harness.revive(victim)
-        else:
-            harness.clock += 31
-    await harness.settle()
-    assert all(len(row.members) == 2 for row in harness.table().partitions)
+@dataclass(frozen=True)
+class Trouble:
+    """Who goes at which step; silent ones run on and reach nobody."""
+
+    victims: set[int]
+    at: int
+    after: bool
+    silent: bool
+    master: bool
 
 
-@pytest.mark.parametrize("victim", [0, 3], ids=["source", "destination"])
-@pytest.mark.parametrize("command", ["!Accept", "Accept", "!HandOver", "!Ingest"])
-async def test_member_and_master_die_together(command: str, victim: int) -> None:
-    for at in range(1, 40, 3):
-        harness = await scaled_while_dying(command, victim)
-        await harness.loop.close()
-        harness.start_master(Fuse(at))
-        with contextlib.suppress(Crash):
-            await harness.settle()
+def fuse_of(harness: Harness, trouble: Trouble) -> Fuse:
+    def act(after: bool, name: str) -> None:
+        for index in trouble.victims & harness.world.pods.keys():
+            if trouble.silent:
+                harness.cut(index)
+            else:
+                harness.kill(index)
+        if trouble.master:
+            raise Crash
+
+    return Fuse(trouble.at, trouble.after, act)
+
+
+async def interrupted(story: Story, trouble: Trouble) -> None:
+    harness = await prepared(story)
+    harness.start_master(fuse_of(harness, trouble))
+    try:
+        story.begin(harness)
+        await finish(harness)
+    except Crash:
         await harness.loop.close()
         harness.start_master()
-        if not harness.world.volumes[victim].alive:
-            for _ in range(10):
-                await harness.tick()
-            harness.revive(victim)
-        await harness.settle()
-        assert all(len(row.members) == 2 for row in harness.table().partitions)
+        await finish(harness)
+    await heal(harness)
+    await harness.loop.close()
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", STORIES)
+async def test_members_go_at_each_step_and_come_back(name: str, role: str) -> None:
+    """At every step; whether dead or silent, with the master or not, before it or after it, takes turns."""
+    story = STORIES[name]
+    victims = (await roles_of(story))[role]
+    total = await steps_of(story)
+    for at in range(1, total + 1):
+        for turn in (at, at + 3):
+            trouble = Trouble(victims, at, bool(turn & 4), silent=bool(turn & 1), master=bool(turn & 2))
+            try:
+                await interrupted(story, trouble)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {trouble} of {total}: {error}") from error

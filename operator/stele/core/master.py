@@ -157,10 +157,22 @@ def _listen(state: State, answer: Answer, now: float) -> None:
         return
     contact.hear(answer.report, answer.sent_seconds)
     contact.problem = ""
+    if state.settled:
+        _note_claims(state, answer.report)
     if answer.published is not None:
         contact.published = answer.published
     for order, result in zip(answer.orders, answer.report.results, strict=False):
         _route(state, answer.member, order, result, now)
+
+
+def _note_claims(state: State, report: Report) -> None:
+    """Rows and terms that a member agreed to under a master before us, while we could not ask it."""
+    rows = state.table.partitions
+    agreed = [(row.partition, row.version) for row in report.accepted]
+    agreed += [(tablet.partition, tablet.promised) for tablet in report.tablets]
+    for number, version in agreed:
+        if number < len(rows) and version > rows[number].version and number not in state.promotions:
+            state.claimed[number] = max(state.claimed.get(number, 0), version)
 
 
 def _is_it(state: State, contact: Contact, report: Report, now: float) -> bool:
