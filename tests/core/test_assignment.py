@@ -331,7 +331,7 @@ def test_a_move_into_the_zone_of_another_replica_is_refused() -> None:
     number = next(number for number, row in enumerate(rows) if row[0] == 0)
     other = rows[number][1] or 0
     after = assign_rows(rows, members, 2, [Move(number, other, 1)])
-    assert [text for _, text in after.refused] == [
+    assert [fault.said({}) for _, fault in after.refused] == [
         "member 1 is in the zone of another replica of it, and another zone has room"
     ]
 
@@ -339,7 +339,10 @@ def test_a_move_into_the_zone_of_another_replica_is_refused() -> None:
 def test_moves_from_a_member_that_is_away_are_refused() -> None:
     members = [DataMember(index, away=index == 1) for index in range(4)]
     after = assign_rows([(0, 1), (2, 3)], members, 2, [Move(0, 1, 2), Move(1, 3, 1)])
-    assert ["is away" in text or "not there" in text for _, text in after.refused] == [True, True]
+    assert ["is away" in fault.text or "not there" in fault.text for _, fault in after.refused] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +358,7 @@ def test_moves_from_a_member_that_is_away_are_refused() -> None:
 def test_moves_that_break_a_rule_are_refused(move: Move, reason: str) -> None:
     assignment = assign_rows([(0, 1), (2, 3)], data(range(5), leaving=[4]), 2, [move])
     assert len(assignment.refused) == 1
-    assert reason in assignment.refused[0][1]
+    assert reason in assignment.refused[0][1].said({})
     assert assignment.rows == ((0, 1), (2, 3))
 
 

@@ -113,16 +113,16 @@ def test_nothing_aborts_once_the_destination_was_asked(step: Step) -> None:
     running = until(owner_move(), Step.ACCEPT)
     running.step = step
     running.abort("MEMBER_GONE", 2.0)
-    running.note_incarnation(2, 1, 2.0)
-    running.note_incarnation(2, 2, 2.0)
+    running.note_incarnation(2, 1, "demo-0", 2.0)
+    running.note_incarnation(2, 2, "demo-0", 2.0)
     assert running.step is step
 
 
 @pytest.mark.parametrize("step", [Step.START, Step.ATTACH, Step.CATCH_UP, Step.HAND_OVER])
 def test_a_side_that_restarts_before_the_commit_begins_anew(step: Step) -> None:
     running = until(owner_move(), step)
-    running.note_incarnation(0, 1, 2.0)
-    running.note_incarnation(0, 2, 2.0)
+    running.note_incarnation(0, 1, "demo-0", 2.0)
+    running.note_incarnation(0, 2, "demo-0", 2.0)
     assert running.step is Step.ABORTED
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stele.cli import output as out
-from stele.cli.situation import Outcome, Situation, detail
+from stele.cli.situation import Outcome, Situation
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.plan import WHOLE_CLUSTER
 from stele.core.table import Replicas
@@ -175,7 +175,7 @@ def refusal_lines(outcome: Outcome, most: int | None) -> list[str]:
     """Refusals with the partitions that share them; the first `most` of each, all when None."""
     found: dict[str, list[PartitionId]] = {}
     for refusal in outcome.plan.refusals:
-        reason = f"{refusal.reason}: {detail(outcome.situation, refusal)}"
+        reason = f"{refusal.reason}: {refusal.detail}"
         found.setdefault(reason, []).append(refusal.partition)
     lines = [f"{reason} ({places(partitions, most)})" for reason, partitions in list(found.items())[:most]]
     if len(lines) < len(found):

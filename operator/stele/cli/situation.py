@@ -1,6 +1,5 @@
 """What a plan is made from and what came of it, with names for member indexes."""
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 from stele.core.ids import MemberIndex
 from stele.core.migration import Migration
-from stele.core.plan import Code, DataMember, Move, Plan, Refusal, plan
+from stele.core.plan import DataMember, Move, Plan, plan
 from stele.core.table import PartitionTable, Replicas
 
 SPREAD_DIGITS = 3
@@ -102,8 +101,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "target": [_named(row, names) for row in made.targets],
         "migrations": [_migration(each, names) for each in made.migrations],
         "refusals": [
-            {"partition": each.partition, "reason": f"{each.reason}: {detail(outcome.situation, each)}"}
-            for each in made.refusals
+            {"partition": each.partition, "reason": f"{each.reason}: {each.detail}"} for each in made.refusals
         ],
         "stats": {
             "copies": made.copies,
@@ -130,12 +128,3 @@ def _migration(each: Migration, names: Mapping[MemberIndex, str]) -> dict[str, A
         "destination_current_index": each.destination_current_index,
         "destination_new_index": each.destination_new_index,
     }
-
-
-def detail(situation: Situation, refusal: Refusal) -> str:
-    """The planner's words with names in place of member indexes."""
-    names = situation.names
-    if refusal.reason == Code.CYCLE:
-        row = ", ".join(name or "-" for name in _named(situation.rows[refusal.partition], names))
-        return f"members of the row ({row}) cannot change places without a moment with fewer copies"
-    return re.sub(r"\bmember (\d+)\b", lambda found: names.get(int(found[1]), found[0]), refusal.detail)

@@ -124,11 +124,10 @@ class View:
         yield from (f"planned: {self._step(each)}" for each in steps)
         if not steps:
             yield "nothing is planned for it"
-        from stele.cli.situation import detail
 
         for refusal in self.outcome.plan.refusals:
             if refusal.partition in (number, WHOLE_CLUSTER):
-                yield f"{refusal.reason}: {detail(self.outcome.situation, refusal)}"
+                yield f"{refusal.reason}: {refusal.detail}"
         yield from self._refused_before(number)
         yield from self._obstacles()
 

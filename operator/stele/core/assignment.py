@@ -62,10 +62,20 @@ class Move:
     destination: MemberIndex | None
 
 
-Refused = tuple[tuple[Move, str], ...]
+class Fault(NamedTuple):
+    """Why a move cannot be granted. `text` has `{}` where the name of `member` belongs."""
+
+    text: str
+    member: MemberIndex | None = None
+
+    def said(self, names: Mapping[MemberIndex, str]) -> str:
+        return self.text.format(names.get(self.member or 0, f"member {self.member}"))
+
+
+Refused = tuple[tuple[Move, Fault], ...]
 Groups = dict[Replicas, list[PartitionId]]
 
-_NOBODY = "there is no member to take data"
+_NOBODY = Fault("there is no member to take data")
 
 
 class Change(NamedTuple):
@@ -259,13 +269,13 @@ def _settle(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move])
 
 def _give_up(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move]) -> Refused:
     """Take the replica that a user named out of rows with too many; the others of the row stay."""
-    refused: list[tuple[Move, str]] = []
+    refused: list[tuple[Move, Fault]] = []
     rows = {partition: row for row, some in groups.items() for partition in some} if given_up else {}
     for move in given_up:
         row = rows.get(move.partition, ())
         rest = [member for member in row if member in cast.staying and member != move.source]
         if move.source not in row or len(rest) < cast.replicas:
-            refused.append((move, f"without it there are {len(rest)} of {cast.replicas} replicas"))
+            refused.append((move, Fault(f"without it there are {len(rest)} of {cast.replicas} replicas")))
             continue
         groups[row].remove(move.partition)
         kept = tuple(rest[: cast.replicas])
@@ -287,13 +297,13 @@ def _grant(board: Board, cast: _Cast, moves: Sequence[Move]) -> Refused:
     """Put users' moves into the rows. What was granted is not taken back by this balancing."""
     if not moves:
         return ()
-    refused: list[tuple[Move, str]] = []
+    refused: list[tuple[Move, Fault]] = []
     cells = {partition: cell for cell in board.cells.values() for partition in cell.partitions}
     for move in moves:
         cell = cells.get(move.partition)
         fault = _move_fault(cast, cell, move)
         if cell is None or move.destination is None or fault is not None:
-            refused.append((move, fault or ""))
+            refused.append((move, fault or _NOBODY))
         else:
             slot = Slot(cell, _index_of(cell, move.source))
             cells[move.partition] = board.fix(slot, move.destination, move.partition)
@@ -308,23 +318,25 @@ def _index_of(cell: Cell, member: MemberIndex | None) -> int:
     return index if index < len(cell.row) and cell.row[index] is None else -1
 
 
-def _move_fault(cast: _Cast, cell: Cell | None, move: Move) -> str | None:
+def _move_fault(cast: _Cast, cell: Cell | None, move: Move) -> Fault | None:
     if cell is None or move.destination is None:
-        return f"there is no partition {move.partition}"
+        return Fault(f"there is no partition {move.partition}")
     index = _index_of(cell, move.source)
     if move.destination not in cast.able:
-        return f"member {move.destination} is not there to take data"
+        return Fault("{} is not there to take data", move.destination)
     if index == -1 and move.source is None:
-        return f"it has its {cast.replicas} replicas; say which member gives one up"
+        return Fault(f"it has its {cast.replicas} replicas; say which member gives one up")
     if index == -1:
-        return f"member {move.source} holds no replica of it that stays"
+        return Fault("{} holds no replica of it that stays", move.source)
     if move.source in cast.away:
-        return f"member {move.source} is away and its place is kept for it"
+        return Fault("{} is away and its place is kept for it", move.source)
     if move.destination in cell.row and move.source != move.destination:
-        return f"member {move.destination} holds a replica of it"
+        return Fault("{} holds a replica of it", move.destination)
     others = (*cell.row[:index], *cell.row[index + 1 :])
     if cast.topology is not None and not cast.topology.apart(others, move.destination):
-        return f"member {move.destination} is in the zone of another replica of it, and another zone has room"
+        return Fault(
+            "{} is in the zone of another replica of it, and another zone has room", move.destination
+        )
     return None
 
 

@@ -203,7 +203,7 @@ def _is_it(state: State, contact: Contact, report: Report, now: float) -> bool:
 def _complain(state: State, contact: Contact, reason: str, text: str) -> None:
     if contact.problem != text:
         contact.problem = text
-        state.say(reason, f"member {contact.index}: {text}", warning=True)
+        state.say(reason, f"{state.name_of(contact.index)}: {text}", warning=True)
 
 
 def _route(state: State, member: MemberIndex, order: Order, result: Result, now: float) -> None:
@@ -230,7 +230,7 @@ def _route(state: State, member: MemberIndex, order: Order, result: Result, now:
                 wave.answer(member, order, result)
         case _:
             if result.code not in ("OK", WAIT):
-                state.say("OrderRefused", f"member {member}: {order}: {result.code} {result.detail}")
+                state.say("OrderRefused", f"{state.name_of(member)}: {order}: {result.code} {result.detail}")
 
 
 def _take_over(state: State, seen: Observation) -> bool:

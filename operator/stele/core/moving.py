@@ -195,12 +195,12 @@ class Running:
         if copy.state == "FAILED":
             self.abort(f"COPY_FAILED: {copy.error}", now)
 
-    def note_incarnation(self, member: MemberIndex, incarnation: int, now: float) -> None:
+    def note_incarnation(self, member: MemberIndex, incarnation: int, name: str, now: float) -> None:
         """A side that started anew forgot what it did not write down: begin again."""
         before = self.incarnations.setdefault(member, incarnation)
         if before != incarnation:
             self.incarnations[member] = incarnation
-            self.abort(f"MEMBER_RESTARTED: member {member} restarted", now)
+            self.abort(f"MEMBER_RESTARTED: {name} restarted", now)
 
     def _note_progress(self, mark: object, now: float) -> None:
         if mark != self._mark:

@@ -6,12 +6,12 @@ the table as it is then.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stele.core.assignment import Change, DataMember, Move, assign_groups, grouped
-from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED, PartitionId
+from stele.core.assignment import Change, DataMember, Fault, Move, assign_groups, grouped
+from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED, MemberIndex, PartitionId
 from stele.core.migration import Migration, Type, replay, step
 from stele.core.migration import move as move_at
 from stele.core.ordering import order_acyclic, without_cycles
@@ -26,7 +26,7 @@ Priority = tuple[int, int, int]
 
 _NO_REPLICA = "no live member holds it: there is nothing to copy from"
 _UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
-_NO_PARTITION = "there is no such partition with a live replica and versions left"
+_NO_PARTITION = Fault("there is no such partition with a live replica and versions left")
 _VERSION_LIMIT = f"less than {VERSIONS_RESERVED} of {VERSION_MAX} versions are left; copy the data elsewhere"
 _ZONE_FULL = "two replicas share a zone; no exchange of replicas was found that separates them"
 
@@ -125,7 +125,8 @@ def plan(
         else:
             refused.append((move, _NO_PARTITION))
     outcome = assign_groups(groups, members, replicas, wished)
-    migrations, cycles = _order(rows, outcome.changes)
+    names = {index: member.name for index, member in table.members.items()}
+    migrations, cycles = _order(rows, outcome.changes, names)
     crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
     told = _row_refusals(
         table, [number for number in empty if not rows[number]], worn, [*refused, *outcome.refused]
@@ -145,7 +146,9 @@ def _worn(table: PartitionTable) -> frozenset[PartitionId]:
     return frozenset(number for number, row in enumerate(table.partitions) if row.version > last)
 
 
-def _order(rows: list[Replicas], changes: Sequence[Change]) -> tuple[list[Migration], list[Refusal]]:
+def _order(
+    rows: list[Replicas], changes: Sequence[Change], names: Mapping[MemberIndex, str]
+) -> tuple[list[Migration], list[Refusal]]:
     """The migrations, most urgent first, and what is taken back; `rows` become what the migrations make.
 
     Partitions with one change have the same steps, so these are ordered once.
@@ -156,7 +159,8 @@ def _order(rows: list[Replicas], changes: Sequence[Change]) -> tuple[list[Migrat
         only = _only_move(row, target)
         runnable = target if only else without_cycles(row, target)
         if runnable != target:
-            text = f"{row} cannot become {target}, {runnable} is aimed at"
+            shown = ", ".join("-" if m is None else names.get(m, f"member {m}") for m in row)
+            text = f"members of the row ({shown}) cannot change places without a moment with fewer copies"
             refusals += [Refusal(number, Code.CYCLE, text) for number in partitions]
         for number in partitions:
             rows[number] = runnable
@@ -215,9 +219,9 @@ def _row_refusals(
     table: PartitionTable,
     empty: Iterable[PartitionId],
     worn: Iterable[PartitionId],
-    refused: Iterable[tuple[Move, str]],
+    refused: Iterable[tuple[Move, Fault]],
 ) -> list[Refusal]:
-    found = [_refused_move(table, move, text) for move, text in refused]
+    found = [_refused_move(table, move, fault) for move, fault in refused]
     found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(worn)]
     for number in empty:
         if table.partitions[number].version > 0:
@@ -227,8 +231,9 @@ def _row_refusals(
     return found
 
 
-def _refused_move(table: PartitionTable, move: Move, text: str) -> Refusal:
+def _refused_move(table: PartitionTable, move: Move, fault: Fault) -> Refusal:
     member = None if move.destination is None else table.members.get(move.destination)
     if member is not None and member.lite:
         return Refusal(move.partition, Code.MEMBER_LITE, f"{member.name} is a lite member and holds no data")
-    return Refusal(move.partition, Code.NOT_ALLOWED, text)
+    names = {index: member.name for index, member in table.members.items()}
+    return Refusal(move.partition, Code.NOT_ALLOWED, fault.said(names))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from stele.core.asks import Ask, NamedMove
-from stele.core.ids import MemberIndex, PartitionId
+from stele.core.ids import PartitionId
 from stele.core.plan import DataMember, Plan, plan
 from stele.core.queues import Queues, planned_bytes
 from stele.core.reign import Observation, Record, State, Wishes
@@ -306,7 +306,3 @@ def finish_record(state: State, phase: str, now: float) -> None:
     state.record.finish(phase, now)
     state.finished = [*state.finished, state.record][-FINISHED_KEPT:]
     state.record = None
-
-
-def member_names(state: State, members: Iterable[MemberIndex]) -> str:
-    return ", ".join(state.name_of(member) for member in sorted(members))

@@ -110,7 +110,7 @@ def _note_reports(state: State, running: Running, now: float) -> None:
         if contact is None or contact.report is None or member is None:
             continue
         if running.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
-            running.note_incarnation(member, contact.report.incarnation, now)
+            running.note_incarnation(member, contact.report.incarnation, state.name_of(member), now)
         if member == running.owner:
             learner = next((each for each in contact.report.learners if each.id == running.id), None)
             running.heard_from_owner(learner, now)
@@ -121,9 +121,9 @@ def _note_reports(state: State, running: Running, now: float) -> None:
 
 def _note_gone(state: State, running: Running, gone: frozenset[MemberIndex], now: float) -> None:
     if running.step is Step.ACCEPT and running.destination in gone:
-        running.go(Step.VOID, now, f"MEMBER_GONE: member {running.destination} did not answer")
+        running.go(Step.VOID, now, f"MEMBER_GONE: {state.names_of({running.destination})} did not answer")
     elif running.participants & gone:
-        running.abort(f"MEMBER_GONE: {sorted(running.participants & gone)}", now)
+        running.abort(f"MEMBER_GONE: {state.names_of(running.participants & gone)}", now)
 
 
 def note_failed(state: State, running: Running, now: float) -> None:
@@ -172,7 +172,7 @@ def drive_waves(state: State, seen: Observation) -> None:
     """Open waves for what needs a copy, take in progress, and let go of what ended."""
     gone = unusable(state, seen.wishes, seen.now)
     for wave in list(state.waves.values()):
-        wave.forget_gone(gone)
+        wave.forget_gone({member: state.name_of(member) for member in gone})
         contact = state.contacts.get(wave.destination)
         if contact is not None and contact.report is not None:
             wave.heard_fetch(next((f for f in contact.report.fetches if f.session == wave.session), None))

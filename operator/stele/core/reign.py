@@ -5,7 +5,7 @@ Everything remembered is derived from the table and from reports: a new master s
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stele.core.asks import Ask
@@ -219,6 +219,9 @@ class State:
         """What people call a member."""
         member = self.table.members.get(index)
         return f"member {index}" if member is None else member.name
+
+    def names_of(self, members: Iterable[MemberIndex | None]) -> str:
+        return ", ".join(self.name_of(member) for member in sorted(m for m in members if m is not None))
 
     def new_id(self, kind: str) -> str:
         """An id that no other reign of this cluster gives: the epoch is in it."""

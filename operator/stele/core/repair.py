@@ -92,7 +92,7 @@ def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: 
     if running is not None:
         # When the destination is asked already, its answer comes first; else the abort is seen in the next
         # tick.
-        running.abort(f"MEMBER_GONE: {sorted(dead)} of the row", now)
+        running.abort(f"MEMBER_GONE: {state.names_of(dead)} of the row", now)
         return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
     if not any(_holds(state, member, number) for member in live):

@@ -4,7 +4,7 @@ A wave is one session from one source to one destination. It is opened for all m
 need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -178,11 +178,11 @@ class Wave:
         if not self.closing and self.stage is Stage.CLOSE:
             self.stage = Stage.CLOSED
 
-    def forget_gone(self, gone: Iterable[MemberIndex]) -> None:
-        """A member that is gone needs no goodbye; while copying its loss ends the wave."""
+    def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
+        """`gone` has their names. A member that is gone needs no goodbye; while copying its loss ends the wave."""
         lost = {self.source, self.destination}.intersection(gone)
         if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
-            self.fail(f"MEMBER_GONE: member {min(lost)}")
+            self.fail(f"MEMBER_GONE: {gone[min(lost)]}")
         for member in lost:
             self._closed(member)
 
