@@ -118,7 +118,7 @@ def plan(
         groups[()] = fresh
     unplanned = worn.union(empty).difference(fresh)
     wished: list[Move] = []
-    refused: list[tuple[Move, str]] = []
+    refused: list[tuple[Move, Fault]] = []
     for move in moves:
         if 0 <= move.partition < len(rows) and move.partition not in unplanned:
             wished.append(move)

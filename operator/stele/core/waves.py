@@ -179,7 +179,7 @@ class Wave:
             self.stage = Stage.CLOSED
 
     def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
-        """`gone` has their names. A member that is gone needs no goodbye; while copying its loss ends the wave."""
+        """A member that is gone (by name) needs no goodbye; while copying its loss ends the wave."""
         lost = {self.source, self.destination}.intersection(gone)
         if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
             self.fail(f"MEMBER_GONE: {gone[min(lost)]}")
