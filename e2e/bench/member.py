@@ -171,7 +171,9 @@ def _log_alone(report: Report, folder: Path, quick: bool) -> Goal:
         Column("operations/s", "per_second", lambda value: f"{value:,.0f}"),
     )
     section = report.section(
-        "The log alone, without clients", columns, "Appended, synced, committed, applied."
+        "The log alone, without clients",
+        columns,
+        "Appended 16 at a time to each of 271 tablets, synced, committed, applied.",
     )
     say("the log alone")
     rounds = [uvloop.run(group_commit(folder / str(n), 0.5 if quick else 2.0)) for n in range(3)]

@@ -41,6 +41,7 @@ from stele.wire.volume_log import put_record
 CLUSTER = "99999999-2222-3333-4444-555555555555"
 VALUE_BYTES = 100
 KEYS = 100_000
+GROUP = 16
 
 # Stage -> the functions that are its entry points; what a stage calls of another counts there.
 STAGES: dict[str, list[tuple[type, str]]] = {
@@ -212,7 +213,7 @@ class Commits:
 
 
 async def group_commit(folder: Path, seconds: float, window: int = 20_000) -> Commits:
-    """Append operations to all tablets in turn, `window` of them under way, for so long; fsync Always."""
+    """Append GROUP operations to each tablet in turn, `window` under way, for so long; fsync Always."""
     node = await serving_node(folder, Fsync.ALWAYS)
     replicas = list(node.replicas.values())
     syncs, sync_log = 0, node.engine.sync_log
@@ -226,15 +227,18 @@ async def group_commit(folder: Path, seconds: float, window: int = 20_000) -> Co
     value, begin = bytes(VALUE_BYTES), time.perf_counter()
     first = sum(replica.tablet.log.applied[1] for replica in replicas)
     sent, done, keys = 0, 0, count()
-    while time.perf_counter() - begin < seconds:
+    while not done or time.perf_counter() - begin < seconds:
         for replica in replicas if sent - done < window else ():
             assert replica.owner is not None
             term = replica.owner.term
             node.replication.append(
                 replica,
-                [put_record(term, b"default", b"key:%d" % (next(keys) % KEYS), value, 0) for _ in range(4)],
+                [
+                    put_record(term, b"default", b"key:%d" % (next(keys) % KEYS), value, 0)
+                    for _ in range(GROUP)
+                ],
             )
-            sent += 4
+            sent += GROUP
         await asyncio.sleep(0)
         done = sum([replica.tablet.log.applied[1] for replica in replicas]) - first
     made = Commits(done, syncs, time.perf_counter() - begin)

@@ -459,6 +459,7 @@ class Node:
         for link in self.links.values():
             await link.stop()
         self.tablets.write()
+        await self.syncer.stop()
         await self.loop.run_in_executor(self.slow, self.engine.sync_log)
         await self.loop.run_in_executor(self.slow, self.engine.close)
 

@@ -51,6 +51,13 @@ class Syncer:
         # Here, not in a callback of the task: what comes before that callback would wait for nobody.
         self._task = None
 
+    async def stop(self) -> None:
+        """Let the sync that runs end, and begin no other: the engine is about to be closed."""
+        self._mode = Fsync.NEVER
+        self._waiting.clear()
+        if self._running:
+            await asyncio.wait(self._running)
+
     async def sync(self) -> None:
         """Sync now, whatever the mode."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
