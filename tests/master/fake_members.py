@@ -335,6 +335,15 @@ class FakeMember:
             return Result("WAIT", wait_ms=200)
         return Result(last=tablet.last)
 
+    def _CreateTablet(self, c: wire.CreateTablet) -> Result:  # noqa: N802
+        tablet = self.tablets.get(c.partition)
+        if self.row(c.partition).version != c.base:
+            return Result("STALE_VERSION")
+        if tablet is not None and tablet.state == "READY":
+            return Result("ILLEGAL_STATE") if tablet.data else Result()
+        self.tablets[c.partition] = Tablet("READY", 1 if tablet is None else tablet.generation + 1)
+        return Result()
+
     def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802
         row = self.row(c.partition)
         if row.version < c.version or self.index in row.replicas:

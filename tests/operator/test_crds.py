@@ -57,6 +57,7 @@ CREATED_BADLY = [
     (cluster(**storage(storageClassName="")), "spec.storage.storageClassName"),
     (cluster(**storage(keepVolumes="Maybe")), 'spec.storage.keepVolumes: Unsupported value: "Maybe"'),
     (cluster(**storage(fsync="Sometimes")), 'spec.storage.fsync: Unsupported value: "Sometimes"'),
+    (cluster(onPartitionLoss="Forget"), 'spec.onPartitionLoss: Unsupported value: "Forget"'),
     (cluster(state="Off"), 'spec.state: Unsupported value: "Off"'),
     (cluster(member=3), 'unknown field "spec.member"'),
     (cluster(migration={"maxParallel": 3}), 'unknown field "spec.migration.maxParallel"'),

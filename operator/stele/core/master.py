@@ -18,6 +18,7 @@ from stele.core.orders import (
     Accept,
     AddLearner,
     CloseSession,
+    CreateTablet,
     Fence,
     FetchDirect,
     HandOver,
@@ -29,6 +30,8 @@ from stele.core.orders import (
     StartTabletCopy,
 )
 from stele.core.planning import data_members, end_plan, make_plan
+from stele.core.reassign import answer as answer_beginning
+from stele.core.reassign import reassign
 from stele.core.rebalance import drive_waves, follow, note_stored, start
 from stele.core.reign import Answer, Decision, Intent, Observation, State
 from stele.core.repair import repair
@@ -66,6 +69,7 @@ def decide(state: State, seen: Observation) -> Decision:
     heed(state, seen)
     follow(state, seen)
     repair(state, seen.wishes, seen.now)
+    reassign(state, seen.wishes, seen.now)
     intents = scale(state, seen)
     _assign_first(state, seen)
     end_plan(state, seen.now)
@@ -87,7 +91,13 @@ def _decision(
     check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
     jobs = tuple(wave for wave in state.waves.values() if wave.wants_job)
     busy = bool(
-        state.running or state.promotions or state.waves or state.staged or dictionary or not state.settled
+        state.running
+        or state.promotions
+        or state.waves
+        or state.beginnings
+        or state.staged
+        or dictionary
+        or not state.settled
     )
     return Decision(
         dict(state.staged),
@@ -224,6 +234,8 @@ def _route(state: State, member: MemberIndex, order: Order, result: Result, now:
             promotion = state.promotions.get(order.partition)
             if promotion is not None:
                 promotion.answer(member, order, result, now)
+        case CreateTablet():
+            answer_beginning(state, member, order, result)
         case OpenSession() | FetchDirect() | Ingest() | CloseSession():
             wave = state.waves.get(order.session)
             if wave is not None:
@@ -290,6 +302,8 @@ def _orders(state: State, seen: Observation) -> dict[MemberIndex, list[Order]]:
     orders: dict[MemberIndex, list[Order]] = {}
     for promotion in state.promotions.values():
         _add(orders, promotion.orders(seen.now))
+    for beginning in state.beginnings.values():
+        _add(orders, beginning.orders())
     for running in state.running.values():
         _add(orders, running.orders())
     for wave in state.waves.values():

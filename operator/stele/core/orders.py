@@ -102,6 +102,12 @@ class DeleteTablet:
     version: Version
 
 
+@dataclass(frozen=True, slots=True)
+class CreateTablet:
+    partition: PartitionId
+    base: Version
+
+
 Order = (
     StartTabletCopy
     | AddLearner
@@ -114,6 +120,7 @@ Order = (
     | Abort
     | Fence
     | DeleteTablet
+    | CreateTablet
 )
 
 

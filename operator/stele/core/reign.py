@@ -7,6 +7,7 @@ Everything remembered is derived from the table and from reports: a new master s
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stele.core.asks import Ask
 from stele.core.holdings import Holdings
@@ -21,6 +22,9 @@ from stele.core.promotion import Promotion
 from stele.core.queues import Queues
 from stele.core.table import Member, Partition, PartitionTable, Stamp, raised
 from stele.core.waves import Engine, Job, Wave
+
+if TYPE_CHECKING:
+    from stele.core.reassign import Beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Wishes:
     migration_paused: bool = False
     parallel_per_member: int = 10
     approval: str = "Automatic"
+    on_partition_loss: str = "Wait"
     engine: str = "Auto"
     spark_threshold_bytes: int = 64 << 20
     spark_idle_seconds: float = 300.0
@@ -188,6 +193,9 @@ class State:
     claimed: dict[PartitionId, Version] = field(default_factory=dict)
     fenced: set[PartitionId] = field(default_factory=set)
     lost: set[PartitionId] = field(default_factory=set)
+    lost_since: dict[PartitionId, float] = field(default_factory=dict)
+    beginnings: dict[PartitionId, "Beginning"] = field(default_factory=dict)
+    reassigned: set[PartitionId] = field(default_factory=set)
     leaving: frozenset[MemberIndex] = frozenset()
     plan_key: object = None
     planned_table: PartitionTable | None = None

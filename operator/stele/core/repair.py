@@ -159,6 +159,6 @@ def _tell_lost(state: State, lost: set[PartitionId]) -> None:
             f"{len(new)} partitions have no live replica (first: {new[0]}); they wait until a member returns",
             warning=True,
         )
-    if state.lost and not lost:
+    if state.lost and not lost and not state.lost & state.reassigned:
         state.say("DataBack", "every partition has a live replica again")
     state.lost = lost

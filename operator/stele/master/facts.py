@@ -162,7 +162,7 @@ def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
         _degraded(view),
         _replicated(view),
         _balanced(view),
-        _lost(view),
+        _lost(cluster, view),
         _paused(view),
         _stalled(view.state, view.now),
     ]
@@ -192,10 +192,23 @@ def _balanced(view: View) -> Condition:
     return ConditionType.BALANCED, False, reason, "migrations are left"
 
 
-def _lost(view: View) -> Condition:
+def _lost(cluster: TabletCluster, view: View) -> Condition:
+    """What was begun anew is told until the user does not want that any more, also by later masters."""
     type_, lost = ConditionType.DATA_LOSS, view.parts.lost
     if lost:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
+    if view.wishes.on_partition_loss == "Reassign":
+        before = find_condition(cluster.status.conditions, type_)
+        if view.state.reassigned:
+            text = f"{len(view.state.reassigned)} partitions lost all copies and were begun anew, empty; "
+            return (
+                type_,
+                True,
+                Reason.REASSIGNED,
+                text + "set spec.onPartitionLoss to Wait to end this message",
+            )
+        if before is not None and before.reason == Reason.REASSIGNED:
+            return type_, True, Reason.REASSIGNED, before.message
     return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
 
 

@@ -19,6 +19,7 @@ _PLAIN: dict[type, type] = {
     orders.Abort: wire.Abort,
     orders.Fence: wire.Fence,
     orders.DeleteTablet: wire.DeleteTablet,
+    orders.CreateTablet: wire.CreateTablet,
 }
 """Orders whose fields are those of the command."""
 

@@ -285,6 +285,7 @@ def wishes_of(cluster: TabletCluster) -> Wishes:
         migration_paused=spec.migration.paused,
         parallel_per_member=spec.migration.max_parallel_per_member,
         approval=spec.migration.approval.value,
+        on_partition_loss=spec.on_partition_loss.value,
         engine=spec.migration.engine.value,
         spark_threshold_bytes=quantity_bytes(spec.spark.threshold_bytes),
         spark_idle_seconds=spec.spark.idle_seconds,

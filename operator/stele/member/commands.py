@@ -45,6 +45,7 @@ class Commands:
             m.HandOver: migrations.hand_over,
             m.Abort: migrations.abort,
             m.DeleteTablet: migrations.delete,
+            m.CreateTablet: migrations.create,
             m.Accept: promotion.accept,
             m.Fence: promotion.fence,
             m.OpenSession: sessions.open_session,

@@ -54,6 +54,27 @@ class Migrations:
                 node.tablets.clear_log(replica)
         return m.Result(generation=highest + 1, last=replica.last)
 
+    async def create(self, command: m.CreateTablet) -> m.Result:
+        """An empty tablet, where there is no copy of it any more. Data that is here is never replaced."""
+        node = self._node
+        replica, row = node.replica_of(command.partition), node.rows[command.partition]
+        async with replica.lock:
+            if row.version != command.base:
+                raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
+            if replica.ready and replica.last == m.OpId():
+                return m.Result()
+            if replica.ready or replica.meta.copy is not None:
+                raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
+            generation = self._highest_generation(replica) + 1
+            block = self._receiving(replica, generation, False, self._until_s())
+            await node.save_block(replica, block)
+            replica.broken = ""
+            node.tablets.clear_log(replica)
+            ready = _name(step(TabletState.COPYING, Event.FILL))
+            await node.save_block(replica, msgspec.structs.replace(block, state=ready))
+            node.fresh_tablet(replica, (0, 0), {})
+        return m.Result(generation=generation)
+
     @staticmethod
     def _check_goes_on(replica: Replica, copy: CopyRecord) -> None:
         if not copy.kept and replica.state is TabletState.DELETED:

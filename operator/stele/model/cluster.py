@@ -64,6 +64,14 @@ class EngineChoice(StrEnum):
     DIRECT = "Direct"
 
 
+class OnPartitionLoss(StrEnum):
+    """What happens to a partition of which no copy is alive: Wait keeps it until a member with a copy is
+    back; Reassign gives it a new, empty owner after the grace period: its data is gone."""
+
+    WAIT = "Wait"
+    REASSIGN = "Reassign"
+
+
 class Approval(StrEnum):
     """Whether a plan starts by itself or waits for a person. What makes a missing copy, and the promotion of
     a backup, never waits; neither do moves that a user asked for."""
@@ -246,6 +254,7 @@ class TabletClusterSpec(Model):
     migration: MigrationSpec = Field(default_factory=MigrationSpec)
     spark: SparkSpec = Field(default_factory=SparkSpec)
     failure_detection: FailureDetection = Field(default_factory=FailureDetection)
+    on_partition_loss: OnPartitionLoss = OnPartitionLoss.WAIT
     resp: Resp = Field(default_factory=Resp)
     resources: Resources = Field(default_factory=Resources)
     images: Images = Field(default_factory=Images)

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     DRAINING = "Draining"
     UNDER_REPLICATED = "UnderReplicated"
     ALL_REPLICAS_LOST = "AllReplicasLost"
+    REASSIGNED = "Reassigned"
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
     FOREIGN_VOLUME = "ForeignVolume"
     REQUESTS_EXCEED_LIMITS = "RequestsExceedLimits"

@@ -141,6 +141,13 @@ class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
     version: int
 
 
+class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
+    """Make an empty tablet of a partition that was lost for good; its row, above `base`, follows."""
+
+    partition: int
+    base: int
+
+
 Command = (
     StartTabletCopy
     | AddLearner
@@ -153,6 +160,7 @@ Command = (
     | Abort
     | Fence
     | DeleteTablet
+    | CreateTablet
 )
 
 

@@ -1,0 +1,129 @@
+"""Partitions that lose all their copies: they wait for a member, or begin anew when their user wants that."""
+
+import pytest
+
+from tests.master.harness import Crash, Fuse, Harness
+from tests.master.test_plans import copies, formed, restart, state_of
+
+
+async def lost(harness: Harness, *members: int) -> set[int]:
+    """Kill these members at once; which partitions have no copy left."""
+    gone = {n for n, row in enumerate(harness.table().partitions) if row.members <= set(members)}
+    assert gone
+    for member in members:
+        harness.kill(member)
+    for _ in range(10):
+        await harness.tick()
+    return gone
+
+
+def reasons(harness: Harness) -> set[str]:
+    return {each.reason for each in harness.world.events}
+
+
+async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
+    harness = await formed(members=4, partitions=12)
+    gone = await lost(harness, 0, 1)
+    assert state_of(harness).lost == gone
+    harness.clock += 100
+    for _ in range(40):
+        await harness.tick(0.6)
+    assert {row.members for n, row in enumerate(harness.table().partitions) if n in gone} == {
+        frozenset({0, 1})
+    }
+    harness.revive(1)
+    await harness.settle()
+    assert state_of(harness).lost == set()
+    assert copies(harness) == {2}
+    assert "PartitionsReassigned" not in reasons(harness)
+
+
+async def test_all_members_lost_and_back() -> None:
+    harness = await formed(members=3, partitions=9, on_partition_loss="Reassign")
+    before = [row.members for row in harness.table().partitions]
+    assert await lost(harness, 0, 1, 2) == set(range(9))
+    harness.clock += 100
+    for _ in range(10):
+        await harness.tick(0.6)
+    for member in range(3):
+        harness.revive(member)
+    await harness.settle()
+    assert [row.members for row in harness.table().partitions] == before
+    assert "PartitionsReassigned" not in reasons(harness)
+
+
+async def begun_anew(harness: Harness, gone: set[int]) -> None:
+    for number in gone:
+        harness.written.pop(number)
+    harness.clock += 31
+    await harness.settle()
+
+
+async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_wished() -> None:
+    harness = await formed(members=4, partitions=12, on_partition_loss="Reassign")
+    gone = await lost(harness, 0, 1)
+    for _ in range(10):
+        await harness.tick(0.6)
+    assert state_of(harness).lost == gone
+    await begun_anew(harness, gone)
+    assert state_of(harness).lost == set()
+    assert state_of(harness).reassigned == gone
+    assert {"DataLoss", "PartitionsReassigned"} <= reasons(harness)
+    assert "DataBack" not in reasons(harness)
+    assert copies(harness) == {2}
+    assert gone <= harness.written.keys()
+
+
+async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
+    harness = await formed(members=4, partitions=12, on_partition_loss="Reassign")
+    gone = await lost(harness, 0, 1)
+    volumes = [harness.world.volumes[0], harness.world.volumes[1]]
+    harness.rewish(members=4)
+    await begun_anew(harness, gone)
+    for index in (0, 1):
+        if index in harness.world.pods:
+            harness.revive(index)
+    await harness.settle()
+    for volume in volumes:
+        for number in gone:
+            named = volume.index in harness.table().partitions[number].members
+            assert named or not volume.alive or volume.tablets[number].state == "DELETED"
+    assert copies(harness) == {2}
+
+
+async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
+    harness = await formed(members=4, partitions=12, on_partition_loss="Reassign", held=False)
+    harness.rewish(held=True)
+    gone = await lost(harness, 0, 1)
+    harness.clock += 100
+    for _ in range(20):
+        await harness.tick(0.6)
+    assert state_of(harness).lost == gone
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_the_master_dies_at_each_step_of_a_new_beginning(after: bool) -> None:
+    for at in range(1, 30):
+        harness = await formed(members=4, partitions=6, on_partition_loss="Reassign")
+        gone = await lost(harness, 0, 1)
+        for number in gone:
+            harness.written.pop(number)
+        harness.clock += 31
+        await harness.loop.close()
+        harness.start_master(Fuse(at, after))
+        try:
+            await over(harness)
+        except Crash:
+            await restart(harness)
+            await over(harness)
+        assert state_of(harness).lost == set(), at
+        assert copies(harness) == {2}, at
+        await harness.loop.close()
+
+
+async def over(harness: Harness) -> None:
+    """Beyond the grace period, whenever the master began to count it."""
+    for _ in range(8):
+        await harness.tick()
+    harness.clock += 31
+    await harness.settle()
