@@ -9,8 +9,9 @@ from itertools import product
 
 import pytest
 
-from stele.core.assignment import DataMember, Move, assign, assign_rows
+from stele.core.assignment import Assignment, DataMember, Move, assign, assign_rows
 from stele.core.errors import BadInput
+from stele.core.plan import plan
 from stele.core.shares import fair_shares
 from stele.core.table import Partition, PartitionTable, Replicas, row_fault, trimmed
 
@@ -197,6 +198,16 @@ def test_zones_that_are_new_are_honoured_by_exchanging_replicas() -> None:
     assert after.crowded == ()
 
 
+def test_members_without_a_zone_are_a_domain_each() -> None:
+    """Rows of two of them are as good as any; members that share a zone are still kept apart."""
+    rows: list[Replicas] = [(0, 1), (1, 2), (2, 0)]
+    alone = [DataMember(0, zone="a"), DataMember(1), DataMember(2)]
+    assert assign_rows(rows, alone, 2) == Assignment(tuple(rows), 0)
+    found = assign_rows([*rows, (0, 3), (2, 3)], [*alone, DataMember(3, zone="a")], 2)
+    assert not found.crowded
+    assert all(not {0, 3}.issubset(row) for row in found.rows)
+
+
 def test_fewer_members_than_replicas_fill_what_they_can() -> None:
     assert set(first(10, data(range(2)), 3)) <= {(0, 1), (1, 0)}
     assert first(2, data([5]), 3) == [(5,), (5,)]
@@ -213,6 +224,24 @@ def test_lowering_the_number_of_replicas_copies_nothing() -> None:
     after = assign_rows(before, data(range(5)), 2)
     assert all(set(new) <= set(old) for old, new in zip(before, after.rows, strict=True))
     assert {len(row) for row in after.rows} == {2}
+
+
+@pytest.mark.parametrize("row", [(0, 5, 6, 2), (0, 4, 3, 2, 1)])
+def test_a_backup_that_stays_becomes_no_owner_of_a_row_that_shrinks(row: Replicas) -> None:
+    """It would have to leave the row before it can, and be copied back."""
+    found = plan(PartitionTable((Partition(1, row),), {}), data(range(7), leaving=[0]), 2)
+    assert found.copies == 0
+    assert found.targets[0][0] in row[2:]
+    assert found.targets[0][1] in row[1:]
+
+
+def test_a_backup_that_is_given_up_takes_no_index_that_the_owner_would_step_down_from() -> None:
+    """Nobody new comes to such a row, so its owner cannot go to a colder index."""
+    members = [DataMember(index, weight=100 if index == 8 else 1) for index in range(12)]
+    rows: list[Replicas] = [(11, None, 8, 10), *[(8, index) for index in range(4)]]
+    found = plan(PartitionTable(tuple(Partition(1, row) for row in rows), {}), members, 2)
+    assert found.targets[0][0] == 11
+    assert not found.refusals
 
 
 def test_raising_the_number_of_replicas_keeps_what_is_there() -> None:
@@ -308,6 +337,12 @@ def test_a_users_move_is_granted_and_the_rest_makes_up_for_it() -> None:
     check_balanced(after.rows, data(range(4)), 2)
     assert after.rows[partition] == (0, 3)
     assert after.refused == ()
+
+
+def test_moves_that_keep_replicas_where_they_are_do_not_raise_the_lower_bound() -> None:
+    rows = first(16, data(range(3)), 2)
+    stays = [Move(partition, row[0], row[0]) for partition, row in enumerate(rows)]
+    assert assign_rows(rows, data(range(3)), 2, stays).lower_bound == 0
 
 
 def test_a_move_disturbs_no_more_than_it_has_to() -> None:

@@ -64,6 +64,7 @@ def test_any_situation_is_planned_safely_and_converges(
     table, members, replicas = situation
     for _ in range(CONVERGED_AFTER_PLANS):
         planned = plan(table, members, replicas)
+        assert planned.copies >= planned.lower_bound
         migrations = planned.by_partition()
         for number, row in enumerate(table.partitions):
             current, target = live(row.replicas, members), planned.targets[number]

@@ -167,9 +167,10 @@ def assign_groups(
     if not cast.able:
         return Outcome(refused=tuple((move, _NOBODY) for move in moves))
     board = Board(cast.able, cast.topology)
+    today = _held(cast, groups)
     refused = _settle(board, cast, groups, [move for move in moves if move.destination is None])
     refused += _grant(board, cast, [move for move in moves if move.destination is not None])
-    lower_bound = _balance(board, cast, _held(cast, groups))
+    lower_bound = _balance(board, cast, today)
     return Outcome(_changes(board, cast), lower_bound, _crowded(board, cast), refused)
 
 
@@ -369,7 +370,9 @@ def _balance(board: Board, cast: _Cast, today: Mapping[MemberIndex, int]) -> int
         backups.fill(index)
     backups.level_out()
     backups.insist()
-    return max(needed, sum(max(0, fewest[member].number - today[member]) for member in cast.able))
+    bound = max(needed, sum(max(0, fewest[member].number - today[member]) for member in cast.able))
+    # Where rows do not allow the shares, those that were reached instead may need less.
+    return min(bound, sum(max(0, board.held[member] - today[member]) for member in cast.able))
 
 
 def _reserve(board: Board, cast: _Cast, total: Mapping[MemberIndex, Quota]) -> None:

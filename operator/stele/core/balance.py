@@ -133,7 +133,8 @@ class Board:
 
     def fits(self, slot: Slot, member: MemberIndex) -> bool:
         """Not in the row yet, and apart from the others; nor in the row today at another index, since no
-        permutation runs. Rows that shrink take nobody new, and in them those of today in any order.
+        permutation runs. Rows that shrink take nobody new, and their backups of today in any order: an owner
+        of today would leave and be copied again.
         """
         cell, index, down = slot
         row, today = cell.row, cell.today
@@ -141,7 +142,8 @@ class Board:
             return False
         shrinks = self.spares(cell)
         if member in today:
-            if (was := today.index(member)) < len(row) and was != index and not (shrinks and index):
+            was = today.index(member)
+            if down != -1 or (was < len(row) and was != index and not (shrinks and index and was)):
                 return False
         elif shrinks and self.strict:
             return False

@@ -1,6 +1,6 @@
 """What stays of a row: the first step of an assignment."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from stele.core.ids import MemberIndex
 from stele.core.table import Replicas
@@ -14,13 +14,14 @@ def settle(
     """The row at its wanted length, None at each index that is to be given to somebody.
 
     Replicas keep their index, but for two cases, neither of which copies data: an empty index 0 is taken by
-    the hottest replica; a row that is too long keeps its hottest replica as owner, and which of the others
-    stay is left open. A leaving member's index is None when there is somebody who can replace it; when there
-    are too few members it stays, because a copy on a leaving member is better than none.
+    the hottest replica; a row that is too long keeps its hottest replica as owner (in place of a leaving
+    owner: the hottest that loses its index anyway), and which of the others stay is left open. A leaving
+    member's index is None when there is somebody who can replace it; when there are too few members it stays,
+    because a copy on a leaving member is better than none.
     """
-    held = [member for member in row if member in stays]
+    held = [member for member in row if member is not None and member in stays]
     if len(held) > replicas:
-        return [held[0], *[None] * (replicas - 1)]
+        return [_owner_of_shrunk(row, held, leaves, replicas), *[None] * (replicas - 1)]
     staying = _staying(row, leaves, replicas - len(stays))
     length = min(replicas, len(stays) + len(staying))
     slots: Slots = [member if member in stays or member in staying else None for member in row]
@@ -46,6 +47,13 @@ def arranged(today: Replicas, row: Replicas) -> Replicas:
             others.append(member)
     others.sort(key=lambda member: member not in today)
     return tuple(others.pop(0) if member is None else member for member in slots)
+
+
+def _owner_of_shrunk(
+    row: Replicas, held: Sequence[MemberIndex], leaves: Collection[MemberIndex], replicas: int
+) -> MemberIndex:
+    """A backup that keeps an index would have to leave and be copied again to take the place of an owner."""
+    return held[0] if row[0] not in leaves else next(m for m in held if row.index(m) >= replicas)
 
 
 def _staying(row: Replicas, leaves: Collection[MemberIndex], room: int) -> list[MemberIndex]:

@@ -2,7 +2,8 @@
 
 A member's *path* names its domain for each topology key, widest first. The replicas of a partition are spread
 over the domains of the first key as evenly as the domains have members, inside each of them over the
-domains of the second key, and so on. Members without a name for a key share one domain.
+domains of the second key, and so on. Nothing says that members without a name for a key stand together, so
+each of them is a domain of its own.
 """
 
 from collections import Counter
@@ -25,7 +26,8 @@ class Topology:
 
     def __init__(self, paths: Mapping[MemberIndex, Path]) -> None:
         levels = max(map(len, paths.values()), default=0)
-        padded = {member: (*path, *[""] * (levels - len(path))) for member, path in paths.items()}
+        # No name has a control character, so no domain is taken for another.
+        padded = {member: (*path, *[f"\0{member}"] * (levels - len(path))) for member, path in paths.items()}
         while levels and len({path[:levels] for path in padded.values()}) == len(padded):
             levels -= 1
         self.paths = {member: path[:levels] for member, path in padded.items()}
@@ -102,7 +104,3 @@ class Topology:
         else:
             parts = tuple(Domain(weights[member], (member,)) for member in members)
         return Domain(sum(part.weight for part in parts), tuple(members), parts)
-
-
-def _without(row: Members, index: int) -> Members:
-    return (*row[:index], *row[index + 1 :])
