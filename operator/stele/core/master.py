@@ -33,7 +33,7 @@ from stele.core.planning import data_members, end_plan, make_plan
 from stele.core.reassign import answer as answer_beginning
 from stele.core.reassign import reassign
 from stele.core.rebalance import drive_waves, follow, note_stored, start
-from stele.core.reign import Answer, Decision, Intent, Observation, State
+from stele.core.reign import Answer, Decision, Intent, Mark, Observation, State
 from stele.core.repair import repair
 from stele.core.roster import Dictionary, scale, set_members, update_dictionary
 from stele.core.sweep import sweep
@@ -170,7 +170,9 @@ def _listen(state: State, answer: Answer, now: float) -> None:
     if state.settled:
         _note_claims(state, answer.report)
     if answer.published is not None:
-        contact.published = answer.published
+        # A member with another stamp missed something: it is told everything next.
+        right = answer.report.stamp == answer.published.stamp
+        contact.published = answer.published.number if right else 0
     for order, result in zip(answer.orders, answer.report.results, strict=False):
         _route(state, answer.member, order, result, now)
 
@@ -337,7 +339,7 @@ class Publication:
     rows: Sequence[tuple[PartitionId, Partition]]
     members: bool
     want_tablets: bool
-    mark: int | None
+    mark: Mark | None
     known: int
 
 
@@ -349,9 +351,7 @@ def publication(state: State, index: MemberIndex) -> Publication:
         return Publication("", False, (), False, False, None, number)
     if not state.settled or state.staged:
         return Publication(member.uuid, False, (), False, not state.settled, None, number)
-    mark = state.stored.number
+    mark = Mark(state.stored.number, state.stamp.value)
     told = contact.report is not None and contact.report.member_list_version == state.member_list_version
-    stamp = None if contact.report is None else contact.report.stamp
-    wrong = contact.published == mark and stamp != state.stamp.value
-    base, rows, _ = state.stored.since(0 if wrong else contact.published)
+    base, rows, _ = state.stored.since(contact.published)
     return Publication(member.uuid, not base, rows, not (base and told), False, mark, number)

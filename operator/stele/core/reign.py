@@ -56,13 +56,21 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """The table as a member has it once it took in what was published: its place in the news, its stamp."""
+
+    number: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One exchange that ended: with a report, or with None when nobody answered in time."""
 
     member: MemberIndex
     sent_seconds: float
     orders: tuple[Order, ...]
-    published: int | None
+    published: Mark | None
     report: Report | None
     problem: str = ""
 

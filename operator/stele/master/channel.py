@@ -6,7 +6,7 @@ from collections.abc import Callable
 from stele.core.errors import SteleError
 from stele.core.ids import MemberIndex
 from stele.core.orders import Order
-from stele.core.reign import Answer
+from stele.core.reign import Answer, Mark
 from stele.master.ports import Members
 from stele.wire.messages import ExchangeRequest
 
@@ -32,7 +32,7 @@ class Channel:
         address: str,
         request: ExchangeRequest,
         some: tuple[Order, ...],
-        published: int | None,
+        published: Mark | None,
         deadline_seconds: float,
     ) -> None:
         """Begin an exchange; the channel must be free."""
@@ -46,7 +46,7 @@ class Channel:
         address: str,
         request: ExchangeRequest,
         some: tuple[Order, ...],
-        published: int | None,
+        published: Mark | None,
         deadline_seconds: float,
     ) -> None:
         sent = self.sent_seconds

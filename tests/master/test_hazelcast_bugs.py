@@ -1,0 +1,235 @@
+"""Bugs that Hazelcast had in its migrations, by their issue or pull request: none comes back."""
+
+from collections.abc import Callable
+
+from stele.core.master import publication
+from stele.wire.messages import Result
+from tests.master.harness import Fuse, Harness, lose
+from tests.master.stories import STORIES, finish, heal, prepared
+
+
+async def moving() -> Harness:
+    """One partition on members 0 and 1; its owner is about to be moved to member 2."""
+    harness = await prepared(STORIES["move of the owner"])
+    harness.start_master()
+    harness.world.drained = {0}
+    return harness
+
+
+async def until(harness: Harness, held: Callable[[], object]) -> None:
+    """Tick until that holds; fails when it never does."""
+    for _ in range(200):
+        if held():
+            return
+        await harness.tick()
+    raise AssertionError("it never came")
+
+
+async def test_issue_5444_a_joiner_that_dies_while_data_moves_to_it_costs_nothing() -> None:
+    """The source gives its copy up only after the destination committed and that was published."""
+    harness = await moving()
+    source, destination = harness.world.volumes[0], harness.world.volumes[2]
+    while source.tablets[0].state == "READY":
+        row = harness.table().partitions[0]
+        assert 0 in row.members or destination.tablets[0].state == "READY"
+        await harness.tick()
+    row = harness.table().partitions[0]
+    assert row.replicas == (2, 1)
+    assert destination.row(0).version == row.version
+    assert destination.tablets[0].state == "READY"
+
+
+async def test_issue_5444_the_joiner_dies_before_it_commits() -> None:
+    """Half of a copy is no copy: all that was acknowledged is still where it was."""
+    harness = await moving()
+    harness.world.volumes[2].dies_at = "Accept"
+    await until(harness, lambda: not harness.world.volumes[2].alive)
+    harness.world.volumes[2].dies_at = ""
+    await finish(harness)
+    assert harness.table().partitions[0].replicas == (0, 1)
+    await heal(harness)
+
+
+async def test_issue_2804_a_member_that_leaves_politely_is_kept_until_no_row_names_it() -> None:
+    """Its pod goes only after every partition is as full as before without it."""
+    harness = Harness(members=3, partitions=3)
+    await harness.settle()
+    harness.rewish(members=2)
+    for _ in range(60):
+        named = any(2 in row.members for row in harness.table().partitions)
+        await harness.tick()
+        assert 2 in harness.world.pods or not named
+    assert 2 not in harness.world.pods
+    assert all(len(row.members) == 2 for row in harness.table().partitions)
+
+
+async def test_pull_8147_the_source_answers_nothing_once_the_destination_may_own() -> None:
+    """The old owner is frozen before the new one agrees, so no read is older than a write elsewhere."""
+    harness = await moving()
+    await until(harness, lambda: harness.world.volumes[2].accepted)
+    assert harness.world.volumes[0].owns(0)
+    assert 0 in harness.world.volumes[0].frozen
+
+
+async def test_pull_6337_an_empty_partition_begins_and_ends_like_any_other() -> None:
+    """Source and destination both note a commit, although there is nothing to copy."""
+    harness = await moving()
+    for volume in harness.world.volumes.values():
+        for tablet in volume.tablets.values():
+            tablet.data.clear()
+    harness.written.clear()
+    harness.write = lambda: None  # type: ignore[method-assign]
+    await finish(harness)
+    destination = harness.world.volumes[2].events
+    assert destination.begun == destination.committed
+    assert harness.world.volumes[0].events.committed == destination.committed
+
+
+async def test_pull_12535_a_commit_without_an_answer_is_asked_again_and_done_once() -> None:
+    """The answer of the destination is lost; the same question gets the same answer, and no version is
+    skipped.
+    """
+    harness = await moving()
+    before = harness.table().partitions[0].version
+    await until(harness, lambda: harness.world.volumes[0].frozen)
+    harness.fuse.left, harness.fuse.after, harness.fuse.act = 1, True, lose
+    await finish(harness)
+    assert harness.fuse.left < 0
+    assert harness.table().partitions[0].version == before + 1
+
+
+async def test_pull_14111_a_passive_cluster_keeps_its_table() -> None:
+    """Not a byte of any row changes while members come, go and return."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    harness.rewish(state="Passive", members=4)
+    await harness.settle()
+    before = harness.shared.objects["shard-0"][1]["rows"]
+    harness.rewish(members=2)
+    await harness.settle()
+    assert harness.shared.objects["shard-0"][1]["rows"] == before
+
+
+async def test_pull_10138_owners_that_die_are_replaced_without_migration() -> None:
+    """NoMigration means no copies; a backup is promoted all the same."""
+    harness = Harness(members=3, partitions=3)
+    await harness.settle()
+    harness.rewish(state="NoMigration")
+    harness.kill(0)
+    for _ in range(40):
+        await harness.tick(1.0)
+    rows = harness.table().partitions
+    assert all(row.owner not in (0, None) for row in rows)
+    assert any(len(row.members) == 1 for row in rows)
+
+
+async def test_pull_16189_no_migration_begins_before_the_one_before_it_is_cleaned_up() -> None:
+    """A member that still speaks of an ended migration is told first that it ended."""
+    harness = await moving()
+    await until(harness, lambda: harness.world.volumes[0].learners)
+    old = harness.world.volumes[0].learners[0].id
+    source = harness.world.volumes[0]
+    refused: list[str] = []
+    plain = source._AddLearner
+    source._AddLearner = lambda c: note(refused, plain(c))  # type: ignore[method-assign]
+    await harness.loop.close()
+    harness.start_master()
+    await finish(harness)
+    assert old in source.events.rolled_back
+    assert "MIGRATION_ACTIVE" not in refused
+
+
+def note(codes: list[str], result: object) -> object:
+    codes.append(result.code)  # type: ignore[attr-defined]
+    return result
+
+
+async def test_pull_16627_the_table_goes_to_members_only() -> None:
+    """A process that is not in the dictionary is asked who it is, and told nothing."""
+    harness = Harness(members=3, partitions=3)
+    await harness.settle()
+    harness.rewish(state="Frozen", members=4)
+    for _ in range(4):
+        await harness.tick(1.0)
+    harness.world.members[7] = True
+    harness.world.start_pod(7)
+    await harness.settle()
+    state = harness.loop.state
+    assert state is not None
+    assert 7 in state.contacts
+    assert 7 not in harness.table().members
+    assert not publication(state, 7).rows
+    assert not harness.world.volumes[7].rows
+
+
+async def test_issue_22609_a_member_with_another_stamp_gets_the_whole_table() -> None:
+    """A member that lost what it was told is told everything again, and is not refused for ever."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    behind = harness.world.volumes[1]
+    behind.rows.clear()
+    await harness.settle()
+    assert {n: row.version for n, row in behind.rows.items()} == {
+        n: row.version for n, row in enumerate(harness.table().partitions)
+    }
+    harness.rewish(members=4)
+    await harness.settle()
+
+
+async def test_issue_22609_a_member_with_an_older_member_list_gets_the_present_one() -> None:
+    """The list is compared as the table is; its publication may have been lost with a restart."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    behind = harness.world.volumes[1]
+    behind.members, behind.member_list_version = behind.members[:2], behind.member_list_version - 1
+    await harness.settle()
+    assert behind.member_list_version == harness.head().member_list_version
+    assert len(behind.members) == 3
+
+
+async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back() -> None:
+    """Others are stored and published while one fails again and again."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    harness.rewish(members=4)
+    await until(harness, lambda: 3 in harness.world.volumes)
+    refusing = harness.world.volumes[3]
+    plain = refusing._Accept
+    refusing._Accept = lambda c: Result("DISK_ERROR") if c.row.partition == first else plain(c)  # type: ignore[method-assign]
+    first = next(n for n, row in enumerate(harness.table().partitions) if row.owner == 0)
+    for _ in range(200):
+        await harness.tick()
+    rows = harness.table().partitions
+    assert any(3 in row.members for row in rows)
+    for volume in harness.world.volumes.values():
+        assert {n: row.version for n, row in volume.rows.items()} == {
+            n: r.version for n, r in enumerate(rows)
+        }
+
+
+async def test_issue_14088_all_addresses_change_at_once() -> None:
+    """Every pod comes back under another address; identities stay, and so does every row's members."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    before = [row.members for row in harness.table().partitions]
+    for index in list(harness.world.pods):
+        harness.world.volumes[index].alive = False
+        del harness.world.pods[index]
+        harness.world.start_pod(index)
+    await harness.settle()
+    assert [row.members for row in harness.table().partitions] == before
+    addresses = {entry.address for entry in harness.table().members.values()}
+    assert addresses == {pod.address for pod in harness.world.pods.values()}
+
+
+async def test_issue_2149_backups_outlive_the_member_that_was_drained() -> None:
+    """Every write that was acknowledged before, while and after it left is on every copy."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    harness.start_master(Fuse())
+    harness.rewish(members=2)
+    await finish(harness)
+    harness.kill(0)
+    for _ in range(10):
+        await harness.tick()
+    harness.check_data()
