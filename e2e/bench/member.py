@@ -208,7 +208,8 @@ def _starts(report: Report, folder: Path, quick: bool) -> list[Goal]:
     )
     note = (
         "start: from the process's start until every tablet is served, the median of three. "
-        "after kill: the same once after SIGKILL, with the log to replay. memory: resident with empty tablets. Clients as above, pipeline 16."
+        "after kill: the same once after SIGKILL, with the log to replay. "
+        "memory: resident with empty tablets. Clients as above, pipeline 16."
     )
     section = report.section("Start, stop and number of tablets", columns, note)
     few = _start(section, folder / "few", SERVED_PARTITIONS, 64 << 20 if quick else 1 << 30)
