@@ -78,6 +78,8 @@ class FakeWorld:
     events: list[Happening] = field(default_factory=list)
     drained: set[MemberIndex] = field(default_factory=set)
     addresses: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    zones: dict[MemberIndex, tuple[str, ...] | None] = field(default_factory=dict)
+    weights: dict[MemberIndex, int] = field(default_factory=dict)
     asked: dict[str, Ask] = field(default_factory=dict)
 
     @property
@@ -92,7 +94,14 @@ class FakeWorld:
 
     def seen(self) -> tuple[Seen, ...]:
         return tuple(
-            Seen(index, f"demo-{index}", drain=index in self.drained, pod=self._pod(index))
+            Seen(
+                index,
+                f"demo-{index}",
+                drain=index in self.drained,
+                pod=self._pod(index),
+                weight=self.weights.get(index, 1),
+                zone=self.zones.get(index, ()),
+            )
             for index in sorted(self.members)
         )
 

@@ -43,7 +43,7 @@ class Live:
         joined = {each.index: each for each in self.table.head.members}
         going = self.leaving
         data = tuple(
-            DataMember(index, leaving=index in going)
+            DataMember(index, *_placed(self.members.get(index)), leaving=index in going)
             for index, member in sorted(joined.items())
             if not member.lite and index in self.members and not is_gone(self.members[index])
         )
@@ -73,6 +73,11 @@ async def look(console: "Console", cluster: str) -> Live:
     found = await console.cluster(cluster)
     members = await console.members(cluster)
     return Live(found, {each.spec.index: each for each in members}, await console.table(cluster))
+
+
+def _placed(member: "TabletMember | None") -> tuple[int, tuple[str, ...] | None]:
+    """Weight and place."""
+    return (1, None) if member is None else (member.spec.weight, member.status.zone or None)
 
 
 def is_gone(member: "TabletMember") -> bool:

@@ -29,7 +29,7 @@ from stele.core.orders import (
     Result,
     StartTabletCopy,
 )
-from stele.core.planning import data_members, end_plan, make_plan
+from stele.core.planning import data_members, end_plan, make_plan, places_known
 from stele.core.reassign import answer as answer_beginning
 from stele.core.reassign import reassign
 from stele.core.rebalance import drive_waves, follow, note_stored, start
@@ -289,6 +289,8 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
 def _assign_first(state: State, seen: Observation) -> None:
     """The first row of every partition: nobody has data yet, so nothing is asked of anybody."""
     if any(row.version for row in state.table.partitions) or seen.wishes.held or not seen.wishes.join_allowed:
+        return
+    if not places_known(state):
         return
     members = [each for each in data_members(state, seen.wishes, seen.now) if not each.leaving]
     patient = seen.now - state.started_seconds < FORMING_SECONDS

@@ -42,7 +42,10 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One TabletMember and its pod as they are now."""
+    """One TabletMember and its pod as they are now.
+
+    `zone` is its domain per topology key, widest first; None while its node was not looked at yet.
+    """
 
     index: MemberIndex
     name: str
@@ -50,6 +53,8 @@ class Seen:
     lite: bool = False
     deleting: bool = False
     pod: PodFacts | None = None
+    weight: int = 1
+    zone: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, 
             continue
         # Without an object it is on its way out, though its process may answer for another moment.
         drained = contact.seen is None or contact.seen.drain or contact.seen.deleting
-        found.append(DataMember(index, leaving=drained or index in state.leaving))
+        weight, zone = (1, None) if contact.seen is None else (contact.seen.weight, contact.seen.zone or None)
+        found.append(DataMember(index, weight, zone, leaving=drained or index in state.leaving))
     return tuple(found)
 
 
@@ -63,6 +64,11 @@ def _supposed(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...
     new = missing(candidates, wishes.members, next_index(state.table.members, state.next_index))
     found = [replace(each, leaving=each.index in going) for each in present]
     return (*found, *(DataMember(index) for index in new))
+
+
+def places_known(state: State) -> bool:
+    """Whether it was looked where every member is; until then nothing is placed."""
+    return all(contact.seen is None or contact.seen.zone is not None for contact in state.contacts.values())
 
 
 def make_plan(state: State, seen: Observation) -> None:
@@ -96,7 +102,7 @@ def make_plan(state: State, seen: Observation) -> None:
 def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
     if not wishes.migration_allowed or wishes.held or state.promotions or state.staged:
         return False
-    if not any(row.version for row in state.table.partitions):
+    if not any(row.version for row in state.table.partitions) or not places_known(state):
         return False
     if any(contact.in_grace(now, wishes.timing) for contact in state.contacts.values()):
         # The membership changes: what was cancelled may be planned again once it is clear how it is then.

@@ -56,6 +56,7 @@ class View:
     foreign_claims: tuple[str, ...] = ()
     name: str = ""
     asks: tuple[Ask, ...] = ()
+    topology_problem: str = ""
 
     @property
     def formed(self) -> bool:
@@ -146,6 +147,8 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
 def _conditions(cluster: TabletCluster, view: View) -> Conditions:
     found = cluster.status.conditions
     generation = cluster.metadata.generation
+    if not cluster.spec.placement.topology_keys:
+        found = tuple(each for each in found if each.type != ConditionType.TOPOLOGY_KNOWN)
     for type_, status, reason, message in _observed(cluster, view):
         found = set_condition(found, type_, status, reason, message, generation=generation, now=view.clock)
     return found
@@ -165,7 +168,18 @@ def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
         _lost(cluster, view),
         _paused(view),
         _stalled(view.state, view.now),
+        *_topology(cluster, view),
     ]
+
+
+def _topology(cluster: TabletCluster, view: View) -> list[Condition]:
+    """Said only when members are to be told apart by their nodes."""
+    if not cluster.spec.placement.topology_keys:
+        return []
+    type_ = ConditionType.TOPOLOGY_KNOWN
+    if view.topology_problem:
+        return [(type_, False, Reason.TOPOLOGY_UNKNOWN, view.topology_problem)]
+    return [(type_, True, Reason.AS_DESIRED, "the place of every member is known")]
 
 
 def _lacking(view: View) -> str:
@@ -319,6 +333,7 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         incarnation=0 if report is None else report.incarnation,
         address="" if entry is None or not entry.address else f"{entry.address}:6379",
         state=MemberState(life.value),
+        zone=() if contact is None or contact.seen is None else contact.seen.zone or (),
         owned=owned,
         backups=held - owned,
         bytes=_held_bytes(contact),

@@ -225,13 +225,12 @@ def _transfer_container(image: str, pull: str) -> Object:
     }
 
 
-def _apart(cluster: str) -> Object:
-    """On different nodes when that is possible."""
-    term = {
-        "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchLabels": selector(cluster)},
-    }
-    wish = [{"weight": 100, "podAffinityTerm": term}]
+def _apart(cluster: TabletCluster) -> Object:
+    """On different nodes, and in different places of each topology key, when that is possible."""
+    labels_of_all = {"matchLabels": selector(cluster.metadata.name)}
+    keys = dict.fromkeys([*cluster.spec.placement.topology_keys, "kubernetes.io/hostname"])
+    terms = [{"topologyKey": key, "labelSelector": labels_of_all} for key in keys]
+    wish = [{"weight": 100, "podAffinityTerm": term} for term in terms]
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}}
 
 
@@ -248,7 +247,7 @@ def member_pod(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": TERMINATION_SECONDS,
         "securityContext": _pod_security(),
-        "affinity": _apart(name),
+        "affinity": _apart(cluster),
         "containers": [_member_container(cluster, own, image, pull), _transfer_container(image, pull)],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": own}},

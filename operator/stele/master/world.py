@@ -3,6 +3,7 @@ status.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from stele.core.reign import Happening, State, Wishes
 from stele.master import facts, manifests
 from stele.master.cache import Cache
 from stele.master.events import post
+from stele.master.nodes import Nodes
 from stele.master.plans import Asks, show_plans
 from stele.master.settings import Settings
 from stele.master.status import patch_of
@@ -55,6 +57,8 @@ class KubernetesWorld:
         self._state: State | None = None
         self._applied: dict[str, Object] = {}
         self._asks = Asks()
+        self._nodes = Nodes(api)
+        self._zones: dict[str, tuple[str, ...]] = {}
         self._read: Object | None = None
         self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self.unreadable: Unreadable | None = None
@@ -107,9 +111,34 @@ class KubernetesWorld:
                     member.spec.lite,
                     member.metadata.deletion_timestamp is not None,
                     None if pod is None else pod_facts(pod),
+                    member.spec.weight,
+                    self._zone(member, pod),
                 )
             )
         return tuple(found)
+
+    def _zone(self, member: TabletMember, pod: Object | None) -> tuple[str, ...] | None:
+        """By the node of its pod; without one, where it was last."""
+        keys, name = self._cluster.spec.placement.topology_keys, member.metadata.name
+        if not keys:
+            return ()
+        node = node_of(pod)
+        if node:
+            found = self._nodes.path(node, keys)
+            if found is not None:
+                self._zones[name] = found
+            return found
+        last = self._zones.get(name, member.status.zone)
+        return last if len(last) == len(keys) else ()
+
+    def _node_names(self) -> list[str]:
+        names = (each["metadata"]["name"] for each in self._members())
+        return [node for name in names if (node := node_of(self._cache.get(PODS, self.namespace, name)))]
+
+    async def look_at_nodes(self) -> None:
+        """Read the labels of the nodes that members run on, when they matter."""
+        if self.cluster().spec.placement.topology_keys:
+            await self._nodes.refresh(self._node_names(), time.monotonic())
 
     def _member(self, stored: Object) -> TabletMember | Unreadable:
         """Each stored version is read once; objects in the cache are never changed in place."""
@@ -196,6 +225,7 @@ class KubernetesWorld:
     async def ensure_shared(self) -> None:
         """Services, budget and copier."""
         cluster = self.cluster()
+        await self.look_at_nodes()
         await self._apply_changed(SERVICES, manifests.headless_service(cluster))
         await self._apply_changed(SERVICES, manifests.client_service(cluster))
         if self._state is not None:
@@ -245,7 +275,9 @@ class KubernetesWorld:
         """Status of the cluster, of its members and of its plans, where it changed."""
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
-        view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name, self.asks())
+        keys = cluster.spec.placement.topology_keys
+        unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
+        view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name, self.asks(), unknown)
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
@@ -303,6 +335,11 @@ def pod_facts(pod: Object) -> PodFacts:
     process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
     address = str(status.get("podIP", ""))
     return PodFacts(meta["uid"], address, process, bool(ended), bool(meta.get("deletionTimestamp")))
+
+
+def node_of(pod: Object | None) -> str:
+    """The node that a pod was given to, empty when there is none yet."""
+    return "" if pod is None else str(pod.get("spec", {}).get("nodeName") or "")
 
 
 def restarts_of(pod: Object | None) -> int:

@@ -1,7 +1,7 @@
 """TabletCluster: what a user wants of one cluster, and what the operator observes of it."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -25,6 +25,7 @@ PARTITIONS_DEFAULT = 271
 REPLICAS_LIMIT = 7
 MAX_PARALLEL_LIMIT = 1_000
 IMAGE_LENGTH = 512
+TOPOLOGY_KEYS_LIMIT = 5
 RESOURCE_NAMES_LIMIT = 16
 """Entries of one map of resource requests or limits."""
 
@@ -212,6 +213,16 @@ class Resources(Model):
     """Amount of each resource that is never exceeded, such as memory: 2Gi."""
 
 
+TopologyKey = Annotated[str, Field(min_length=1, max_length=317, pattern=r"^\S+$")]
+
+
+class Placement(Model):
+    """Where the copies of one partition are, seen from one another."""
+
+    topology_keys: tuple[TopologyKey, ...] = Field(default=(), max_length=TOPOLOGY_KEYS_LIMIT)
+    """Labels of nodes, widest first: copies are kept apart by them as far as members are there."""
+
+
 class Images(Model):
     """Images that replace those of the operator's installation."""
 
@@ -257,6 +268,7 @@ class TabletClusterSpec(Model):
     on_partition_loss: OnPartitionLoss = OnPartitionLoss.WAIT
     resp: Resp = Field(default_factory=Resp)
     resources: Resources = Field(default_factory=Resources)
+    placement: Placement = Field(default_factory=Placement)
     images: Images = Field(default_factory=Images)
 
 

@@ -36,6 +36,7 @@ class ConditionType(StrEnum):
     PAUSED = "Paused"
     DATA_LOSS = "DataLoss"
     STALLED = "Stalled"
+    TOPOLOGY_KNOWN = "TopologyKnown"
 
 
 class Reason(StrEnum):
@@ -60,6 +61,7 @@ class Reason(StrEnum):
     CLUSTER_STATE = "ClusterState"
     WAITING = "Waiting"
     WAITS_FOR_APPROVAL = "WaitsForApproval"
+    TOPOLOGY_UNKNOWN = "TopologyUnknown"
     NO_PROGRESS = "NoProgress"
     HOLDS_LAST_COPIES = "HoldsLastCopies"
     HOLDS_DATA = "HoldsData"

@@ -12,6 +12,9 @@ INDEX_LIMIT = 1_000_000
 """Member indexes are handed out once and never reused, so they outgrow the number of members."""
 
 
+WEIGHT_LIMIT = 100
+
+
 class MemberState(StrEnum):
     """Where a member is in its life."""
 
@@ -45,6 +48,10 @@ class TabletMemberSpec(Model):
     """Number of the member in the partition table; never used twice in a cluster. Cannot change."""
     lite: bool = False
     """A lite member serves clients and holds no partitions."""
+    weight: int = whole(
+        "spec.weight", 1, WEIGHT_LIMIT, 1, "a member with 2 gets twice the share of one with 1"
+    )
+    """Share of partitions that it gets, compared with other members."""
     drain: bool = False
     """Moves everything off this member while true, and makes it the first to go when members are too many."""
 
@@ -61,6 +68,8 @@ class TabletMemberStatus(Model):
     address: str = ""
     """Host and port under which other members reach it."""
     state: MemberState | None = None
+    zone: tuple[str, ...] = ()
+    """Its place: the label of its node for each of the cluster's topology keys."""
     owned: int = count()
     """Partitions that it owns."""
     backups: int = count()
