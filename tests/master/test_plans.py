@@ -317,3 +317,33 @@ async def test_a_preview_shows_what_changes_of_the_cluster_and_moves_would_do() 
     moved = preview(state, (), wishes, harness.clock, moves)
     assert 2 in moved.targets[number]
     assert [each.reason for each in moved.refusals] == ["UNKNOWN_MEMBER"]
+
+
+async def test_an_object_of_the_same_name_is_another_plan() -> None:
+    harness = await formed()
+    first, second = movable(harness, 0, 2, 2)
+    harness.world.ask("mine", uid="1", moves=(NamedMove(first, "demo-0", "demo-2"),))
+    while harness.world.asked["mine"].phase != "Running":
+        await harness.tick(1.1)
+    harness.world.ask("mine", uid="2", phase="", moves=(NamedMove(second, "demo-0", "demo-2"),))
+    await harness.settle()
+    assert harness.world.asked["mine"].phase == "Done"
+    assert second in held(harness, 2) - held(harness, 0)
+
+
+async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancelled_then() -> None:
+    harness = await formed(held=False)
+    harness.rewish(held=True)
+    number = movable(harness, 0, 2)[0]
+    for name in ("one", "two"):
+        harness.world.ask(name, moves=(NamedMove(number, "demo-0", "demo-2"),))
+    for _ in range(4):
+        await harness.tick(1.1)
+    assert harness.world.asked["one"].phase == "Pending"
+    harness.world.ask("one", cancel=True)
+    harness.world.ask("two", cancel=True)
+    await harness.settle()
+    harness.rewish(held=False)
+    await harness.settle()
+    assert {harness.world.asked[name].phase for name in ("one", "two")} == {"Superseded"}
+    assert number in held(harness, 0)

@@ -107,6 +107,17 @@ def test_the_numbers_of_a_plan() -> None:
     assert done.finished_at == "2030-01-01T11:59:50Z"
 
 
+@pytest.mark.parametrize(
+    ("copied", "done", "seconds"), [(100, 0, 150), (400, 2, 50), (0, 1, 150), (0, 0, None), (900, 0, None)]
+)
+def test_the_end_of_a_plan_is_estimated_by_bytes_and_then_by_migrations(
+    copied: int, done: int, seconds: int | None
+) -> None:
+    made = record("Running")
+    made.bytes_copied, made.done = copied, Counter({Type.MOVE: done})
+    assert facts.rebalance_status(made, view((0, 1)), rebalance()).eta_seconds == seconds
+
+
 def test_a_plan_that_was_over_before_it_was_cancelled_stays_superseded() -> None:
     first = facts.rebalance_status(record("Superseded"), view((0, 1)), rebalance())
     again = facts.rebalance_status(

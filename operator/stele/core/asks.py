@@ -26,6 +26,7 @@ class Ask:
     """
 
     name: str
+    uid: str = ""
     plan: str = ""
     approved: bool = False
     cancel: bool = False

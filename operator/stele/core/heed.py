@@ -45,8 +45,8 @@ def _heed_own(state: State, ask: Ask, now: float) -> None:
 
 def _heed_user(state: State, ask: Ask, now: float) -> None:
     record = state.asked.get(ask.name)
-    if record is None:
-        record = state.asked[ask.name] = Record.of_user(ask.name, now)
+    if record is None or record.uid != ask.uid:
+        record = state.asked[ask.name] = Record.of_user(ask.name, ask.uid, now)
     if ask.cancel and record.phase == "Pending":
         record.finish("Superseded", now)
     if record.phase != "Running":

@@ -153,15 +153,16 @@ class Record:
     phase: str = "Running"
     finished_seconds: float | None = None
     name: str = ""
+    uid: str = ""
     partitions: frozenset[PartitionId] = frozenset()
     situation: str = ""
     copies_left: int | None = None
 
     @staticmethod
-    def of_user(name: str, now: float) -> "Record":
+    def of_user(name: str, uid: str, now: float) -> "Record":
         """For a plan that a user made and that was not looked at yet."""
         text = "moves that a user asked for"
-        return Record(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name)
+        return Record(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name, uid=uid)
 
     def finish(self, phase: str, now: float) -> None:
         if self.finished_seconds is None:

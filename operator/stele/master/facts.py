@@ -468,7 +468,7 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
     rate = int(copied / seconds)
     refusals = [*record.plan.refusals, *record.refusals.values(), *record.failures.values()]
     begun = bool(done) or record.phase not in ("Pending", "Proposed")
-    eta = int(seconds / done * (planned - done)) if done and end is None else None
+    eta = None if end is not None else _eta(seconds, (done, planned), (copied, record.bytes_planned))
     return TabletRebalanceStatus(
         phase=RebalancePhase(record.phase),
         reason=record.reason,
@@ -490,6 +490,12 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
         started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)) if begun else None,
         finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),
     )
+
+
+def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -> int | None:
+    """By bytes while there are some left to copy, else by migrations; each is (done, planned)."""
+    done, planned = copied if 0 < copied[0] < copied[1] else migrations
+    return int(seconds / done * (planned - done)) if 0 < done <= planned else None
 
 
 def _in_flight(record: Record, state: State) -> int:

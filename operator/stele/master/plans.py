@@ -63,6 +63,7 @@ def _ask(stored: Object, cluster: str) -> Ask | None:
         return None
     return Ask(
         name,
+        uid=model.metadata.uid,
         plan=name.removeprefix(f"{cluster}-") if own else "",
         approved=spec.approved,
         cancel=spec.cancel or model.metadata.deletion_timestamp is not None,
@@ -101,7 +102,7 @@ async def show_plans(api: Api, cache: Cache, cluster: TabletCluster, view: facts
     ]
     for stored in others:
         asked = state.asked.get(stored["metadata"]["name"])
-        if asked is None:
+        if asked is None or asked.uid != stored["metadata"]["uid"]:
             await _others(api, cache, stored, view)
         else:
             await _progress(api, cache, stored, asked, view)
