@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
+from stele.core import planning
 from stele.core.migration import Type, step
-from stele.core.plan import DataMember, plan
+from stele.core.plan import DataMember, Plan, plan
 from stele.core.table import PartitionTable
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
@@ -169,3 +172,20 @@ async def test_a_member_that_is_back_in_time_keeps_its_place_and_copies_nothing(
     await harness.settle()
     assert held(harness, 1) == before
     assert not opened
+
+
+async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await formed()
+    made: list[object] = []
+
+    def counted(*given: object) -> Plan:
+        made.append(given)
+        return Plan()
+
+    monkeypatch.setattr(planning, "plan", counted)
+    for _ in range(10):
+        await harness.tick(1.1)
+    assert made == []
+    harness.rewish(replicas=1)
+    await harness.tick()
+    assert len(made) == 1

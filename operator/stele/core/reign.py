@@ -261,6 +261,9 @@ class State:
 
     def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
         """Rows that were stored. What was under way for them is finished."""
+        if not rows:
+            # The same table stays the same value: plans are compared with it by identity.
+            return
         partitions = list(self.table.partitions)
         for number, row in rows.items():
             self.holdings.set(number, partitions[number], row)
