@@ -115,6 +115,14 @@ class Stage:
             and status["observedGeneration"] == found["metadata"]["generation"]
         )
 
+    async def reigned(self, epoch: int) -> None:
+        """A master of that epoch tells: what the one before wrote says nothing of it."""
+
+        async def check() -> bool:
+            return ((await self.cluster()).get("status") or {}).get("epoch") == epoch
+
+        await self.until(f"epoch {epoch}", check)
+
     async def settled(self, members: int) -> None:
         """The status says so, and the table is so; the status may be a second older than the table."""
 
@@ -152,6 +160,7 @@ async def test_create_scale_up_kill_and_scale_down(
         await asyncio.sleep(1.5)
         await stage.operator.end(signal.SIGKILL)
         await stage.operator.start()
+        await stage.reigned(2)
         await stage.settled(4)
         await stage.kubelet.kill("demo-0", 1.0)
         await stage.settled(4)
