@@ -77,7 +77,7 @@ def without_cycles(current: Replicas, target: Replicas) -> Replicas:
         for index in cycle:
             new[index] = old[index]
     for chain in _chains(old, new):
-        if old[chain[0]] is None and new[chain[-1]] is None and any(a > b for a, b in _pairs(chain)):
+        if old[chain[0]] is None and new[chain[-1]] is None and any(a > b for a, b in pairwise(chain)):
             changed = True
             _close_gap(old, new, chain)
     return trimmed(new) if changed else target
@@ -139,10 +139,6 @@ def _cycles(old: Slots, new: Slots) -> Iterator[Chain]:
         if wanted == member:
             seen.update(chain)
             yield tuple(chain)
-
-
-def _pairs(chain: Chain) -> Iterable[tuple[int, int]]:
-    return pairwise(chain)
 
 
 def _close_gap(old: Slots, new: list[MemberIndex | None], chain: Chain) -> None:
