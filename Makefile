@@ -4,10 +4,13 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 DATA ?=
 DEMO ?=
+SEEDS ?= 200
+SEED ?=
+FIRST ?= 0
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member cluster images crds clean
+.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member cluster images crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -38,6 +41,9 @@ test: setup lint ## Every test: unit, golden, property, contract, real control p
 	.venv/bin/pytest -m 'not cluster' $(PYTEST_ARGS)
 	$(PY) -m e2e.cluster up
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
+
+simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED
+	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)")
 
 demo: check-demo setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
 	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)

@@ -84,7 +84,16 @@ class ApiServer:
             raise AlreadyExists(f"{kind.kind} {name} exists")
         if kind is EVENTS:
             return body
-        return self._put(kind, body, generation=1)
+        made = self._put(kind, body, generation=1)
+        if kind is PODS:
+            self.clock.call_later(1.0, self._collect, made)
+        return made
+
+    def _collect(self, pod: Object) -> None:
+        """Garbage collection: a pod whose owner is gone goes too."""
+        owners = {each["uid"] for each in pod["metadata"].get("ownerReferences", ())}
+        if not any(stored["metadata"]["uid"] in owners for _, stored in self.objects.values()):
+            self.delete(PODS, pod["metadata"]["name"], pod["metadata"]["uid"])
 
     def replace(self, kind: Kind, body: Object) -> Object:
         name = body["metadata"]["name"]

@@ -10,11 +10,11 @@ from tests.simulation.history import Histories, Operation
 from tests.simulation.kubelet import Kubelet, Machine
 from tests.simulation.loop import Clock, Handle, ProcessLoop
 from tests.simulation.network import Network
+from tests.simulation.profile import Profile
 from tests.simulation.trace import Trace
 
 KEYSPACE = b"default"
 PATIENCE_SECONDS = 4.0
-THINK_SECONDS = (0.02, 0.4)
 
 _COMMANDS: dict[str, Callable[[Operation], list[bytes]]] = {
     "get": lambda o: [b"GET", o.key],
@@ -47,7 +47,7 @@ class Client:
     async def _work(self) -> None:
         random = self._clock.random
         while self.active:
-            await asyncio.sleep(random.uniform(*THINK_SECONDS))
+            await asyncio.sleep(random.uniform(*self._keys.think_seconds))
             machines = self._kubelet.running()
             if machines:
                 await self._one(random.choice(machines), self._keys.operation(self.name, self._clock.now))
@@ -116,8 +116,9 @@ class Client:
 class Keys:
     """Which keys there are, and what is done to each: registers, counters and lists."""
 
-    def __init__(self, clock: Clock, partitions: int, count: int) -> None:
-        self.partitions, self._clock = partitions, clock
+    def __init__(self, clock: Clock, profile: Profile) -> None:
+        self.partitions, self._clock = profile.partitions, clock
+        self.think_seconds, count = profile.think_seconds, profile.keys
         self.histories = Histories()
         self._numbers = 0
         names = list(_KINDS)

@@ -63,7 +63,9 @@ def _left_over(node: Node) -> str:
             return f"partition {number} is offline: {replica.broken}"
         if replica.ready != (node.me in node.rows[number].members):
             return f"partition {number} is {replica.state.value}, its row is {node.rows[number]}"
-        if meta.copy or meta.waited or meta.frozen or meta.accepted:
+        version = node.rows[number].version
+        held = [each for each in (meta.waited, meta.frozen) if each is not None and each.base >= version]
+        if meta.copy or held or (meta.accepted is not None and meta.accepted.version > version):
             return f"partition {number}: {meta}"
         if owner is not None and (owner.learner is not None or owner.frozen):
             return f"partition {number}: {owner.learner} {owner.frozen!r}"

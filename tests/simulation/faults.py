@@ -1,7 +1,8 @@
 """What goes wrong, one thing after the other, as the profile allows; and how all of it ends.
 
 Only the last copies are spared: a volume is wiped or damaged only while every row that names its member has
-another member whose copy is whole. So whatever is lost is a defect.
+another member whose copy is whole and that is well, and then nothing else befalls members until that is
+repaired. So whatever is lost is a defect.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,23 @@ from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 
 MEMBERS_MAX = 6
+NOTICED_SECONDS = 20.0
+"""What was wrong may be noticed so long after it ended."""
+SETTLED_SECONDS = 3.0
+OF_MEMBERS = frozenset(
+    {"cut one way", "cut both ways", "isolate a member", "hide from the master", "swizzle", "slow a place"}
+    | {
+        "kill a member",
+        "cut the power",
+        "keep a member down",
+        "pause a member",
+        "delete a pod",
+        "wipe a volume",
+        "flip a bit",
+    }
+    | {"disk errors", "slow disk"}
+)
+"""Not begun while a row names a member that lost its copy: two losses at once are more than is promised."""
 FIRST_SECONDS = 1.5
 """A cluster forms before the first fault: what happens while it forms is simulated by the smallest seeds."""
 
@@ -28,11 +46,13 @@ class Faults:
         self.world, self.random, self.troubled = world, world.clock.random, troubled
         self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
         self.over = False
+        self._wrong_until: dict[str, float] = {}
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
             "cut one way": partial(self._cut, both=False),
             "cut both ways": partial(self._cut, both=True),
             "isolate a member": self._isolate,
+            "hide from the master": self._hide,
             "swizzle": self._swizzle,
             "slow a place": self._slow,
             "kill a member": partial(self._kill, power_lost=False),
@@ -61,7 +81,7 @@ class Faults:
         """A message was lost or late: whoever waits for it may take the other for lost."""
         self.world.trace.fault(name, *places)
         for place in places:
-            self._trouble(place, 5.0)
+            self._excuse(place, 5.0)
 
     def begin(self) -> None:
         self.network.count = self._count
@@ -87,7 +107,7 @@ class Faults:
         if self.over:
             return
         name = self.random.choice(self.world.profile.faults)
-        if self._todo[name]():
+        if not (name in OF_MEMBERS and self._is_fragile()) and self._todo[name]():
             self.world.trace.faults[name] += 1
         self._later(self.random.expovariate(1 / self.world.profile.calm_seconds), self._next)
 
@@ -119,7 +139,13 @@ class Faults:
         return True
 
     def _trouble(self, place: str, seconds: float) -> None:
-        until = self.world.clock.now + seconds + 20.0
+        """Something is wrong with a place for so long."""
+        until = self.world.clock.now + seconds
+        self._wrong_until[place] = max(until, self._wrong_until.get(place, 0.0))
+        self._excuse(place, seconds)
+
+    def _excuse(self, place: str, seconds: float) -> None:
+        until = self.world.clock.now + seconds + NOTICED_SECONDS
         self.troubled[place] = max(until, self.troubled.get(place, 0.0))
 
     def _machine(self) -> Machine | None:
@@ -169,6 +195,18 @@ class Faults:
                     self.network.cut(*pair)
                     self._later(seconds, self.network.heal, *pair)
         self._trouble(place, seconds)
+
+    def _hide(self) -> bool:
+        """Only the master does not reach it: its replicas do, and clients."""
+        machine, master = self._machine(), self.world.master
+        if machine is None or master is None:
+            return False
+        seconds = self.random.uniform(1.0, 8.0)
+        for pair in ((machine.place, master.loop.name), (master.loop.name, machine.place)):
+            self.network.cut(*pair)
+            self._later(seconds, self.network.heal, *pair)
+        self._trouble(machine.place, seconds)
+        return self._say(f"the master does not reach it for {seconds:.1f} s", machine.place)
 
     def _swizzle(self) -> bool:
         """Cut off one after the other, let back in another order (FoundationDB's swizzle-clog)."""
@@ -255,7 +293,11 @@ class Faults:
 
     def _is_spare(self, place: str) -> bool:
         """Whether every row that names the member has another whose copy is whole."""
-        for number, row in enumerate(self.world.rows()):
+        rows = self.world.rows()
+        if not any(row.version for row in rows):
+            # The first table may be decided upon right now, with this volume in it.
+            return False
+        for number, row in enumerate(rows):
             others = [f"{CLUSTER}-{index}" for index in row.members]
             if place in others and not any(self._is_whole(each, number) for each in others if each != place):
                 return False
@@ -263,7 +305,19 @@ class Faults:
 
     def _is_whole(self, place: str, partition: int) -> bool:
         machine = self.kubelet.machines.get(place)
-        return machine is not None and machine.disk.state_of(partition) == "READY"
+        if machine is None or not machine.up:
+            return False
+        quiet = self.world.clock.now > self._wrong_until.get(place, 0.0) + SETTLED_SECONDS
+        return quiet and machine.disk.state_of(partition) == "READY"
+
+    def _is_fragile(self) -> bool:
+        """Whether some row names a member that has nothing of it."""
+        for number, row in enumerate(self.world.rows()):
+            for index in row.members:
+                machine = self.kubelet.machines.get(f"{CLUSTER}-{index}")
+                if machine is not None and machine.disk.state_of(number) != "READY":
+                    return True
+        return False
 
     def _break_volume(self, how: Callable[[Machine], str]) -> bool:
         machine = self._machine()

@@ -98,8 +98,8 @@ def _worth_looking_at(operations: list[Operation]) -> list[Operation]:
     for each in operations:
         if each.end is None and each.kind == "get":
             continue
-        alike = each.end is None and each.kind in ("set", "add", "increment") and each.value not in seen
-        kept.append(replace(each, value=b"*") if alike else each)
+        unseen = each.end is None and (each.kind in ("increment", "delete") or each.value not in seen)
+        kept.append(replace(each, value=b"*" * len(each.value)) if unseen else each)
     return sorted(kept, key=lambda each: each.begin)
 
 

@@ -83,6 +83,10 @@ class Rules:
                 "table", f"partition {number}: version {row.version} {row.replicas}", number
             )
             self.world.trace.cover(f"row of {len(before.members)} to {len(row.members)}")
+            if before.version and row.members - before.members:
+                self.world.trace.cover("moved to another member")
+            elif before.version:
+                self.world.trace.cover("moved inside the row" if row.members == before.members else "shrunk")
             if row.version <= before.version:
                 self._broken(f"{row} was stored after {before}: versions only grow", number)
             self._one_row_per_version(number, row.version, row.replicas)

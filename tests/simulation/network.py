@@ -15,6 +15,7 @@ FAST = (0.0002, 0.002)
 SEGMENT_BYTES_KEPT = 1 << 20
 """A stream that holds back more than this tells its writer to pause."""
 REFUSED_SECONDS = 0.001
+LATE_SECONDS_MAX = 12.0
 
 
 class Network:
@@ -79,7 +80,7 @@ class Network:
         seconds = self.seconds(source, target)
         if random.random() < self.late_part:
             self.count("message late", source, target)
-            seconds += random.uniform(1.0, 12.0)
+            seconds += random.uniform(1.0, LATE_SECONDS_MAX)
         self.clock.call_later(seconds, deliver)
         if not once and random.random() < self.repeated_part:
             self.count("message repeated", source, target)

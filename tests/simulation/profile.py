@@ -22,6 +22,7 @@ FAULTS = (
     "cut one way",
     "cut both ways",
     "isolate a member",
+    "hide from the master",
     "swizzle",
     "slow a place",
     "kill a member",
@@ -89,6 +90,7 @@ class Profile:
     partitions: int
     clients: int
     keys: int
+    think_seconds: tuple[float, float]
     heartbeat_seconds: float
     lease_seconds: float
     grace_seconds: int
@@ -140,7 +142,8 @@ def draw(seed: int) -> Profile:
         replicas=chance.choice((2, 2, 3)),
         partitions=chance.choice((4, 5, 8, 12)),
         clients=chance.choice((2, 3, 4)),
-        keys=chance.choice((6, 9, 12)),
+        keys=chance.choice((3, 6, 9, 12)),
+        think_seconds=chance.choice(((0.01, 0.1), (0.02, 0.4), (0.02, 0.4))),
         heartbeat_seconds=heartbeat,
         lease_seconds=heartbeat * chance.choice((3, 5)),
         grace_seconds=chance.choice((0, 2, 5)),

@@ -7,6 +7,7 @@ from tests.simulation.convergence import check_equal, unfinished
 from tests.simulation.faults import Faults
 from tests.simulation.history import Violation, check
 from tests.simulation.invariants import Rules
+from tests.simulation.network import LATE_SECONDS_MAX
 from tests.simulation.profile import draw
 from tests.simulation.world import World
 
@@ -65,7 +66,7 @@ def _both_phases(world: World) -> None:
     _converge(world)
     for client in world.clients:
         client.active = False
-    world.clock.run(world.clock.now + QUIET_SECONDS)
+    world.clock.run(max(world.clock.now + QUIET_SECONDS, world.profile.chaos_seconds + LATE_SECONDS_MAX))
     _read_all(world)
     for key, operations in world.keys.histories.by_key.items():
         check(key, operations)

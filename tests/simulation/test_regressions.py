@@ -150,3 +150,18 @@ def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
     repair(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
     assert not state.staged
     assert state.lost == {0}
+
+
+def test_what_could_not_be_saved_is_adopted_with_the_next_exchange(member: OneMember) -> None:
+    """After an error of the disk the epoch was known in memory only, and new members were never connected."""
+    other = m.MemberInfo(1, "demo-1", "uuid-1", "10.0.0.2")
+    member.disk.failing_part = 1.0
+    with pytest.raises(OSError, match="simulated"):
+        member.exchange(epoch=5, member_list_version=1, members=(member.info(), other))
+    member.disk.failing_part = 0.0
+    assert member.exchange(epoch=5).code == "OK"
+    assert member.process.node is not None
+    assert list(member.process.node.links) == [1]
+    member.process.end("killed")
+    member.start()
+    assert member.exchange(epoch=4).code == "STALE_EPOCH"

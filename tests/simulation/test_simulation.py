@@ -1,6 +1,27 @@
-"""Whole clusters under faults, from seeds."""
+"""Whole clusters under faults, from seeds. `make simulate SEEDS=1000` runs more of them."""
 
-from tests.simulation.run import run
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation import __main__ as command_line
+from tests.simulation.mutants import MUTANTS, Plant
+from tests.simulation.run import Result, run
+
+SEEDS = 200
+SEEDS_AT_ONCE = 10
+KILLED_WITHIN_SEEDS = 60
+
+_DIGESTS = "from tests.simulation.run import run; print([run(seed).digest for seed in (7, 12, 17)])"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_AT_ONCE))
+def test_nothing_is_lost_and_all_is_well_again(first: int) -> None:
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        result = run(seed)
+        assert not result.failure, f"make simulate SEED={seed}\n{result.failure}\n" + "\n".join(result.story)
+        assert result.acknowledged
 
 
 def test_the_same_seed_is_the_same_history() -> None:
@@ -8,3 +29,47 @@ def test_the_same_seed_is_the_same_history() -> None:
     assert first.steps > 1000
     assert (first.digest, first.steps, first.messages) == (second.digest, second.steps, second.messages)
     assert run(8).digest != first.digest
+
+
+def test_a_seed_is_the_same_history_in_every_process() -> None:
+    """Whatever the order of Python's sets is there."""
+
+    def digests(hash_seed: str) -> str:
+        command = [sys.executable, "-c", _DIGESTS]
+        environment = {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return done.stdout
+
+    assert digests("1") == digests("2")
+
+
+@pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    for seed in [MUTANTS[plant], *range(KILLED_WITHIN_SEEDS)]:
+        with plant():
+            found = run(seed).failure
+        if found:
+            return
+    raise AssertionError(f"{plant.__name__} survived {KILLED_WITHIN_SEEDS} seeds: {plant.__doc__}")
+
+
+def test_a_failure_tells_its_seed_its_story_and_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(seed: int) -> Result:
+        return Result(seed, "Violation: a write is lost", ["   1.0000 demo-0     killed"])
+
+    monkeypatch.setattr(command_line, "run", fails)
+    assert command_line.main(["--seeds", "5", "--first", "40"]) == 1
+    told = capsys.readouterr().out
+    assert "seed 40 failed: Violation: a write is lost" in told
+    assert "demo-0     killed" in told
+    assert "make simulate SEED=40" in told
+    assert "failed: 40 41 42" in told
+
+
+def test_a_wrong_number_of_seeds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["--seeds", "0"])
+    assert ended.value.code == 2
+    assert "expected 1 or more" in capsys.readouterr().err

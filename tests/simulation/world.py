@@ -36,7 +36,7 @@ class World:
         self.trace.folder = str(self.folder)
         self.kubelet = Kubelet(self.clock, self.network, self.api, self.folder, self._settings)
         self.masters: list[MasterProcess] = []
-        self.keys = Keys(self.clock, profile.partitions, profile.keys)
+        self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
         self.exchanged: list[Any] = []
         self.kubelet.watch = self._noted

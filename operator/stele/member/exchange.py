@@ -28,6 +28,8 @@ class Exchange:
         self._reporter = Reporter(node, commands)
         self._lock = asyncio.Lock()
         self.started = False
+        # After an error of the disk: what is in memory may not be on disk, or not be in effect.
+        self._half_adopted = False
 
     async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         """Check epoch and recipient; persist, then adopt; run commands; report. Never raises SteleError."""
@@ -70,29 +72,31 @@ class Exchange:
         news = table.newer(request.rows)
         if not news and self._is_known(request):
             return
-        changed_members = self._brings_members(request)
+        reconnect, self._half_adopted = self._brings_members(request) or self._half_adopted, True
         table.epoch = max(table.epoch, request.epoch)
         table.replicas = request.replicas or table.replicas
         table.state = request.state
         node.refuse_writes()
         if node.me != request.self_index:
             node.set_me(request.self_index)
-        if changed_members:
+        if self._brings_members(request):
             table.member_list_version = request.member_list_version
             table.members = {info.index: info for info in request.members}
         await self._create_tablets(news)
         await node.meta.save(TABLE_FILE, table.to_file(news))
         crash.reached("table.saved")
-        if changed_members:
+        if reconnect:
             node.connect_members()
         for row in table.newer(news):
             node.adopt(row.partition, Partition(row.version, row.replicas))
         await self._commands.tidy([row.partition for row in news])
+        self._half_adopted = False
 
     def _is_known(self, request: m.ExchangeRequest) -> bool:
         table = self._node.table
         return (
-            request.epoch == table.epoch
+            not self._half_adopted
+            and request.epoch == table.epoch
             and request.self_index == table.me
             and request.state == table.state
             and not self._brings_members(request)

@@ -1,0 +1,106 @@
+"""`make simulate`: many seeds, with progress; the story of the first failure, and how to see it again."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.profile import draw
+from tests.simulation.run import Result, run
+
+PROGRESS_SECONDS = 5.0
+FAILURES_MAX = 3
+"""After so many failures the others are not waited for."""
+
+
+class Totals:
+    """Sums over seeds; rates are per second of this process's own time, so that neighbours do not count."""
+
+    def __init__(self) -> None:
+        self.began = self.told = time.process_time()
+        self.seeds = self.steps = self.messages = self.acknowledged = self.unknown = 0
+        self.simulated_seconds = 0.0
+        self.failed: list[int] = []
+        self.faults: Counter[str] = Counter()
+        self.covered: Counter[str] = Counter()
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.steps += result.steps
+        self.messages += result.messages
+        self.acknowledged += result.acknowledged
+        self.unknown += result.unknown
+        self.simulated_seconds += result.seconds
+        self.faults.update(result.faults)
+        self.covered.update(result.covered)
+        if result.failure:
+            self.failed.append(result.seed)
+
+    @property
+    def migrations(self) -> int:
+        """Rows that were stored after the first."""
+        return sum(number for what, number in self.covered.items() if what.startswith("moved "))
+
+    def line(self) -> str:
+        seconds = max(time.process_time() - self.began, 1e-9)
+        hours, faults = self.simulated_seconds / 3600, sum(self.faults.values())
+        return (
+            f"{self.seeds} seeds, {len(self.failed)} failed, {hours:.2f} h simulated in {seconds:.0f} s: "
+            f"{self.steps / seconds:,.0f} steps/s, {self.messages / seconds:,.0f} messages/s, "
+            f"{self.migrations:,} migrations, {faults:,} faults, {len(self.covered)} states"
+        )
+
+    def tell(self) -> None:
+        now = time.process_time()
+        if now - self.told >= PROGRESS_SECONDS:
+            self.told = now
+            print(self.line(), flush=True)
+
+
+def tell_failure(result: Result) -> None:
+    print(f"\nseed {result.seed} failed: {result.failure}\n\n{draw(result.seed)}\n")
+    print("\n".join(result.story))
+    print(f"\nto see it again: make simulate SEED={result.seed}\n", flush=True)
+
+
+def summary(totals: Totals) -> None:
+    print(f"\n{totals.acknowledged:,} operations acknowledged, {totals.unknown:,} with an unknown end")
+    for title, counts in (("faults", totals.faults), ("states and transitions", totals.covered)):
+        print(f"\n{title}:")
+        for name, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+            print(f"  {number:>9,}  {name}")
+    print(f"\n{totals.line()}")
+    if totals.failed:
+        print(f"failed: {' '.join(map(str, totals.failed))}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: all was well; 1: a seed failed; 2: wrong arguments."""
+    parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
+    parser.add_argument("--seeds", type=_positive, default=200, help="how many seeds (200)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, default=None, help="only this one")
+    given = parser.parse_args(arguments)
+    seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
+    totals = Totals()
+    for seed in seeds:
+        result = run(seed)
+        totals.add(result)
+        if result.failure:
+            tell_failure(result)
+        if len(totals.failed) >= FAILURES_MAX:
+            break
+        totals.tell()
+    summary(totals)
+    return 1 if totals.failed else 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seeds: expected 1 or more")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
