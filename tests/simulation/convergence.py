@@ -65,7 +65,8 @@ def _left_over(node: Node) -> str:
             return f"partition {number} is {replica.state.value}, its row is {node.rows[number]}"
         version = node.rows[number].version
         held = [each for each in (meta.waited, meta.frozen) if each is not None and each.base >= version]
-        if meta.copy or held or (meta.accepted is not None and meta.accepted.version > version):
+        copying = meta.copy is not None and meta.copy.base >= version
+        if copying or held or (meta.accepted is not None and meta.accepted.version > version):
             return f"partition {number}: {meta}"
         if owner is not None and (owner.learner is not None or owner.frozen):
             return f"partition {number}: {owner.learner} {owner.frozen!r}"

@@ -21,6 +21,7 @@ MEMBERS_MAX = 6
 NOTICED_SECONDS = 20.0
 """What was wrong may be noticed so long after it ended."""
 SETTLED_SECONDS = 3.0
+RECONSIDERED_SECONDS = 5.0
 OF_MEMBERS = frozenset(
     {"cut one way", "cut both ways", "isolate a member", "hide from the master", "swizzle", "slow a place"}
     | {
@@ -124,9 +125,10 @@ class Faults:
         self.api.change_spec(CLUSTERS, CLUSTER, state="Active", migration={"engine": "Direct"})
         for member in self.api.list(MEMBERS):
             self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
-        if self.world.master is not None and self.world.trace.faults["cancel the plan"]:
-            # A plan that its user cancelled is not made again while nothing changes: a new reign plans.
-            self.world.master.kill()
+        if self.world.trace.faults["cancel the plan"]:
+            # What a user cancelled is not planned again before a wish changes.
+            replicas = self.world.cluster["spec"]["replicas"]
+            self._later(RECONSIDERED_SECONDS, partial(self._patch, replicas=replicas - 1 or 2))
         self.world.ensure_master()
 
     # -- helpers

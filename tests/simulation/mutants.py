@@ -15,7 +15,6 @@ from stele.master import facts
 from stele.member.exchange import Exchange
 from stele.member.migrations import Migrations
 from stele.member.node import Node
-from stele.member.store import Store
 from stele.member.syncer import Syncer
 from stele.model.cluster import PartitionCounts
 
@@ -82,16 +81,6 @@ def acknowledged_before_the_replicas() -> AbstractContextManager[Any]:
     return patch.object(Owner, "advance", lambda self: self.appending and self.tablet.log.commit(self.synced))
 
 
-def write_sent_twice() -> AbstractContextManager[Any]:
-    """A write whose answer was lost with its connection is forwarded again."""
-
-    def lost(self: Store, requests: list[Any]) -> None:
-        for request in requests:
-            self._enqueue(request)
-
-    return patch.object(Store, "lost", lost)
-
-
 def answered_before_the_disk() -> AbstractContextManager[Any]:
     """Operations count as held before they are synced."""
     return patch.object(Syncer, "after_write", lambda self, then: then())
@@ -135,9 +124,8 @@ MUTANTS: dict[Plant, int] = {
     commit_before_the_destination: 2,
     epoch_not_checked: 15,
     vote_not_persisted: 2,
-    lease_ignored: 0,
+    lease_ignored: 35,
     acknowledged_before_the_replicas: 4,
-    write_sent_twice: 4,
     answered_before_the_disk: 54,
     conflict_taken_for_success: 9,
     safe_before_it_is: 2,

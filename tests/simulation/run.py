@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulation.convergence import check_equal, unfinished
-from tests.simulation.faults import Faults
+from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
 from tests.simulation.history import Violation, check
 from tests.simulation.invariants import Rules
 from tests.simulation.network import LATE_SECONDS_MAX
@@ -63,6 +63,7 @@ def _both_phases(world: World) -> None:
     faults.begin()
     world.clock.run(world.profile.chaos_seconds)
     faults.end()
+    world.clock.run(world.clock.now + 2 * RECONSIDERED_SECONDS)
     _converge(world)
     for client in world.clients:
         client.active = False
