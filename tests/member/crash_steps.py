@@ -10,6 +10,7 @@ from itertools import count
 
 import aiohttp
 from harness import Client, Cluster, eventually, key_in
+from test_holdings import tablet
 
 from stele.wire import messages as m
 
@@ -24,7 +25,8 @@ KINDS: dict[str, tuple[int, ...]] = {
 BIG = 4000
 WRITTEN = (("backed up", OWNER), ("owned", TARGET), ("alone", TARGET))
 WRITES_MAX = 300
-FLUSHED_SECONDS = 5.0
+REACHED_SECONDS = 15.0
+"""A step that only has to be waited for waits so long; the death it waits for ends it."""
 
 
 class World:
@@ -108,8 +110,8 @@ class World:
             for row in reply.accepted:
                 if row.version > made.version(row.partition):
                     made.rows[row.partition] = row
-            for tablet in reply.tablets:
-                promised[tablet.partition] = max(promised.get(tablet.partition, 0), tablet.promised)
+            for each in reply.tablets:
+                promised[each.partition] = max(promised.get(each.partition, 0), each.promised)
         await made.publish()
         for id, partition in self.ids:
             for index in made.members:
@@ -156,7 +158,7 @@ async def flush(world: World) -> None:
     partition = world.take("owned")
     for _ in range(20):
         await world.write(partition, TARGET, BIG, keys=2)
-    await asyncio.sleep(FLUSHED_SECONDS)
+    await asyncio.sleep(REACHED_SECONDS)
 
 
 async def copy(world: World) -> None:
@@ -242,10 +244,14 @@ async def diverge(world: World) -> None:
     made, partition = world.made, world.take("owned")
     await world.write(partition, TARGET)
     term = made.version(partition) + 2
+    before = (await tablet(made, TARGET, partition)).last
+    # Nothing may be under way when the other is fenced: its refusal would tell the target too early.
+    await eventually(lambda: tablet(made, OWNER, partition), lambda t: t.committed == before.index)
     await world.command(OWNER, m.Fence(partition, term, True))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(0.2):
-            await world.write(partition, TARGET, keys=1)
+    lonely = asyncio.ensure_future(world.write(partition, TARGET, keys=1))
+    await eventually(lambda: tablet(made, TARGET, partition), lambda t: t.last > before)
+    lonely.cancel()
+    await asyncio.gather(lonely, return_exceptions=True)
     await made.members[TARGET].kill()
     row = m.Row(partition, term, (OWNER,))
     await world.command(OWNER, m.Accept(made.id(), row))
@@ -257,7 +263,7 @@ async def diverge(world: World) -> None:
 async def come_back(world: World) -> None:
     """It rejoins from the log: what nobody else took goes."""
     await world.start_learner(world.used[-1], TARGET)
-    await asyncio.sleep(1)
+    await asyncio.sleep(REACHED_SECONDS)
 
 
 async def interrupted_copy(world: World) -> None:

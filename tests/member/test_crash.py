@@ -21,8 +21,6 @@ from stele.member.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
 from stele.wire import keys
 from stele.wire.volume import Superblock
 
-REACHED_SECONDS = 15.0
-
 WHERE: dict[str, Step] = {
     "file.aside": steps.promote,
     "file.renamed": steps.promote,
@@ -70,7 +68,7 @@ AGAIN: list[tuple[str, Step]] = [
     ("file.aside", steps.copy),
     ("file.renamed:2", steps.hand_over),
 ]
-"""Points that more than one step passes."""
+"""Points that more than one step passes; with the mode that promises most."""
 AT_START: dict[str, Step] = {
     "start.instance": steps.nothing,
     "start.engine": steps.nothing,
@@ -117,7 +115,7 @@ class Round:
         process.send_signal(signal.SIGUSR1)
         work = asyncio.ensure_future(step(self.world))
         death = asyncio.ensure_future(process.wait())
-        await asyncio.wait({work, death}, timeout=REACHED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, death}, timeout=steps.REACHED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({death}, timeout=2.0)
         if not death.done():
             death.cancel()
@@ -164,7 +162,7 @@ async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, pow
         await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
         await made.members[TARGET].kill()
         await Round(world, "", power).look()
-        for point, step in [*WHERE.items(), *AGAIN]:
+        for point, step in [*WHERE.items(), *(AGAIN if fsync == "Always" else ())]:
             this = Round(world, point, power)
             if step is steps.come_back:
                 await steps.diverge(world)

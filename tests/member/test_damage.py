@@ -315,9 +315,36 @@ async def test_a_full_volume_refuses_writes_until_there_is_room_again(tmp_path: 
             await client.close()
 
 
-async def attempt(client: Client) -> str:
+async def test_a_full_volume_of_a_backup_refuses_writes_at_its_owner(tmp_path: Path) -> None:
+    with mounted(tmp_path / "m1", "200m"):
+        ballast = tmp_path / "m1" / "ballast"
+        async with forked_cluster(tmp_path, PARTITIONS) as made:
+            await made.form(2)
+            client, backed_up = Client(made), owned_by(made, 0)
+            assert await client.set(0, backed_up, b"v")
+            free = os.statvfs(tmp_path / "m1")
+            ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - 30 * 1024 * 1024))
+            refused = await eventually(lambda: attempt(client, backed_up), lambda text: text != "OK")
+            assert refused.startswith("NO_SPACE the volume of member 1, which holds a copy of this partition")
+            for command in ([b"DEL", backed_up], [b"STELE.ONCE", b"c", b"1", b"SET", backed_up, b"w"]):
+                with pytest.raises(RespError, match="NO_SPACE"):
+                    await client.call(0, *command)
+            assert await client.call(0, b"GET", backed_up) == b"v"
+            assert "member 1: its volume is full" in made.members[0].log()
+            ballast.unlink()
+            assert await eventually(lambda: attempt(client, backed_up), lambda text: text == "OK")
+            await client.close()
+
+
+def owned_by(made: Cluster, member: int) -> bytes:
+    """A key of a partition that the member owns."""
+    partition = next(p for p in range(PARTITIONS) if made.rows[p].replicas[0] == member)
+    return key_in(partition, PARTITIONS)
+
+
+async def attempt(client: Client, key: bytes = b"now") -> str:
     try:
-        await client.call(0, b"SET", b"now", b"v")
+        await client.call(0, b"SET", key, b"v")
     except RespError as error:
         return str(error)
     return "OK"

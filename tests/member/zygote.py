@@ -23,7 +23,7 @@ def run_member() -> int:
     from stele.member.__main__ import main
 
     limits.FLUSH_SECONDS, limits.LOG_RETAINED_BYTES = SHORT_FLUSH_SECONDS, 0
-    limits.SWEEP_SECONDS = 0.3
+    limits.SWEEP_SECONDS, limits.RECONNECT_SECONDS_MAX = 0.3, 0.2
     if os.environ.get("POWER"):
         power.watch()
     serve = process.Process.run

@@ -37,7 +37,8 @@ class Follower:
             self._replication.reply(sender, peer.Acks(acks))
         elif isinstance(message, peer.Heartbeat):
             seconds, excluded = self._replication.granted.renew(sender.sender, self._loop.time())
-            sender.send(peer.Lease(message.at, seconds, tuple(excluded)))
+            full = self._replication.full_here
+            sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=full))
         elif isinstance(message, peer.Ask):
             answers = [self._answer(sender.sender, item) for item in message.items]
             self._replication.reply(sender, peer.Answers(answers))

@@ -210,7 +210,8 @@ class Inbound:
     def _refusal(self, hello: peer.Hello) -> peer.Refuse | None:
         who = self._who
         if hello.format != peer.PEER_FORMAT:
-            return peer.Refuse("UNKNOWN_FORMAT", f"format {hello.format}, {peer.PEER_FORMAT} is spoken here")
+            here = f"messages have format {hello.format}, this member speaks {peer.PEER_FORMAT}"
+            return peer.Refuse("UNKNOWN_FORMAT", f"{here}; run the same version of stele on all members")
         if hello.cluster != who.cluster:
             return peer.Refuse("WRONG_CLUSTER", f"this is cluster {who.cluster}")
         if hello.recipient_uuid != who.uuid:

@@ -427,8 +427,8 @@ class Node:
             self.spawn(self.flush())
 
     def refuse_writes(self) -> None:
-        """Whether writes are refused, and why: the cluster's state, or a full disk."""
-        full = self.disk_free_bytes < limits.NO_SPACE_BYTES
+        """Why writes are refused, if they are: the cluster's state, or a full disk, which owners hear of."""
+        full = self.replication.full_here = self.disk_free_bytes < limits.NO_SPACE_BYTES
         passive = self.table.state == "Passive"
         self.serving_requests.refusal = PASSIVE if passive else NO_SPACE if full else None
 

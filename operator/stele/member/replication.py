@@ -62,7 +62,10 @@ class Loop(Protocol):
 
 
 class Replication:
-    """See the module. `links` are the sessions to other members, by index."""
+    """See the module. `links` are the sessions to other members, by index.
+
+    `full_here` is what this member tells others: its volume is nearly full. `full` are those that told it.
+    """
 
     def __init__(
         self, tablets: Tablets, syncer: HeldLater, leases: tuple[Granted, Held], hooks: Hooks, loop: Loop
@@ -72,6 +75,8 @@ class Replication:
         self.granted, self.held = leases
         self.hooks = hooks
         self.links: dict[int, Link] = {}
+        self.full_here = False
+        self.full: set[int] = set()
         self.unsettled: dict[int, Replica] = {}
         self._loop = loop
         self._dirty: dict[int, Replica] = {}
@@ -248,12 +253,18 @@ class Replication:
         if isinstance(message, peer.Acks):
             self._on_acks(link, message)
         elif isinstance(message, peer.Lease):
-            self.held.renewed(link.member, message.at, message.seconds, frozenset(message.excluded))
-            self.hooks.leases_changed()
+            self._on_lease(link.member, message)
         elif isinstance(message, peer.Answers):
             self._on_answers(link, message)
         elif isinstance(message, peer.LogTail):
             self._on_tail(message)
+
+    def _on_lease(self, member: int, lease: peer.Lease) -> None:
+        self.held.renewed(member, lease.at, lease.seconds, frozenset(lease.excluded))
+        if lease.no_space != (member in self.full):
+            log.warning("member %d: its volume %s", member, "is full" if lease.no_space else "has room again")
+            (self.full.add if lease.no_space else self.full.discard)(member)
+        self.hooks.leases_changed()
 
     def _on_acks(self, link: Link, acks: peer.Acks) -> None:
         link.acknowledged()

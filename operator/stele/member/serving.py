@@ -22,7 +22,7 @@ from stele.core.commands import (
 )
 from stele.core.errors import Corrupt, Unavailable, Uncertain
 from stele.core.once import ONCE
-from stele.core.tablet_owner import Phase
+from stele.core.tablet_owner import Owner, Phase
 from stele.core.votes import Held
 from stele.member import limits
 from stele.member.latency import Histogram
@@ -36,7 +36,11 @@ from stele.wire.volume_log import Change, batch_record, delete_record, put_recor
 PASSIVE = Failure(
     "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
 )
-NO_SPACE = Failure("NO_SPACE", "the volume of this partition's owner is full; delete entries or enlarge it")
+NO_SPACE = Failure(
+    "NO_SPACE",
+    "the volume of this partition's owner is full: writes and deletions are refused until "
+    f"{limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to other members",
+)
 
 
 _PLAIN_SET = (b"SET", b"set")
@@ -106,8 +110,9 @@ class Serving:
         pending, owner = replica.pending, replica.owner
         assert owner is not None
         index, term, keyspace = replica.tablet.log.last[1], owner.term, request.keyspace
+        refusal = self._refusal(owner)
         for args in request.commands:
-            if len(args) == 3 and args[0] in _PLAIN_SET and self.refusal is None and _fits(args[1], args[2]):
+            if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
                 # The commonest write, as `evaluate` does it, but nothing needs to be read for it.
                 records.append(put_record(term, keyspace, args[1], args[2], 0))
                 pending[prefix + args[1]] = ((args[2], 0), index + len(records))
@@ -130,8 +135,8 @@ class Serving:
             if made.op is None:
                 request.reads = True
                 replies.append(made.reply)
-            elif self.refusal is not None:
-                replies.append(self.refusal)
+            elif refusal is not None:
+                replies.append(refusal)
             else:
                 self._log(replica, request, made, records, owner.term)
                 pending[data_key] = (_after(made), index + len(records))
@@ -144,6 +149,13 @@ class Serving:
             self.pending_bytes += (size := sum(map(len, records)))
             request.bytes = size
             self._replication.append(replica, records)
+
+    def _refusal(self, owner: Owner) -> Failure | None:
+        """Why nothing may be written to the tablet now; a backup's full volume counts as the owner's own."""
+        full = self._replication.full
+        if self.refusal is not None or not full:
+            return self.refusal
+        return next((_no_space_at(member) for member in owner.waited_for if member in full), None)
 
     def read_now(
         self, replicas: Mapping[int, Replica], keyspace: bytes, places: Iterable[tuple[int, bytes]]
@@ -188,7 +200,7 @@ class Serving:
             raw = self._engine.get(data_key)
             return None if raw is None else unpack_value(raw)
 
-        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self.refusal)
+        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self._refusal(owner))
         reply, changes = run_once(self._engine, replica, attempt, read)
         request.replies.append(reply)
         if not changes:
@@ -350,6 +362,15 @@ def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None
     for change in changes:
         after = None if change.value is None else (change.value, change.expire_at_ms)
         replica.pending[replica.prefix(change.keyspace) + change.key] = (after, index)
+
+
+def _no_space_at(member: int) -> Failure:
+    return Failure(
+        "NO_SPACE",
+        f"the volume of member {member}, which holds a copy of this partition, is full: writes and deletions "
+        f"are refused until {limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to "
+        "other members",
+    )
 
 
 def reset(request: Request) -> None:

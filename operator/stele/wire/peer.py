@@ -10,7 +10,8 @@ import msgspec
 
 from stele.wire.messages import Slots, VersionNumber
 
-PEER_FORMAT = 1
+PEER_FORMAT = 2
+"""Raised whenever members of the format before could misread a message or a logged operation."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
 """A core.tablet.Code."""
@@ -49,11 +50,15 @@ class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag="hb"):
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
-    """Answer to a heartbeat: a lease from `at` on, but not for the excluded partitions."""
+    """Answer to a heartbeat: a lease from `at` on, but not for the excluded partitions.
+
+    `no_space`: the sender's volume is nearly full, so nothing more should be written to its tablets.
+    """
 
     at: float
     seconds: float
     excluded: tuple[int, ...]
+    no_space: bool = False
 
 
 class AppendItem(msgspec.Struct, array_like=True, frozen=True):

@@ -1,0 +1,38 @@
+"""The format of messages between members: it is raised whenever what travels changes its shape."""
+
+import hashlib
+import typing
+
+import msgspec
+
+from stele.core.tablet import Code
+from stele.wire import peer, volume_log
+
+SHAPE = {2: "c805ea2266747a01"}
+"""What travels in each format: a member of another build must be able to tell."""
+
+
+def shape() -> str:
+    """A digest of tags, fields and types, of the codes of answers and the kinds of logged operations."""
+    told: list[object] = [
+        (
+            kind.__name__,
+            kind.__struct_config__.tag,
+            [(f.name, str(f.type)) for f in msgspec.structs.fields(kind)],
+        )
+        for kind in (
+            *typing.get_args(peer.Message),
+            peer.AppendItem,
+            peer.AckItem,
+            peer.AskItem,
+            peer.AnswerItem,
+        )
+    ]
+    told += [(code.name, int(code)) for code in Code]
+    told.append((volume_log.NOOP, volume_log.PUT, volume_log.DELETE, volume_log.BATCH, volume_log.HEAD_BYTES))
+    told.append(str(msgspec.structs.fields(volume_log.Change)))
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def test_what_travels_is_that_of_the_format() -> None:
+    assert {peer.PEER_FORMAT: shape()} == SHAPE, "raise PEER_FORMAT, then note the new shape here"
