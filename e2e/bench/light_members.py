@@ -117,6 +117,12 @@ class LightMember:
         self._note(c.partition, "DELETED")
         return Result()
 
+    def _LockState(self, c: wire.LockState) -> Result:  # noqa: N802
+        return Result()
+
+    def _UnlockState(self, c: wire.UnlockState) -> Result:  # noqa: N802
+        return Result()
+
     def _CloseSession(self, c: wire.CloseSession) -> Result:  # noqa: N802
         return Result()
 

@@ -13,7 +13,14 @@ from tests.master.harness import Harness
 
 def check_state(harness: Harness) -> None:
     """Raises AssertionError with everything that is wrong."""
-    faults = [*_slots(harness), *_tables(harness), *_leaks(harness), *_copies(harness), *_ends(harness)]
+    faults = [
+        *_slots(harness),
+        *_tables(harness),
+        *_leaks(harness),
+        *_copies(harness),
+        *_ends(harness),
+        *_states(harness),
+    ]
     assert not faults, "\n".join(faults)
 
 
@@ -45,7 +52,8 @@ def _slots(harness: Harness) -> Iterator[str]:
     for number, row in enumerate(table.partitions):
         if number in lost_partitions(harness):
             continue
-        if None in row.replicas or len(row.members) != wanted:
+        frozen = harness.head().state != "Active"
+        if not frozen and (None in row.replicas or len(row.members) != wanted):
             yield f"partition {number}: {row} has not its {wanted} slots filled"
         if gone := row.members - live.keys():
             yield f"partition {number}: {row} names {sorted(gone)}, which are not there"
@@ -97,6 +105,16 @@ def _ends(harness: Harness) -> Iterator[str]:
         events = member.events
         if sorted(events.begun) != sorted([*events.committed, *events.rolled_back]):
             yield f"member {index}: begun {events.begun}, ended {events.committed} {events.rolled_back}"
+
+
+def _states(harness: Harness) -> Iterator[str]:
+    """The state that is stored is the wished one, everybody has it, and nobody is locked."""
+    head, wish = harness.head().state, harness.world.wanted.state
+    if head != wish:
+        yield f"{head} is in force, {wish} is wished"
+    for index, member in live_members(harness).items():
+        if member.state != head or member.locked:
+            yield f"member {index} is {member.state}, lock {member.locked!r}; {head} is in force"
 
 
 def served(harness: Harness) -> set[int]:

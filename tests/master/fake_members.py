@@ -77,6 +77,8 @@ class FakeMember:
         self.frozen: dict[int, str] = {}
         self.news = News[int, wire.TabletReport](1 << 32)
         self.events = Events()
+        self.state = "Active"
+        self.locked = ""
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
@@ -94,6 +96,7 @@ class FakeMember:
             if copy.state != "ACCEPTED":
                 self._forget_copy(number, committed=False)
         self.sessions, self.fetches, self.staged = {}, {}, {}
+        self.locked = ""
 
     def row(self, number: int) -> Row:
         return self.rows.get(number, Row(number, 0, ()))
@@ -106,7 +109,7 @@ class FakeMember:
 
     def write(self, number: int, value: int) -> bool:
         """Whether the write was acknowledged: every in-sync replica appended it."""
-        if not self.alive or not self.owns(number) or number in self.frozen:
+        if not self.alive or self.state == "Passive" or not self.owns(number) or number in self.frozen:
             return False
         row, mine = self.row(number), self.tablets.get(number)
         if mine is None or mine.promised > row.version:
@@ -142,8 +145,10 @@ class FakeMember:
             return self._reply(code)
         if not request.recipient:
             return self._reply("OK")
+        self.locked = self.locked if request.epoch == self.epoch else ""
         self.epoch, self.index = request.epoch, request.self_index
         self.partitions = request.partitions
+        self.state = request.state
         if request.members:
             self.members, self.member_list_version = request.members, request.member_list_version
         for row in request.rows:
@@ -213,6 +218,7 @@ class FakeMember:
 
     def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
         copy = self.copies.get(c.partition)
+        assert not self.locked, "begun under a lock"
         if copy is not None:
             if copy.id == c.id:
                 return Result(generation=self.tablets[c.partition].generation)
@@ -342,6 +348,19 @@ class FakeMember:
         if tablet is not None and tablet.state == "READY":
             return Result("ILLEGAL_STATE") if tablet.data else Result()
         self.tablets[c.partition] = Tablet("READY", 1 if tablet is None else tablet.generation + 1)
+        return Result()
+
+    def _LockState(self, c: wire.LockState) -> Result:  # noqa: N802
+        stamp = stamp_of([self.row(p).version for p in range(self.partitions)])
+        if (c.stamp, c.member_list_version) != (stamp, self.member_list_version):
+            return Result("STALE_VERSION", f"stamp {stamp}, member list {self.member_list_version}")
+        if self.copies or self.learners:
+            return Result("MIGRATION_ACTIVE", "a migration is not over here")
+        self.locked = c.id
+        return Result()
+
+    def _UnlockState(self, c: wire.UnlockState) -> Result:  # noqa: N802
+        self.locked = "" if c.id == self.locked else self.locked
         return Result()
 
     def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802

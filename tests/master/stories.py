@@ -69,6 +69,7 @@ STORIES: dict[str, Story] = {
     "shift down": Story(1, 2, 1, _wish(members=2, replicas=2), Type.SHIFT_DOWN),
     "clear": Story(2, 1, 2, _wish(replicas=1), Type.CLEAR),
     "promotion": Story(3, 1, 2, _kill_owner),
+    "cluster state": Story(3, 1, 2, _wish(state="Passive")),
     "scale down": Story(3, 3, 2, _wish(members=2), Type.MOVE),
 }
 
@@ -110,7 +111,8 @@ def absent(harness: Harness) -> bool:
 
 
 async def heal(harness: Harness) -> None:
-    """Everybody comes back."""
+    """Everybody comes back, and the cluster is to be Active again."""
+    harness.rewish(state="Active")
     harness.net.cut.clear()
     for index, pod in list(harness.world.pods.items()):
         if pod.ended or not harness.world.volumes[index].alive:

@@ -57,6 +57,14 @@ def ended_twice(harness: Harness) -> None:
     events.rolled_back.append("m1-1")
 
 
+def state_behind(harness: Harness) -> None:
+    harness.world.volumes[1].state = "Frozen"
+
+
+def still_locked(harness: Harness) -> None:
+    harness.world.volumes[1].locked = "c1-1"
+
+
 BROKEN: dict[Callable[[Harness], None], str] = {
     slot_empty: "has not its 3 slots filled",
     member_gone: r"names \[0\], which are not there",
@@ -68,6 +76,8 @@ BROKEN: dict[Callable[[Harness], None], str] = {
     write_missing: "lacks",
     backup_differs: "differs from its owner",
     never_ended: "begun",
+    state_behind: "member 1 is Frozen",
+    still_locked: "lock 'c1-1'",
     ended_twice: "ended",
 }
 

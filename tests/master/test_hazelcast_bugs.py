@@ -148,9 +148,10 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
     """A process that is not in the dictionary is asked who it is, and told nothing."""
     harness = Harness(members=3, partitions=3)
     await harness.settle()
-    harness.rewish(state="Frozen", members=4)
+    harness.rewish(state="Frozen")
     for _ in range(4):
         await harness.tick(1.0)
+    harness.rewish(members=4)
     harness.world.members[7] = True
     harness.world.start_pod(7)
     await harness.settle()

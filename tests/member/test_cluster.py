@@ -196,6 +196,35 @@ async def test_passive_refuses_writes_and_answers_reads(tmp_path: Path) -> None:
         assert await client.set(1, b"key", b"3")
 
 
+async def test_a_lock_for_a_state_compares_tables_and_lets_nothing_begin(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, replicas=1) as made:
+        reply = await made.exchange(1)
+        stamp, listed = reply.stamp, reply.member_list_version
+        behind = await made.command(1, m.LockState("c1", "Passive", stamp + 1, listed))
+        assert (behind.code, str(stamp) in behind.detail) == ("STALE_VERSION", True)
+        assert (
+            await made.command(1, m.LockState("c1", "Passive", stamp, listed + 1))
+        ).code == "STALE_VERSION"
+        assert (await made.command(1, m.LockState("c1", "Passive", stamp, listed))).code == "OK"
+        start = m.StartTabletCopy("m1", 0, made.version(0), 0)
+        assert (await made.command(1, start)).code == "STATE_LOCKED"
+        assert (await made.command(1, m.UnlockState("c0"))).code == "OK"
+        assert (await made.command(1, start)).code == "STATE_LOCKED"
+        assert (await made.command(1, m.UnlockState("c1"))).code == "OK"
+        assert (await made.command(1, start)).code == "OK"
+        active = await made.command(1, m.LockState("c2", "Passive", stamp, listed))
+        assert (active.code, "m1" in active.detail) == ("MIGRATION_ACTIVE", True)
+
+
+async def test_a_new_master_finds_no_lock_of_the_one_before(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, replicas=1) as made:
+        reply = await made.exchange(1)
+        lock = m.LockState("c1", "Passive", reply.stamp, reply.member_list_version)
+        assert (await made.command(1, lock)).code == "OK"
+        made.epoch += 1
+        assert (await made.command(1, m.StartTabletCopy("m1", 0, made.version(0), 0))).code == "OK"
+
+
 async def test_stops_politely_and_is_ready_when_it_serves(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, replicas=1) as made:
         member = made.members[0]

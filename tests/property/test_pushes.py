@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stele.core.master import publication
+from stele.core.master import note_published, publication
 from stele.core.membership import Contact
 from stele.core.reign import State
 from stele.core.table import Member, Partition, PartitionTable, trimmed
@@ -65,14 +65,15 @@ class Pushes(RuleBasedStateMachine):
     @rule(request_arrives=st.booleans(), answer_arrives=st.booleans())
     def exchange(self, request_arrives: bool, answer_arrives: bool) -> None:
         what = publication(self.state, 0)
-        self.last = request_of(self.state, 0, what, (), cluster="c", replicas=2, cluster_state="Active")
+        self.last = request_of(self.state, 0, what, (), cluster="c", replicas=2)
         if not request_arrives:
             return
         answer = self.taken_in(m.decode_request(m.encode(self.last)))
         if answer_arrives:
             report = m.decode_reply(m.encode(answer))
             self.state.contacts[0].hear(report, 0.0)
-            self.state.contacts[0].published = what.mark or 0
+            if what.mark is not None:
+                note_published(self.state.contacts[0], what.mark, report)
 
     def taken_in(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         table = self.table

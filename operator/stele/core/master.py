@@ -7,9 +7,10 @@ reign: nothing in it is needed to go on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stele.core.assignment import assign
+from stele.core.cluster_state import Sight, Step
 from stele.core.heed import heed
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.membership import Contact
@@ -23,18 +24,20 @@ from stele.core.orders import (
     FetchDirect,
     HandOver,
     Ingest,
+    LockState,
     OpenSession,
     Order,
     Report,
     Result,
     StartTabletCopy,
+    UnlockState,
 )
 from stele.core.planning import data_members, end_plan, make_plan, places_known
 from stele.core.reassign import answer as answer_beginning
 from stele.core.reassign import reassign
 from stele.core.rebalance import drive_waves, follow, note_stored, start
 from stele.core.reign import Answer, Decision, Intent, Mark, Observation, State
-from stele.core.repair import repair
+from stele.core.repair import repair, unusable
 from stele.core.roster import Dictionary, scale, set_members, update_dictionary
 from stele.core.sweep import sweep
 from stele.core.table import Partition, check_changes
@@ -66,6 +69,7 @@ def decide(state: State, seen: Observation) -> Decision:
         _note_life(state, contact, seen)
     if not state.settled and not _take_over(state, seen):
         return _decision(state, seen, None, (), {})
+    seen = _change_state(state, seen)
     heed(state, seen)
     follow(state, seen)
     repair(state, seen.wishes, seen.now)
@@ -108,7 +112,39 @@ def _decision(
         jobs,
         tuple(state.happenings),
         busy or bool(orders) or len(state.queues) > 0,
+        state.change.wish if state.change.step is Step.COMMITTING else state.change.state,
     )
+
+
+def _change_state(state: State, seen: Observation) -> Observation:
+    """Move a change of the cluster state on; from here on the wishes are those that are in force."""
+    change, wishes = state.change, seen.wishes
+    gone = unusable(state, wishes, seen.now)
+    processes = {
+        index: -1 if (report := state.contacts[index].report) is None else report.incarnation
+        for index in state.table.members
+        if index not in gone
+    }
+    before = change.step
+    change.drive(
+        Sight(
+            wishes.state,
+            seen.now,
+            len(state.running) + len(state.promotions),
+            state.stamp.value,
+            state.member_list_version,
+            processes,
+        ),
+        state.new_id("c"),
+    )
+    change.forget(gone)
+    if before is Step.LOCKING and change.step is Step.WAITING and change.reason:
+        text = f"{change.wish} is not in force, {change.state} is: {change.reason}"
+        state.say("ClusterStateRefused", text, warning=True)
+    elif change.step is Step.COMMITTING:
+        state.say("ClusterStateChanged", f"{change.wish} is in force, {len(processes)} members agreed")
+    paused = wishes.migration_paused or change.pending
+    return replace(seen, wishes=replace(wishes, state=change.state, migration_paused=paused))
 
 
 def stored(
@@ -120,6 +156,7 @@ def stored(
         set_members(state, dictionary)
     note_stored(state, rows, now)
     state.staged = {}
+    state.change.stored()
 
 
 def _look(state: State, seen: Observation) -> None:
@@ -166,15 +203,22 @@ def _listen(state: State, answer: Answer, now: float) -> None:
     if not _is_it(state, contact, answer.report, now):
         return
     contact.hear(answer.report, answer.sent_seconds)
-    contact.problem = ""
+    if answer.member in state.table.members:
+        contact.problem = ""
     if state.settled:
         _note_claims(state, answer.report)
     if answer.published is not None:
-        # A member with another stamp missed something: it is told everything next.
-        right = answer.report.stamp == answer.published.stamp
-        contact.published = answer.published.number if right else 0
+        note_published(contact, answer.published, answer.report)
     for order, result in zip(answer.orders, answer.report.results, strict=False):
-        _route(state, answer.member, order, result, now)
+        if isinstance(order, LockState | UnlockState):
+            state.change.answer(answer.member, answer.report.incarnation, order, result)
+        else:
+            _route(state, answer.member, order, result, now)
+
+
+def note_published(contact: Contact, mark: Mark, report: Report) -> None:
+    """It took in what was published; with another stamp it missed something, and is told everything next."""
+    contact.published = mark.number if report.stamp == mark.stamp else 0
 
 
 def _note_claims(state: State, report: Report) -> None:
@@ -304,6 +348,7 @@ def _assign_first(state: State, seen: Observation) -> None:
 def _orders(state: State, seen: Observation) -> dict[MemberIndex, list[Order]]:
     """What to send to whom; nothing to members that cannot be reached."""
     orders: dict[MemberIndex, list[Order]] = {}
+    _add(orders, state.change.orders())
     for promotion in state.promotions.values():
         _add(orders, promotion.orders(seen.now))
     for beginning in state.beginnings.values():

@@ -108,6 +108,19 @@ class CreateTablet:
     base: Version
 
 
+@dataclass(frozen=True, slots=True)
+class LockState:
+    id: str
+    state: str
+    stamp: int
+    member_list_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnlockState:
+    id: str
+
+
 Order = (
     StartTabletCopy
     | AddLearner
@@ -120,6 +133,8 @@ Order = (
     | Abort
     | Fence
     | DeleteTablet
+    | LockState
+    | UnlockState
     | CreateTablet
 )
 

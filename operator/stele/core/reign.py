@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stele.core.asks import Ask
+from stele.core.cluster_state import StateChange
 from stele.core.holdings import Holdings
 from stele.core.ids import MemberIndex, PartitionId, Version
 from stele.core.membership import Contact, Seen, Timing
@@ -116,7 +117,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Store `rows` and `dictionary` first (None: unchanged); then carry out the rest."""
+    """Store `rows`, `dictionary` (None: unchanged) and `cluster_state` first; then carry out the rest."""
 
     rows: Mapping[PartitionId, Partition]
     dictionary: Mapping[MemberIndex, Member] | None
@@ -126,6 +127,7 @@ class Decision:
     jobs: tuple[Wave, ...]
     happenings: tuple[Happening, ...]
     busy: bool
+    cluster_state: str
 
 
 @dataclass(slots=True)
@@ -219,6 +221,7 @@ class State:
     stopped: set[PartitionId] = field(default_factory=set)
     happenings: list[Happening] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
+    change: StateChange = field(default_factory=StateChange)
     holdings: Holdings = field(default_factory=lambda: Holdings(()))
     stored: News[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=News)
 

@@ -38,12 +38,20 @@ def update_dictionary(state: State, seen: Observation) -> Dictionary | None:
             continue
         pod = contact.seen.pod
         if index not in members:
-            if seen.wishes.join_allowed and not contact.seen.deleting and pod is not None:
-                _join(state, members, contact)
+            if not contact.seen.deleting and pod is not None:
+                _admit(state, members, contact, seen.wishes)
         elif pod is not None and pod.address and pod.address != members[index].address and not contact.ended:
             before = members[index]
             members[index] = Member(index, before.name, before.uuid, pod.address, before.lite)
     return members if members != dict(state.table.members) else None
+
+
+def _admit(state: State, members: dict[MemberIndex, Member], contact: Contact, wishes: Wishes) -> None:
+    if wishes.join_allowed:
+        _join(state, members, contact)
+    elif contact.seen is not None:
+        text = f"{contact.seen.name} is not let in: the cluster state {wishes.state} forbids joining"
+        _complain(state, contact, "JoinRefused", text)
 
 
 def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) -> None:
@@ -64,6 +72,7 @@ def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) ->
         text = f"{seen.name} cannot join: there are {len(members)} members, the most that a table names"
         _complain(state, contact, "TooManyMembers", text)
         return
+    contact.problem = ""
     members[contact.index] = Member(contact.index, seen.name, report.uuid, seen.pod.address, seen.lite)
     state.say("MemberJoined", f"{seen.name} joined as member {contact.index} ({report.uuid})")
 

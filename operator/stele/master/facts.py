@@ -107,7 +107,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         message=message,
         epoch=state.epoch,
         selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
-        state=ClusterState(wishes.state),
+        state=ClusterState(state.change.state),
         members=members,
         partitions=view.parts,
         stamp=str(state.stamp.value),
@@ -298,6 +298,9 @@ def _paused(view: View) -> Condition:
         return type_, True, Reason.PAUSED_BY_ANNOTATION, "remove the annotation stele.dev/paused to go on"
     if wishes.migration_paused:
         return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on"
+    if view.state.change.pending:
+        change = view.state.change
+        return type_, True, Reason.CLUSTER_STATE, f"{change.wish} is not in force yet: {change.reason}"
     if not wishes.migration_allowed:
         return type_, True, Reason.CLUSTER_STATE, f"state {wishes.state} allows no migration"
     if view.waits:
@@ -327,6 +330,7 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     holdings = state.holdings
     owned, held, alone = holdings.owned[index], holdings.number(index), holdings.alone[index]
     life = life_of(state, index, view.wishes, view.now)
+    problem = "" if contact is None else contact.problem
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
@@ -340,7 +344,9 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         stamp="" if report is None else str(report.stamp),
         safe_to_evict=not alone,
         restarts=restarts,
-        conditions=_member_conditions(member, [_member_ready(life, held), _safe_to_evict(alone, held)], view),
+        conditions=_member_conditions(
+            member, [_member_ready(life, held, problem), _safe_to_evict(alone, held)], view
+        ),
     )
 
 
@@ -356,7 +362,7 @@ def _member_conditions(member: TabletMember, observed: Sequence[Condition], view
     return found
 
 
-def _member_ready(life: Life, held: int) -> Condition:
+def _member_ready(life: Life, held: int, problem: str) -> Condition:
     type_ = ConditionType.READY
     match life:
         case Life.ACTIVE:
@@ -366,7 +372,7 @@ def _member_ready(life: Life, held: int) -> Condition:
         case Life.DRAINING:
             return type_, True, Reason.AS_DESIRED, "it serves and holds nothing any more"
         case Life.JOINING:
-            return type_, False, Reason.MEMBERS_STARTING, "it does not serve yet"
+            return type_, False, Reason.MEMBERS_STARTING, problem or "it does not serve yet"
         case Life.LEFT:
             return type_, False, Reason.HOLDS_NOTHING, "it was removed on purpose, with nothing on it"
         case _:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
+from stele.core.cluster_state import StateChange
 from stele.core.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.master import decide, publication, stored
@@ -160,7 +161,12 @@ class ClusterLoop:
         self._head = head = reigned.head
         log.info("reigns with epoch %d over %d members", head.epoch, len(head.members))
         self.state = State(
-            head.epoch, reigned.table, head.member_list_version, head.next_member_index, self._now()
+            head.epoch,
+            reigned.table,
+            head.member_list_version,
+            head.next_member_index,
+            self._now(),
+            change=StateChange(head.state),
         )
         return self.state
 
@@ -176,15 +182,20 @@ class ClusterLoop:
         assert self._head is not None
         rows = dict(decision.rows)
         members = decision.dictionary
-        if members is not None or decision.next_index != self._head.next_member_index:
+        changes = members is not None or decision.cluster_state != self._head.state
+        if changes or decision.next_index != self._head.next_member_index:
             version = self._head.member_list_version + (members is not None)
             known = state.table.members if members is None else members
             await self._write_head(
-                state, members=tuple(known.values()), next_index=decision.next_index, version=version
+                state,
+                members=tuple(known.values()),
+                next_index=decision.next_index,
+                version=version,
+                cluster_state=decision.cluster_state,
             )
         await self._write_shards(self._shards(state, rows))
         stored(state, rows, members, now)
-        return bool(rows) or members is not None
+        return bool(rows) or changes
 
     async def _write_shards(self, shards: Mapping[int, tuple[Partition, ...]]) -> None:
         """Side by side; when one fails, none is under way any more once its error is raised."""
@@ -194,13 +205,13 @@ class ClusterLoop:
                 raise done
 
     async def _write_head(
-        self, state: State, members: tuple[Member, ...], next_index: int, version: int
+        self, state: State, *, members: tuple[Member, ...], next_index: int, version: int, cluster_state: str
     ) -> None:
         assert self._head is not None
         wishes = self._world.wishes()
         head = replace(
             self._head,
-            state=wishes.state,
+            state=cluster_state,
             replicas=wishes.replicas,
             members=members,
             next_member_index=next_index,
@@ -252,7 +263,6 @@ class ClusterLoop:
                 orders,
                 cluster=self._world.cluster_uid,
                 replicas=observed.wishes.replicas,
-                cluster_state=observed.wishes.state,
             )
             channel.send(address, request, orders, what.mark, self._pace.exchange)
 
@@ -302,4 +312,5 @@ class ClusterLoop:
             members=self._head.members,
             next_index=self._head.next_member_index,
             version=self._head.member_list_version,
+            cluster_state=self._head.state,
         )

@@ -19,6 +19,8 @@ _PLAIN: dict[type, type] = {
     orders.Abort: wire.Abort,
     orders.Fence: wire.Fence,
     orders.DeleteTablet: wire.DeleteTablet,
+    orders.LockState: wire.LockState,
+    orders.UnlockState: wire.UnlockState,
     orders.CreateTablet: wire.CreateTablet,
 }
 """Orders whose fields are those of the command."""
@@ -52,7 +54,6 @@ def request_of(
     *,
     cluster: str,
     replicas: int,
-    cluster_state: str,
 ) -> ExchangeRequest:
     """One exchange: what is published to this member, and its orders."""
     members: tuple[MemberInfo, ...] = ()
@@ -69,7 +70,7 @@ def request_of(
         self_index=index,
         partitions=len(state.table.partitions),
         replicas=replicas,
-        state=cluster_state,
+        state=state.change.state,
         member_list_version=state.member_list_version,
         members=members,
         rows=tuple(row_of(number, row) for number, row in what.rows),

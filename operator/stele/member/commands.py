@@ -12,6 +12,7 @@ from stele.member.node import Node
 from stele.member.orphans import Orphans
 from stele.member.promotion import Promotion
 from stele.member.sessions import Sessions
+from stele.member.state_lock import StateLock
 from stele.ports import Transfer
 from stele.wire import messages as m
 
@@ -38,6 +39,7 @@ class Commands:
         self.orphans = Orphans(node, self.migrations)
         self.sessions = Sessions(node, transfer)
         self.ingester = Ingester(node)
+        self.state_lock = StateLock(node)
         migrations, promotion, sessions = self.migrations, self.promotion, self.sessions
         self._handlers: dict[Any, Handler] = {
             m.StartTabletCopy: migrations.start_copy,
@@ -52,6 +54,8 @@ class Commands:
             m.CloseSession: sessions.close_session,
             m.FetchDirect: sessions.fetch,
             m.Ingest: self.ingester.ingest,
+            m.LockState: self.state_lock.lock,
+            m.UnlockState: self.state_lock.unlock,
         }
 
     async def run(self, commands: tuple[m.Command, ...]) -> tuple[m.Result, ...]:
@@ -77,6 +81,8 @@ class Commands:
         partition = getattr(command, "partition", None)
         if partition is not None and not 0 <= partition < len(self._node.rows):
             return m.Result("BAD_REQUEST", f"partition {partition} is not in this member's table")
+        if self.state_lock.refuses(command):
+            return m.Result("STATE_LOCKED", "the cluster state is being changed; nothing new is begun")
         try:
             return await self._handlers[type(command)](command)
         except SteleError as error:

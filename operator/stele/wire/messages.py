@@ -148,6 +148,25 @@ class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
     base: int
 
 
+class LockState(msgspec.Struct, frozen=True, tag="LockState"):
+    """Agree to a coming cluster state: nothing new is begun here until it is in force, unlocked or too old.
+
+    Refused with STALE_VERSION when the member's stamp or member list is another, MIGRATION_ACTIVE when it
+    takes part in a migration.
+    """
+
+    id: str
+    state: str
+    stamp: int
+    member_list_version: Counted
+
+
+class UnlockState(msgspec.Struct, frozen=True, tag="UnlockState"):
+    """The change of the cluster state with this id is over, however it ended."""
+
+    id: str
+
+
 Command = (
     StartTabletCopy
     | AddLearner
@@ -160,6 +179,8 @@ Command = (
     | Abort
     | Fence
     | DeleteTablet
+    | LockState
+    | UnlockState
     | CreateTablet
 )
 
