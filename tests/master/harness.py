@@ -77,6 +77,7 @@ class FakeWorld:
     volumes: dict[MemberIndex, FakeMember] = field(default_factory=dict)
     events: list[Happening] = field(default_factory=list)
     drained: set[MemberIndex] = field(default_factory=set)
+    lite: set[MemberIndex] = field(default_factory=set)
     addresses: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     zones: dict[MemberIndex, tuple[str, ...] | None] = field(default_factory=dict)
     weights: dict[MemberIndex, int] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class FakeWorld:
                 index,
                 f"demo-{index}",
                 drain=index in self.drained,
+                lite=index in self.lite,
                 pod=self._pod(index),
                 weight=self.weights.get(index, 1),
                 zone=self.zones.get(index, ()),

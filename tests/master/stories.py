@@ -41,6 +41,13 @@ def _wish(**changes: object) -> Callable[[Harness], None]:
     return lambda harness: harness.rewish(**changes)
 
 
+def _lite(*members: int) -> Callable[[Harness], None]:
+    def begin(harness: Harness) -> None:
+        harness.world.lite = set(members)
+
+    return begin
+
+
 def _owner_leaves(harness: Harness) -> None:
     harness.world.drained = {harness.table().partitions[0].owner or 0}
     harness.rewish(members=1, replicas=1)
@@ -69,6 +76,8 @@ STORIES: dict[str, Story] = {
     "shift down": Story(1, 2, 1, _wish(members=2, replicas=2), Type.SHIFT_DOWN),
     "clear": Story(2, 1, 2, _wish(replicas=1), Type.CLEAR),
     "promotion": Story(3, 1, 2, _kill_owner),
+    "promotion of a lite member": Story(3, 1, 2, _lite(), None, _lite(2)),
+    "emptying for a lite member": Story(3, 1, 2, _lite(0), Type.MOVE),
     "cluster state": Story(3, 1, 2, _wish(state="Passive")),
     "scale down": Story(3, 3, 2, _wish(members=2), Type.MOVE),
 }

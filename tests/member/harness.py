@@ -134,6 +134,7 @@ class Cluster:
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
         self.state = "Active"
+        self.lite: set[int] = set()
         self.list_version = 0
         self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20))
         self._ids = count(1)
@@ -192,7 +193,9 @@ class Cluster:
         return reply
 
     def dictionary(self) -> tuple[m.MemberInfo, ...]:
-        return tuple(m.MemberInfo(i, f"m{i}", p.uuid, p.host) for i, p in self.members.items())
+        return tuple(
+            m.MemberInfo(i, f"m{i}", p.uuid, p.host, i in self.lite) for i, p in self.members.items()
+        )
 
     async def command(self, index: int, command: m.Command) -> m.Result:
         """The result of one command, asked again while it is WAIT."""

@@ -225,6 +225,22 @@ async def test_a_new_master_finds_no_lock_of_the_one_before(tmp_path: Path) -> N
         assert (await made.command(1, m.StartTabletCopy("m1", 0, made.version(0), 0))).code == "OK"
 
 
+async def test_a_lite_member_holds_nothing_and_serves_clients_by_asking_owners(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as made:
+        await made.add()
+        made.lite = {2}
+        await made.publish()
+        client = Client(made)
+        for number in range(40):
+            assert await client.set(2, b"key-%d" % number, b"%d" % number)
+        for number in range(40):
+            assert await client.call(2, b"GET", b"key-%d" % number) == b"%d" % number
+        reply = await made.exchange(2)
+        assert (reply.stats.owned, reply.stats.backups) == (0, 0)
+        assert reply.stats.forwarded >= 80
+        assert not [each for each in reply.tablets if each.state != "DELETED"]
+
+
 async def test_stops_politely_and_is_ready_when_it_serves(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, replicas=1) as made:
         member = made.members[0]

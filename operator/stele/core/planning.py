@@ -35,7 +35,7 @@ def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, 
         if index in gone or member.lite or contact is None:
             continue
         # Without an object it is on its way out, though its process may answer for another moment.
-        drained = contact.seen is None or contact.seen.drain or contact.seen.deleting
+        drained = contact.seen is None or contact.seen.drain or contact.seen.lite or contact.seen.deleting
         weight, zone = (1, None) if contact.seen is None else (contact.seen.weight, contact.seen.zone or None)
         found.append(DataMember(index, weight, zone, leaving=drained or index in state.leaving))
     return tuple(found)

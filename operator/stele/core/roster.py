@@ -3,10 +3,11 @@ made or removed.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from stele.core.ids import MEMBERS_MAX, MemberIndex
-from stele.core.membership import Contact, Life
+from stele.core.membership import Contact, Life, Seen
 from stele.core.orders import Report
 from stele.core.reign import EnsureMember, Intent, Observation, RemoveMember, State, Wishes
 from stele.core.repair import unusable
@@ -40,10 +41,23 @@ def update_dictionary(state: State, seen: Observation) -> Dictionary | None:
         if index not in members:
             if not contact.seen.deleting and pod is not None:
                 _admit(state, members, contact, seen.wishes)
-        elif pod is not None and pod.address and pod.address != members[index].address and not contact.ended:
-            before = members[index]
-            members[index] = Member(index, before.name, before.uuid, pod.address, before.lite)
+            continue
+        if pod is not None and pod.address and not contact.ended:
+            members[index] = replace(members[index], address=pod.address)
+        if contact.reachable(seen.now, seen.wishes.timing):
+            members[index] = _as_wished(state, members[index], contact.seen, holds=index in in_rows)
     return members if members != dict(state.table.members) else None
+
+
+def _as_wished(state: State, member: Member, seen: Seen, *, holds: bool) -> Member:
+    """A lite member that is to hold data does so from now on; one that is to be lite must be empty first."""
+    if member.lite and not seen.lite:
+        state.say("MemberPromoted", f"{member.name} is a data member now and gets its share")
+        return replace(member, lite=False)
+    if seen.lite and not member.lite and not holds:
+        state.say("MemberDemoted", f"{member.name} is a lite member now: it holds nothing")
+        return replace(member, lite=True)
+    return member
 
 
 def _admit(state: State, members: dict[MemberIndex, Member], contact: Contact, wishes: Wishes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stele.model import API_VERSION, TabletCluster, TabletMember
-from stele.model.cluster import EngineChoice, ServiceType
+from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 
 Object = dict[str, Any]
 
@@ -82,8 +82,13 @@ def member_object(cluster: TabletCluster, index: int) -> Object:
         member,
         labels(name, "member", member),
         owned_by_cluster(cluster),
-        spec={"cluster": name, "index": index},
+        spec={"cluster": name, "index": index, "lite": _joins_lite(cluster)},
     )
+
+
+def _joins_lite(cluster: TabletCluster) -> bool:
+    """Somebody has to hold the data: until the table is assigned, members are data members."""
+    return cluster.spec.join_as is JoinAs.LITE and cluster.status.version_sum > 0
 
 
 def claim(cluster: TabletCluster, index: int) -> Object:

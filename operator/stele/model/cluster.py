@@ -40,6 +40,14 @@ class ClusterState(StrEnum):
     PASSIVE = "Passive"
 
 
+class JoinAs(StrEnum):
+    """What a member that is made from now on is: Data holds its share; Lite serves clients, holds no
+    partitions, and becomes a data member when spec.lite of its TabletMember is set to false."""
+
+    DATA = "Data"
+    LITE = "Lite"
+
+
 class KeepVolumes(StrEnum):
     """What happens to the volume of a member that was drained and removed: Retain keeps the claim, Delete
     deletes it once no partition names the member any more. Volumes are never deleted for another reason."""
@@ -261,6 +269,7 @@ class TabletClusterSpec(Model):
     )
     """Copies of each partition, the owner included. More than there are members is reported, not refused."""
     state: ClusterState = ClusterState.ACTIVE
+    join_as: JoinAs = JoinAs.DATA
     storage: Storage
     migration: MigrationSpec = Field(default_factory=MigrationSpec)
     spark: SparkSpec = Field(default_factory=SparkSpec)
