@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stele.core.cluster_state import StateChange, Step
 from stele.core.membership import Contact, Life, Seen, Timing
 from stele.core.migration import Type
 from stele.core.plan import Plan
@@ -182,3 +183,31 @@ def test_the_counts_of_a_cluster() -> None:
     assert found.members.to_dict() == {"desired": 3, "current": 4, "ready": found.members.ready, "lite": 1}
     assert found.partitions.to_dict() == {"total": 2, "safe": 1, "underReplicated": 1, "lost": 0}
     assert (found.observed_generation, found.version_sum, found.rebalance) == (7, 2, "")
+
+
+def test_a_state_that_is_wished_shows_what_it_waits_for_and_the_one_in_force() -> None:
+    seen = view((0, 1))
+    found = facts.cluster_status(cluster(), seen, "")
+    assert (found.state, condition(found.conditions, "Paused").status.value) == ("Active", "False")
+    seen.state.change = StateChange(
+        "Active", "Passive", Step.WAITING, reason="member 1: MIGRATION_ACTIVE: m1-1"
+    )
+    found = facts.cluster_status(cluster(), seen, "")
+    paused = condition(found.conditions, "Paused")
+    assert found.state == "Active"
+    assert (paused.status.value, paused.reason) == ("True", "ClusterState")
+    assert paused.message == "Passive is not in force yet: " + why
+
+
+def test_a_member_that_may_not_join_says_why() -> None:
+    seen = view((0, 1))
+    contact = seen.state.contacts[7] = Contact(7, 0.0)
+    contact.problem = "demo-7 is not let in: the cluster state Frozen forbids joining"
+    found = condition(facts.member_status(member(7), seen, 0).conditions, "Ready")
+    assert (found.status.value, found.message) == ("False", contact.problem)
+
+
+def condition(conditions: tuple[Condition, ...], type_: str) -> Condition:
+    found = find_condition(conditions, type_)
+    assert found is not None
+    return found
