@@ -189,9 +189,8 @@ def test_a_state_that_is_wished_shows_what_it_waits_for_and_the_one_in_force() -
     seen = view((0, 1))
     found = facts.cluster_status(cluster(), seen, "")
     assert (found.state, condition(found.conditions, "Paused").status.value) == ("Active", "False")
-    seen.state.change = StateChange(
-        "Active", "Passive", Step.WAITING, reason="member 1: MIGRATION_ACTIVE: m1-1"
-    )
+    why = "member 1: MIGRATION_ACTIVE: m1-1"
+    seen.state.change = StateChange("Active", "Passive", Step.WAITING, reason=why)
     found = facts.cluster_status(cluster(), seen, "")
     paused = condition(found.conditions, "Paused")
     assert found.state == "Active"
