@@ -153,7 +153,7 @@ class FakeWorld:
         for record in [*state.finished, *([state.record] if state.record else [])]:
             id = f"{state.epoch}-{record.number}"
             self.ask(f"demo-{id}", plan=id, phase=record.phase, situation=record.situation)
-        if state.plan_key is not None:
+        if state.plan_key:
             for ask in [each for each in self.asks() if each.plan and not each.final]:
                 if ask.order[0] < state.epoch:
                     self.ask(ask.name, phase="Superseded")

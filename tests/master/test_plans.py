@@ -8,7 +8,7 @@ from stele.core.asks import NamedMove
 from stele.core.moving import Step
 from stele.core.planning import preview
 from stele.core.reign import Record, State
-from tests.master.harness import Harness
+from tests.master.harness import Crash, Fuse, Harness
 from tests.master.test_convergence import balanced
 
 
@@ -347,3 +347,41 @@ async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancel
     await harness.settle()
     assert {harness.world.asked[name].phase for name in ("one", "two")} == {"Superseded"}
     assert number in held(harness, 0)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_moves_and_approved_plans_survive_a_master_that_dies_at_any_step(after: bool) -> None:
+    for at in range(1, 80, 3):
+        harness = await formed(partitions=6, approval="Manual")
+        harness.rewish(members=4)
+        await harness.settle()
+        approve(harness)
+        number = movable(harness, 0, 2)[0]
+        harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-2"),))
+        await harness.loop.close()
+        harness.start_master(Fuse(at, after))
+        try:
+            await harness.settle()
+        except Crash:
+            await restart(harness)
+            await harness.settle()
+        assert harness.world.asked["mine"].phase == "Done", at
+        assert number in held(harness, 2) - held(harness, 0), at
+        assert held(harness, 3), at
+        assert copies(harness) == {2}, at
+        await harness.loop.close()
+
+
+async def test_a_move_is_made_although_the_plan_of_the_same_situation_was_cancelled() -> None:
+    harness = await formed(partitions=24, parallel_per_member=1)
+    harness.rewish(members=4)
+    while len(held(harness, 3)) < 2:
+        await harness.tick()
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    await harness.settle()
+    before = held(harness, 3)
+    number = movable(harness, 0, 3)[0]
+    harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-3"),))
+    await harness.settle()
+    assert harness.world.asked["mine"].phase == "Done"
+    assert held(harness, 3) == before | {number}

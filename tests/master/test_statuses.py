@@ -1,6 +1,7 @@
 """What the statuses of clusters, members and plans say, and the generation that they are about."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -175,6 +176,39 @@ def test_more_replicas_than_members_is_told_with_what_to_do() -> None:
     ready = find_condition(found.conditions, "Ready")
     assert ready is not None
     assert "raise spec.members to 4 or lower spec.replicas to 3" in ready.message
+
+
+def data_loss(seen: facts.View, stored: Any = None) -> tuple[str, str]:
+    model = cluster() if stored is None else cluster().model_copy(update={"status": stored})
+    found = find_condition(facts.cluster_status(model, seen, "").conditions, "DataLoss")
+    assert found is not None
+    return found.status.value, found.reason
+
+
+def test_a_loss_is_told_until_its_user_does_not_want_new_beginnings_any_more() -> None:
+    seen = view((0, 1), (1, 0))
+    assert data_loss(seen) == ("False", "AsDesired")
+    seen.state.lost = {0}
+    assert data_loss(seen) == ("True", "AllReplicasLost")
+    wished = replace(seen, wishes=replace(seen.wishes, on_partition_loss="Reassign"))
+    seen.state.lost, seen.state.reassigned = set(), {0}
+    assert data_loss(wished) == ("True", "Reassigned")
+    told = facts.cluster_status(cluster(), wished, "")
+    seen.state.reassigned = set()
+    assert data_loss(wished, told) == ("True", "Reassigned")
+    assert data_loss(seen, told) == ("False", "AsDesired")
+
+
+def test_a_plan_that_waits_for_approval_is_told_with_what_to_do() -> None:
+    seen = replace(view((0, 1)), name="demo")
+    seen.state.record, seen.state.proposal = record("Proposed"), Plan()
+    seen.state.record.copies_left = 1
+    status = facts.cluster_status(cluster(), seen, "")
+    for type_, wanted in (("Paused", "True"), ("Ready", "False"), ("Progressing", "False")):
+        found = find_condition(status.conditions, type_)
+        assert found is not None
+        assert (found.status.value, found.reason) == (wanted, "WaitsForApproval")
+        assert "it leaves 1 of 2 copies: kubectl stele approve demo-1-1" in found.message
 
 
 def test_the_counts_of_a_cluster() -> None:

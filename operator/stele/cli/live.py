@@ -7,7 +7,7 @@ from stele.cli.situation import Situation
 from stele.core.plan import DataMember
 from stele.core.scaling import Candidate, leaving
 from stele.core.table import PartitionTable
-from stele.model.cluster import ClusterState
+from stele.model.cluster import Approval, ClusterState
 from stele.model.member import MemberState
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ class Live:
             found.append(f"annotation {PAUSED_ANNOTATION} is true")
         if spec.migration.paused:
             found.append("spec.migration.paused is true")
+        if spec.migration.approval is Approval.MANUAL:
+            found.append(
+                "spec.migration.approval is Manual, so what only balances waits: kubectl stele approve"
+            )
         if spec.state is not ClusterState.ACTIVE:
             found.append(f"spec.state is {spec.state.value}")
         return found

@@ -1,8 +1,8 @@
 """When to plan, what of a plan may start, and when it is over (docs/operator.md, "Plans").
 
-A plan is made for a *situation*: the members, the wished number of replicas, and the moves that users ask
-for. While that stays as it is, what people said about the plan (approved, cancelled) stays in force, also
-for another plan for what is left, and for the next master.
+A plan is made for a *situation*: the members and the wished number of replicas. While that stays as it is,
+what people said about the plan (approved, cancelled) stays in force, also for another plan for what is left,
+and for the next master. Moves that users ask for are planned for in any case.
 """
 
 from collections import Counter
@@ -81,19 +81,21 @@ def make_plan(state: State, seen: Observation) -> None:
     begin_asked(state, seen, members)
     asks = in_force(state, seen.asks)
     key = (members, seen.wishes.replicas, tuple((ask.name, ask.moves, ask.cancelled) for ask in asks))
-    changed, first = key != state.plan_key, state.plan_key is None
+    changed, first = key != state.plan_key, not state.plan_key
     if not (changed or _again(state, seen.now)):
         return
-    if changed:
-        state.plan_key, state.cancelled, state.stopped = key, False, set()
-    state.planned_table = state.table
+    if first or key[:2] != state.plan_key[:2]:
+        state.cancelled, state.stopped = False, set()
+    state.plan_key, state.planned_table = key, state.table
     expected = _expected(state)
     made, copies = _planned(state, expected, members, seen.wishes.replicas, asks)
-    situation = _situation(key, copies)
+    situation = _situation(key[:2], copies)
     if first:
         _remember(state, seen.asks, situation)
     if state.cancelled:
-        return
+        made = _without(made, {each.partition for each in made.migrations} - wished_partitions(state))
+        if not made.migrations:
+            return
     reason = _reason(state, members, seen.wishes, asks) if changed else "what is left after the plan before"
     note_planned(state, asks, made, sizes(state))
     _adopt(state, seen, expected, made, _Case(situation, reason, copies))
@@ -113,7 +115,9 @@ def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
 
 def _again(state: State, now: float) -> bool:
     """Whether there may be something left: while a proposal waits, only when what runs beside it failed."""
-    if state.running or len(state.queues) or state.cancelled or now < state.plan_not_before_seconds:
+    if state.running or len(state.queues) or now < state.plan_not_before_seconds:
+        return False
+    if state.cancelled and not wished_partitions(state):
         return False
     if state.proposal is not None:
         return state.planned_table is None
@@ -264,7 +268,7 @@ def approve(state: State, now: float) -> None:
 
 def cancel(state: State) -> None:
     """Start nothing more of the present plan; another is made only when the situation changes."""
-    if state.record is not None and not state.cancelled:
+    if state.record is not None and state.record.phase != "Cancelling":
         state.queues, state.proposal, state.cancelled = Queues(), None, True
         state.record.phase = "Cancelling"
 
@@ -300,9 +304,10 @@ def end_plan(state: State, now: float) -> None:
 
 def _last_phase(state: State, record: Record, done: int) -> str:
     """What was rolled back or left out is planned again: a plan that got somewhere is superseded."""
-    if record.failed and not done and not state.cancelled:
+    cancelled = record.phase == "Cancelling"
+    if record.failed and not done and not cancelled:
         return "Failed"
-    whole = done == sum(record.planned.values()) and not state.cancelled
+    whole = done == sum(record.planned.values()) and not cancelled
     return "Done" if whole else "Superseded"
 
 

@@ -208,7 +208,7 @@ class State:
     beginnings: dict[PartitionId, "Beginning"] = field(default_factory=dict)
     reassigned: set[PartitionId] = field(default_factory=set)
     leaving: frozenset[MemberIndex] = frozenset()
-    plan_key: object = None
+    plan_key: tuple[object, ...] = ()
     planned_table: PartitionTable | None = None
     plan_number: int = 0
     sequence: int = 0

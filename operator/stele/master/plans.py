@@ -156,7 +156,7 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
     if isinstance(model, Unreadable) or model.status.phase in facts.FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
-        if view.state.plan_key is None:
+        if not view.state.plan_key:
             # What was said about it counts until this master has planned itself.
             return
         status = model.status.model_copy(update={"phase": RebalancePhase.SUPERSEDED})
