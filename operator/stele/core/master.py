@@ -111,7 +111,7 @@ def _decision(
         intents,
         jobs,
         tuple(state.happenings),
-        busy or bool(orders) or len(state.queues) > 0,
+        busy or bool(orders) or (len(state.queues) > 0 and seen.wishes.may_start),
         state.change.wish if state.change.step is Step.COMMITTING else state.change.state,
     )
 

@@ -33,7 +33,7 @@ COPIES_MAX = 3
 def start(state: State, seen: Observation) -> None:
     """Begin what may begin."""
     wishes = seen.wishes
-    if wishes.held or wishes.migration_paused or not wishes.migration_allowed or state.promotions:
+    if not wishes.may_start or state.promotions:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
     held = frozenset().union(

@@ -55,6 +55,11 @@ class Wishes:
     def migration_allowed(self) -> bool:
         return self.state == "Active"
 
+    @property
+    def may_start(self) -> bool:
+        """Whether a migration that is planned may begin; one that may not keeps nobody busy."""
+        return self.migration_allowed and not self.held and not self.migration_paused
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
