@@ -9,7 +9,7 @@ member that comes back later finds a row that does not name it: what it holds go
 from collections import Counter
 from dataclasses import dataclass, field
 
-from stele.core.ids import MemberIndex, PartitionId, Version
+from stele.core.ids import VERSION_MAX, MemberIndex, PartitionId, Version
 from stele.core.orders import OK, WAIT, CreateTablet, Order, Result
 from stele.core.reign import State, Wishes
 from stele.core.table import Partition
@@ -70,7 +70,9 @@ def reassign(state: State, wishes: Wishes, now: float) -> None:
 
 def _promised(state: State, number: PartitionId) -> Version:
     tablets = (contact.tablets.get(number) for contact in state.contacts.values())
-    return max((tablet.promised for tablet in tablets if tablet is not None), default=0)
+    promised = [tablet.promised for tablet in tablets if tablet is not None]
+    # The greatest number stands for promises that were lost with their file.
+    return max((each for each in promised if each < VERSION_MAX), default=0)
 
 
 def _able(state: State, wishes: Wishes, now: float) -> list[MemberIndex]:

@@ -6,7 +6,7 @@ Rows that nobody is left of are reported and wait: the volumes may come back.
 
 from collections.abc import Mapping
 
-from stele.core.ids import MemberIndex, PartitionId
+from stele.core.ids import VERSION_MAX, MemberIndex, PartitionId
 from stele.core.promotion import Promotion
 from stele.core.reign import State, Wishes
 from stele.core.table import Partition, trimmed
@@ -127,7 +127,8 @@ def _promote(
 def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
     contact = state.contacts.get(member)
     tablet = None if contact is None else contact.tablets.get(number)
-    return 0 if tablet is None else tablet.promised
+    # The greatest number stands for promises that were lost with their file: no row could ever be above it.
+    return 0 if tablet is None or tablet.promised >= VERSION_MAX else tablet.promised
 
 
 def _watch(
