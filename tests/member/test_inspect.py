@@ -96,6 +96,38 @@ async def test_verify_finds_flipped_bits_in_data_and_logs(tmp_path: Path) -> Non
         assert "checksum mismatch" in found.problems[0] or "CORRUPT" in found.problems[0]
 
 
+async def test_verify_reads_what_is_in_quarantine(tmp_path: Path) -> None:
+    async with forked_cluster(tmp_path, 2) as made:
+        made.replicas = 1
+        await made.form(1)
+        client, member = Client(made), made.members[0]
+        for seed in range(50):
+            value = b"".join(hashlib.sha256(b"%d %d" % (seed, n)).digest() for n in range(128))
+            assert await client.set(0, key_in(1, 2, seed), value)
+        await client.close()
+        made.store(1, ())
+        await made.publish()
+        assert (await made.command(0, m.DeleteTablet(1, made.version(1)))).code == "OK"
+        assert await member.stop() == 0
+        assert (await read(member.folder, "--verify"))[1].problems == []
+        table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_size)
+        flip(table, table.stat().st_size // 2)
+        assert (await read(member.folder))[1].problems == []
+        code, found = await read(member.folder, "--verify")
+        assert code == 1
+        assert [problem.startswith("partition 1: ") for problem in found.problems] == [True]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format":', b'{"format":1}', b"\xff\xfe"])
+async def test_a_torn_copy_in_staging_is_a_problem(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tablet-meta").mkdir()
+    (tmp_path / "staging" / "s").mkdir(parents=True)
+    (tmp_path / "staging" / "s" / "0.json").write_bytes(content)
+    code, found = await read(tmp_path, "--verify")
+    assert code == 1
+    assert any("staging/s/0.json: " in problem for problem in found.problems)
+
+
 def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1

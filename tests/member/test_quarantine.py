@@ -116,6 +116,7 @@ async def test_purged_data_is_gone_at_once_and_stays_gone(tmp_path: Path) -> Non
         assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": False})
         await made.members[0].kill()
         await made.members[0].start()
+        await made.hello(made.members[0])
         facts = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "DELETED")
         assert (facts.quarantined, facts.last > m.OpId()) == ((), True)
 

@@ -70,11 +70,11 @@ class MemberProcess:
         node = self.node = Node(self.settings, (volume, instance), self.disk.engine, self._failed, self._wall)
         commands = self.commands = Commands(node, self._transfer(self))
         self.exchange = Exchange(node, commands)
-        inbound = partial(Inbound, node, node.take_message)
-        await self.loop.create_server(lambda: Connection(inbound()), "0.0.0.0", PEER_PORT)
         await self.loop.run_in_executor(node.slow, partial(volume.sweep, CHECKPOINTS))
         node.load()
         node.start()
+        inbound = partial(Inbound, node, node.take_message)
+        await self.loop.create_server(lambda: Connection(inbound()), "0.0.0.0", PEER_PORT)
         node.spawn(self._sweeps(commands))
         self.exchange.started = True
 

@@ -12,6 +12,10 @@ from stele.core.commands import ARITIES, Failure, is_write, parse_integer, text_
 
 ONCE = b"STELE.ONCE"
 ARITY = -5
+WRONG_NUMBER = Failure(
+    "ERR",
+    "wrong number of arguments for 'stele.once' command: client, sequence, command and key are expected",
+)
 CLIENT_ID_BYTES_MAX = 64
 SEQUENCE_MAX = 2**63 - 1
 
@@ -28,7 +32,7 @@ KEEP_SECONDS = 600
 def check_once(args: Sequence[bytes]) -> Failure | None:
     """What is wrong with the request, None when it can run. It works on one key and may write it."""
     if len(args) < -ARITY:
-        return wrong_number(ONCE)
+        return WRONG_NUMBER
     client, sequence, name = args[1], args[2], args[3]
     if not 1 <= len(client) <= CLIENT_ID_BYTES_MAX:
         return Failure("ERR", f"client id of {len(client)} bytes: 1 to {CLIENT_ID_BYTES_MAX} are expected")

@@ -3,7 +3,8 @@
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 
 import mmh3
 import msgspec
@@ -25,6 +26,7 @@ from stele.wire.volume import APPLIED, decode_state
 log = logging.getLogger("stele.admin")
 
 DIGEST_PAGE = 2000
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 
 
@@ -38,7 +40,9 @@ class Admin:
         self._quarantine = Quarantine(node)
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=limits.BODY_BYTES_MAX, middlewares=[_plain_errors])
+        app = web.Application(
+            client_max_size=limits.BODY_BYTES_MAX, middlewares=[_plain_errors, self._when_loaded]
+        )
         app.router.add_post("/v1/exchange", self._on_exchange)
         app.router.add_get("/healthz", self._on_health)
         app.router.add_get("/readyz", self._on_ready)
@@ -53,6 +57,14 @@ class Admin:
         app.router.add_delete(QUARANTINED, self._on_purge)
         app.router.add_delete("/v1/quarantine/volumes/{name}", self._on_purge_volume)
         return app
+
+    @web.middleware
+    async def _when_loaded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """While the volume is read, nothing is told of tablets: "not there" would be a lie."""
+        of_tablets = request.path.startswith(("/v1/tablets", "/v1/digest", "/v1/quarantine"))
+        if of_tablets and not self._exchange.started:
+            raise web.HTTPServiceUnavailable(text="the member is loading its volume; ask again in a moment\n")
+        return await handler(request)
 
     async def _on_exchange(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -129,29 +141,21 @@ class Admin:
         return _json({"purged": await self._quarantine.purge_volume(request.match_info["name"])})
 
     async def _on_entries(self, request: web.Request) -> web.StreamResponse:
-        pages = self._quarantine.entries(*_quarantined(request))
-        first = await anext(pages, b"")
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await response.prepare(request)
-        await response.write(first)
-        async for lines in pages:
-            await response.write(lines)
-        return response
+        return await _stream(request, self._quarantine.entries(*_quarantined(request)))
 
     async def _on_digest(self, request: web.Request) -> web.StreamResponse:
         """NDJSON: first what the tablet is at, then [key (base64), hash of the value, expire_at_ms] each."""
         partition = _number(request.query, "partition")
         keyspace = request.query.get("keyspace", "default").encode()
+        if len(keyspace) > keys.KEYSPACE_BYTES_MAX:
+            text = f"keyspace has {len(keyspace)} bytes; at most {keys.KEYSPACE_BYTES_MAX} are expected\n"
+            raise web.HTTPBadRequest(text=text)
         replica = self._node.replicas.get(partition)
         if replica is None or not replica.ready:
             raise web.HTTPNotFound(text=f"partition {partition} has no READY tablet here\n")
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await response.prepare(request)
-        async for lines in self._digest(replica, keyspace):
-            await response.write(lines)
-        return response
+        return await _stream(request, self._digest(replica, keyspace))
 
-    async def _digest(self, replica: Replica, keyspace: bytes) -> AsyncIterator[bytes]:
+    async def _digest(self, replica: Replica, keyspace: bytes) -> AsyncGenerator[bytes]:
         """From one view, so that entries and applied OpId belong together."""
         node = self._node
         partition, generation = replica.partition, replica.generation
@@ -173,6 +177,25 @@ class Admin:
                 begin = page[-1][0] + b"\0"
         finally:
             view.close()
+
+
+async def _stream(request: web.Request, pages: AsyncGenerator[bytes]) -> web.StreamResponse:
+    """NDJSON. What fails before the first line gets an answer; later the connection is broken off, so that
+    nobody takes a part for the whole.
+    """
+    async with aclosing(pages):
+        first = await anext(pages, b"")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        try:
+            await response.write(first)
+            async for lines in pages:
+                await response.write(lines)
+        except SteleError as error:
+            log.error("%s broken off: %s", request.path, error)
+            if request.transport is not None:
+                request.transport.abort()
+    return response
 
 
 def _digest_line(key: bytes, stored: bytes) -> bytes:
@@ -197,18 +220,17 @@ def _number(values: Mapping[str, str], name: str, default: int | None = None) ->
     if default is not None and not text:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise web.HTTPBadRequest(text=f"{name} is {text!r}; it must be a whole number\n")
+        shown = "missing" if not text else repr(text[:40])
+        raise web.HTTPBadRequest(text=f"{name} is {shown}; it must be a whole number below 1,000,000,000\n")
     return int(text)
 
 
 @web.middleware
-async def _plain_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """A defect is logged with its traceback and answered without."""
     try:
         return await handler(request)
-    except web.HTTPException:
+    except (web.HTTPException, ConnectionError):
         raise
     except SteleError as error:
         status = 404 if error.code == "NOT_FOUND" else 409

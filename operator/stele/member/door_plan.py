@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stele.core.commands import ARITIES, Failure, Reply, Simple, wrong_number
-from stele.core.once import ARITY, ONCE
+from stele.core.once import ARITY, ONCE, WRONG_NUMBER
 from stele.core.routing import partition_of
 from stele.wire.resp import Request
 
@@ -92,7 +92,7 @@ class Segment:
     def _add_once(self, request: Request) -> None:
         """The owner checks the rest, because it answers other members too."""
         if len(request) < -ARITY:
-            self._answers.append(wrong_number(ONCE))
+            self._answers.append(WRONG_NUMBER)
         else:
             self._answers.append(self._place([ONCE, *request[1:]], request[4]))
 

@@ -58,7 +58,11 @@ class Inspection(msgspec.Struct):
 def inspect(folder: Path, *, verify: bool) -> Inspection:
     """Read a volume. Raise BadInput when it is none, Refused (IN_USE) when a process has it open."""
     if not (folder / TABLETS).is_dir():
-        raise BadInput(f"{folder} is no volume of a member: it has no folder {TABLETS}", "NOT_FOUND")
+        raise BadInput(
+            f"{folder} is no volume of a member: it has no folder {TABLETS}; give the folder that "
+            "STELE_DATA_DIR names",
+            "NOT_FOUND",
+        )
     _check_unused(folder / DATA / "LOCK")
     with tempfile.TemporaryDirectory() as notes:
         return _Inspector(folder, Path(notes), verify).run()
@@ -125,7 +129,7 @@ class _Inspector:
 
     def _files(self, folder: str, kind: type[T]) -> dict[int, T | None]:
         found: dict[int, T | None] = {}
-        for partition, value in self._volume.load_all(folder, kind):  # type: ignore[type-var]
+        for partition, value in self._try(lambda: list(self._volume.load_all(folder, kind))) or ():  # type: ignore[type-var]
             if isinstance(value, Corrupt):
                 self._found.problems.append(str(value))
             found[partition] = None if isinstance(value, Corrupt) else value
@@ -149,10 +153,14 @@ class _Inspector:
         return tablet_facts(tablets, replica)
 
     def _load(self, tablets: Tablets, replica: Replica) -> None:
-        """The log and the data of a READY tablet; what is wrong is a problem of this tablet."""
-        if replica.block is None or replica.block.state != "READY":
+        """The log and the data of a tablet, also in quarantine; what is wrong is a problem of this tablet."""
+        if replica.block is None:
             return
         try:
+            if self._verify:
+                _verify_quarantined(tablets, replica.partition, replica.block)
+            if replica.block.state != "READY":
+                return
             replica.tablet.log, state = tablets.held(replica.partition, replica.generation)
             replica.keyspaces = dict(state.keyspaces)
             if self._verify:
@@ -204,8 +212,22 @@ def _verify_data(tablets: Tablets, replica: Replica, state: DataState) -> None:
         raise Corrupt(f"entries and bytes by keyspace are {found}, the tablet says {told}")
 
 
+def _verify_quarantined(tablets: Tablets, partition: int, block: Superblock) -> None:
+    """Read what was given up: the data of each generation, and the log, which may have lost its front."""
+    for each in block.quarantined:
+        begin, end = keys.tablet_range(partition, each.generation)
+        while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
+            begin = page[-1][0] + b"\0"
+    if block.state == "DELETED":
+        for _, record in _logged(tablets, partition):
+            check_record(record)
+
+
 def _verify_copy(path: Path) -> None:
-    manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{path}: {error}") from error
     content = (path.parent / manifest.file).read_bytes() if manifest.file else b""
     if manifest.file and (len(content), crc32c(content)) != (manifest.file_bytes, manifest.file_crc32c):
         raise Corrupt(f"{path.parent / manifest.file}: its size or checksum is not that of its manifest")

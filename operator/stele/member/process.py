@@ -95,6 +95,7 @@ class Process:
             await loop.run_in_executor(node.slow, partial(volume.sweep, CHECKPOINTS))
             node.load()
             node.start()
+            await self._listen_to_members(node, stack)
             node.spawn(self._sweeps(commands))
             exchange.started = True
             spare_the_collector()
@@ -106,22 +107,26 @@ class Process:
         return 1 if self._failure else 0
 
     async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[Commands, Exchange]:
-        """Open all ports; whatever listens is closed again, last first, when the stack ends."""
+        """Open the ports for master and clients; what listens is closed again when the stack ends."""
         settings = self._settings
         commands = Commands(node, LocalTransfer(settings))
         exchange = Exchange(node, commands)
-        runner = web.AppRunner(Admin(node, exchange, Metrics(node)).application(), access_log=None)
+        admin = Admin(node, exchange, Metrics(node)).application()
+        runner = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, settings.bind, settings.admin_port, shutdown_timeout=1.0).start()
-        inbound = partial(Inbound, node, node.take_message)
+        await web.TCPSite(runner, settings.bind, settings.admin_port).start()
+        door = await start_door(node.store, settings.bind, settings.resp_port)
+        stack.push_async_callback(door.close)
+        return commands, exchange
+
+    async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
+        """Only once the volume is read: promises that are not known can neither be kept nor changed."""
+        settings, inbound = self._settings, partial(Inbound, node, node.take_message)
         server = await asyncio.get_running_loop().create_server(
             lambda: Connection(inbound()), settings.bind, settings.peer_port
         )
         stack.callback(server.close)
-        door = await start_door(node.store, settings.bind, settings.resp_port)
-        stack.push_async_callback(door.close)
-        return commands, exchange
 
     async def _sweeps(self, commands: Commands) -> None:
         while True:

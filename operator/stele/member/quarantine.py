@@ -6,7 +6,7 @@ member which was away. The master takes it into a row, by COPY from the log, or 
 
 import base64
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 
 import msgspec
@@ -130,7 +130,7 @@ class Quarantine:
         log.warning("partition %d: generation %d was purged", partition, generation)
         return True
 
-    async def entries(self, partition: int, generation: int) -> AsyncIterator[bytes]:
+    async def entries(self, partition: int, generation: int) -> AsyncGenerator[bytes]:
         """Entries as lines of JSON, [keyspace, key, value, expire_at_ms] with key and value in base64.
 
         From one view; what was only in the log of a tablet that was deleted is not among them.
