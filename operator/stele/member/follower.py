@@ -52,8 +52,9 @@ class Follower:
     ) -> tuple[Replica | None, Code]:
         """The tablet, and whether the sender is listened to as its owner; if so it is followed."""
         replica = self._tablets.replicas.get(partition)
-        if replica is None:
-            return None, Code.NO_TABLET
+        if replica is None or replica.broken:
+            # What it holds and promised is not to be trusted: nobody is told, least of all a term.
+            return replica, Code.NO_TABLET
         code = replica.tablet.check(sender, version, term)
         if code is Code.ROW_NEEDED and row is not None:
             self._hooks.adopt_from_owner(partition, Partition(row[0], row[1]))
