@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from harness import Client, cluster, key_in
+from solo import OTHER, THIRD, P, solo
+from test_messages import backup
 
 from stele.wire import messages as m
 
@@ -33,3 +35,15 @@ async def test_an_empty_beginning_serves_and_survives_a_restart(tmp_path: Path) 
         assert await other.call(spare, b"GET", key) is None
         assert await other.set(0, key, b"new")
         await other.check(spare)
+
+
+async def test_an_old_log_does_not_come_back_after_a_loss_of_power(tmp_path: Path) -> None:
+    async with solo(tmp_path) as made:
+        await backup(made, 2, 2)
+        await made.store((OTHER, THIRD))
+        base = made.node.rows[P].version
+        assert await made.code(m.DeleteTablet(P, base)) == "OK"
+        assert await made.code(m.CreateTablet(P, base)) == "OK"
+        await made.restart(power_lost=True)
+        assert (made.replica.state.value, made.replica.broken) == ("READY", "")
+        assert (made.replica.last, len(made.replica.tablet.log)) == (m.OpId(), 0)

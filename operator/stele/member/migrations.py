@@ -70,6 +70,8 @@ class Migrations:
             await node.save_block(replica, block)
             replica.broken = ""
             node.tablets.clear_log(replica)
+            # Before the superblock says READY: a loss of power would bring the old log back under it.
+            await node.syncer.sync()
             ready = _name(step(TabletState.COPYING, Event.FILL))
             await node.save_block(replica, msgspec.structs.replace(block, state=ready))
             node.fresh_tablet(replica, (0, 0), {})
