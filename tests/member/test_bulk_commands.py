@@ -7,6 +7,7 @@ import pytest
 
 from stele.member import commands as module
 from stele.member.commands import Commands
+from stele.member.state_lock import StateLock
 from stele.wire import messages as m
 
 INGEST = m.Ingest("s1", (1, 2, 3))
@@ -19,6 +20,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = object.__new__(Commands)
     made._bulk = {}
     made._node = cast("Any", None)
+    made.state_lock = StateLock(made._node)
     return made
 
 

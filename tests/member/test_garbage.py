@@ -30,7 +30,7 @@ async def test_garbage_on_the_port_of_members(tmp_path: Path) -> None:
     async with cluster(tmp_path, 2) as made:
         client, member = Client(made), made.members[0]
         assert await client.set(0, b"k", b"v")
-        good = peer.Hello(1, "x", 0, "u", member.uuid)
+        good = peer.Hello(peer.PEER_FORMAT, "x", 0, "u", member.uuid)
         for data in (
             os.urandom(200),
             b"GET / HTTP/1.1\r\n\r\n",
