@@ -9,7 +9,8 @@ from stele.core.assignment import DataMember, assign_rows
 from stele.core.ordering import order, without_cycles
 from stele.core.plan import Plan, plan
 from stele.core.shares import fair_shares
-from stele.core.table import Partition, PartitionTable, Replicas, trimmed
+from stele.core.table import Partition, PartitionTable, Replicas
+from tests.core.test_assignment import crashed
 
 Case = tuple[list[Replicas], list[DataMember], int]
 HISTORIES = 60
@@ -58,17 +59,6 @@ def fewest_copies(rows: Sequence[Replicas], members: Sequence[DataMember], repli
 def planned(rows: Sequence[Replicas], members: Sequence[DataMember], replicas: int) -> Plan:
     table = PartitionTable(tuple(Partition(1 if row else 0, row) for row in rows), {})
     return plan(table, members, replicas)
-
-
-def crashed(rows: Sequence[Replicas], lost: int) -> list[Replicas]:
-    repaired = []
-    for row in rows:
-        slots = [None if member == lost else member for member in row]
-        if slots[0] is None:
-            successor = next(index for index, member in enumerate(slots) if member is not None)
-            slots[0], slots[successor] = slots[successor], None
-        repaired.append(trimmed(slots))
-    return repaired
 
 
 def history(seed: int) -> Iterator[Case]:

@@ -6,7 +6,6 @@ It keeps the table in memory and drives one step at a time, so that a test can s
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -19,6 +18,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
+from e2e.bench.member_stage import free_ports
 from stele.core.routing import partition_of
 from stele.wire import messages as m
 
@@ -26,18 +26,6 @@ CLUSTER = "11111111-2222-3333-4444-555555555555"
 WAIT_SECONDS = 30.0
 _hosts = count(2)
 T = TypeVar("T")
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that are free now on every loopback address."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("0.0.0.0", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @dataclass

@@ -48,6 +48,10 @@ class Holdings:
         """Partitions whose row names the member."""
         return frozenset(self.rows_of.get(member, ()))
 
+    def names(self, number: PartitionId, member: MemberIndex) -> bool:
+        """Whether the partition's row names the member."""
+        return number in self.rows_of.get(member, ())
+
     def number(self, member: MemberIndex) -> int:
         """How many rows name the member."""
         return len(self.rows_of.get(member, ()))

@@ -78,9 +78,8 @@ def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
     for index, contact in state.contacts.items():
         if not state.up_to_date(contact):
             continue
-        mine = state.holdings.of(index)
         for number in state.unfit(contact):
-            if number in mine:
+            if state.holdings.names(number, index):
                 found[number] = found.get(number, frozenset()) | {index}
     return found
 
