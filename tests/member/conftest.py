@@ -1,6 +1,19 @@
-"""Lets the tests of this folder import `harness`."""
+"""Lets the tests of this folder import `harness`, and gives them a simulated cluster without trouble."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+from test_simulation import Sim, shrink
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Sim:
+    """A deterministic cluster that serves, with small logs and no trouble; member 3 holds nothing."""
+    shrink(monkeypatch.setattr)
+    sim = Sim(0)
+    sim.loop.run(3)
+    return sim

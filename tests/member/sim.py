@@ -471,3 +471,9 @@ def ask(member: SimMember, *args: bytes, seconds: float = 5.0) -> Any:
         assert member.sim.now < end, "no reply"
         member.sim.run(member.sim.now + 0.05)
     return replies[0]
+
+
+def write(owner: SimMember, number: int) -> None:
+    """So many acknowledged writes of one key."""
+    for n in range(number):
+        assert not isinstance(ask(owner, b"SET", b"k", b"%d" % n), Exception)

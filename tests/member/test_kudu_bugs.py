@@ -8,11 +8,10 @@ import random
 from pathlib import Path
 
 import msgspec
-import pytest
 from harness import Client, cluster, key_in
-from sim import SimMember, ask
+from sim import write
 from solo import OTHER, THIRD, P, Solo, solo
-from test_simulation import Sim, shrink
+from test_simulation import Sim
 
 from stele.core.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from stele.core.errors import Corrupt
@@ -413,20 +412,6 @@ def test_kudu_3459_the_largest_operation_fits_into_a_message() -> None:
 
 
 # -- logs
-
-
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Sim:
-    """A deterministic cluster that serves, with small logs and no trouble; member 3 holds nothing."""
-    shrink(monkeypatch.setattr)
-    sim = Sim(0)
-    sim.loop.run(3)
-    return sim
-
-
-def write(owner: SimMember, number: int) -> None:
-    for n in range(number):
-        assert not isinstance(ask(owner, b"SET", b"k", b"%d" % n), Exception)
 
 
 def test_kudu_452_what_a_copy_needs_is_kept_while_it_lasts(quiet: Sim) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from sim import SimFuture, SimLink, SimMember, ask
+from sim import SimFuture, SimLink, SimMember, ask, write
 from solo import OTHER, P, key_here, solo
 from test_simulation import Sim, shrink
 
@@ -24,20 +24,6 @@ from stele.member.store import Store
 from stele.wire import messages as m
 
 FOREVER = 2**62
-
-
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Sim:
-    """A deterministic cluster that serves, with small logs and no trouble; member 3 holds nothing."""
-    shrink(monkeypatch.setattr)
-    sim = Sim(0)
-    sim.loop.run(3)
-    return sim
-
-
-def write(owner: SimMember, number: int) -> None:
-    for n in range(number):
-        assert not isinstance(ask(owner, b"SET", b"k", b"%d" % n), Exception)
 
 
 def learner_of(owner: SimMember) -> Learner:
