@@ -50,3 +50,14 @@ def test_a_dropped_partition_starts_nothing_and_is_not_counted() -> None:
     queues.drop(0)
     assert len(queues) == 1
     assert [each.partition for each in begun(queues, rows)] == [1]
+
+
+def test_a_shard_is_worked_off_with_all_that_waits_of_its_partitions() -> None:
+    far = SHARD_PARTITIONS
+    rows = [Partition(1, (0, 1)) for _ in range(far + 1)]
+    plan = Plan(migrations=(move(0, 1, 1, 2), move(0, 0, 0, 1), move(far, 1, 1, 2), move(far, 0, 0, 1)))
+    queues = Queues.of(plan, rows)
+    first = next(queues.startable(rows, [], NOBODY, ALL, 1))
+    rows[0] = Partition(2, step(rows[0].replicas, first))
+    assert [each.partition for each in begun(queues, rows, limit=1)] == [0]
+    assert queues.order == sorted(queues.groups)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stele.core.errors import BadInput, Corrupt
 from stele.core.ids import MAX_REPLICAS, VERSION_MAX
-from stele.core.table import Member, Partition, row_fault, trimmed
+from stele.core.table import Member, Partition, row_fault, shard_of, trimmed
 from stele.wire import table_text
 from stele.wire.table_text import (
     SHARD_PARTITIONS,
@@ -18,7 +18,6 @@ from stele.wire.table_text import (
     encode_head,
     encode_shard,
     shard_count,
-    shard_of,
     shard_range,
 )
 

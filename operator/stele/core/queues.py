@@ -5,10 +5,12 @@ migrations at once, as source, destination or owner. What makes a missing copy g
 indexes before colder ones.
 
 Partitions wait in groups with the same participants among those that are stored together: what starts
-together is copied together, and commits of one moment share a write of their shard. Looking for what may
-start costs one step per group, and one per partition that starts or is held.
+together is copied together, and commits of one moment share a write of their shard. Shards are worked off one
+after the other, with all that waits of their partitions. Looking for what may start costs one step per group,
+and one per partition that starts or is held.
 """
 
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from stele.core.errors import Conflict
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.migration import Migration, step
 from stele.core.plan import Plan
-from stele.core.table import SHARD_PARTITIONS, Partition
+from stele.core.table import Partition, shard_of
 
 Group = tuple[bool, int, int, int, int]
 """Makes no missing copy (those come later); shard; owner, destination and source (-1: none)."""
@@ -32,12 +34,13 @@ GROUPS_MAX = 2_000
 class Queues:
     """Remaining migrations per partition.
 
-    Invariant: every partition of `waiting` is in one of `groups`; one that is in the wrong one, because its
-    row changed, is put right when it is met.
+    Invariants: every partition of `waiting` is in one of `groups`; one that is in the wrong one, because its
+    row changed, is put right when it is met. `order` has the keys of `groups`, sorted.
     """
 
     waiting: dict[PartitionId, deque[Migration]] = field(default_factory=dict)
     groups: dict[Group, dict[PartitionId, None]] = field(default_factory=dict)
+    order: list[Group] = field(default_factory=list)
     left: int = 0
 
     @staticmethod
@@ -54,7 +57,6 @@ class Queues:
         self.left += len(plan.migrations)
         for partition in found:
             self._line_up(partition, rows[partition])
-        self.groups = dict(sorted(self.groups.items()))
 
     def __len__(self) -> int:
         return self.left
@@ -74,7 +76,7 @@ class Queues:
         """Take out and yield what may start. `held` partitions have something under way; only `able` members
         take part. A queue whose head does not fit its row any more is dropped: it is planned afresh."""
         room = _Room(busy, able, limit)
-        for group in list(self.groups)[:GROUPS_MAX]:
+        for group in self.order[:GROUPS_MAX]:
             if room.none:
                 return
             if room.for_all(group[2:]):
@@ -92,6 +94,7 @@ class Queues:
                 yield migration
         if not self.groups[group]:
             del self.groups[group]
+            del self.order[bisect_left(self.order, group)]
 
     def _take(self, group: Group, partition: PartitionId, row: Partition) -> Migration | None:
         """The next migration of a partition, unless it is over, or waits in another group."""
@@ -114,7 +117,11 @@ class Queues:
         return migration
 
     def _line_up(self, partition: PartitionId, row: Partition) -> None:
-        self.groups.setdefault(_group(self.waiting[partition][0], row), {})[partition] = None
+        group = _group(self.waiting[partition][0], row)
+        if group not in self.groups:
+            self.groups[group] = {}
+            insort(self.order, group)
+        self.groups[group][partition] = None
 
 
 class _Room:
@@ -145,7 +152,7 @@ class _Room:
 def _group(migration: Migration, row: Partition) -> Group:
     participants = (row.owner, migration.destination, migration.source)
     owner, destination, source = (NO_MEMBER if each is None else each for each in participants)
-    return not migration.adds, migration.partition // SHARD_PARTITIONS, owner, destination, source
+    return not migration.adds, shard_of(migration.partition), owner, destination, source
 
 
 def fits(migration: Migration, row: Partition) -> bool:

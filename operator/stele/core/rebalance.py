@@ -10,7 +10,7 @@ from stele.core.planning import data_members
 from stele.core.promotion import Promotion
 from stele.core.reign import Observation, Record, State
 from stele.core.repair import unusable
-from stele.core.table import Partition
+from stele.core.table import Partition, shard_of
 from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Stage, Wave, choose_engine
 
 RETRY_SECONDS = 0.5
@@ -26,6 +26,9 @@ GATHER_SECONDS = 0.3
 SETTLE_SECONDS = 2.0
 """After an ingest the owner needs a probe before it notices; its older word is not believed for so long."""
 
+STORE_GATHER_SECONDS = 0.06
+"""How long a row that is agreed to waits for others of its shard that are about to be: they share a write."""
+
 COPIES_MAX = 3
 """Sessions that one migration may use before it is rolled back."""
 
@@ -39,7 +42,7 @@ def start(state: State, seen: Observation) -> None:
     held = frozenset().union(
         state.running, state.staged, state.claimed, state.fenced, state.lost, _unresolved(state, able)
     )
-    busy = [running.participants for running in state.running.values()]
+    busy = [running.participants for running in state.running.values() if _burdens(running)]
     rows = state.table.partitions
     for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member):
         row = rows[migration.partition]
@@ -49,6 +52,11 @@ def start(state: State, seen: Observation) -> None:
             running = begin(state.new_id("m"), migration, row, seen.now)
             id, state.running[migration.partition] = running.id, running
         state.records[id] = tuple(_records_for(state, migration.partition))
+
+
+def _burdens(running: Running) -> bool:
+    """Whether it counts towards the limits of its members; one that only waits to be stored does not."""
+    return running.step is not Step.STORE or running.destination is None
 
 
 def _records_for(state: State, number: PartitionId) -> Iterable[Record]:
@@ -95,13 +103,31 @@ def follow(state: State, seen: Observation) -> None:
         if running.step is Step.ACCEPT:
             number = running.partition
             state.claimed[number] = max(state.claimed.get(number, 0), running.version)
-        elif running.step is Step.STORE:
-            state.staged[running.partition] = Partition(running.version, running.result)
         elif running.step is Step.VOID:
             version = state.next_version(running.partition)
             state.staged[running.partition] = Partition(version, running.base.replicas)
         elif running.step is Step.ABORTED:
             note_failed(state, running, seen.now)
+    _stage_agreed(state, gone, seen.now)
+
+
+def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> None:
+    """Stage the rows that destinations agreed to, those of one shard together."""
+    agreed: dict[int, list[Running]] = {}
+    for running in state.running.values():
+        if running.step is Step.STORE:
+            agreed.setdefault(shard_of(running.partition), []).append(running)
+    coming = {
+        shard_of(running.partition)
+        for running in state.running.values()
+        if running.step in (Step.HAND_OVER, Step.ACCEPT)
+    }
+    for shard, some in agreed.items():
+        first = min(running.progressed_seconds for running in some)
+        patient = shard in coming and now - first < STORE_GATHER_SECONDS
+        if not patient or any(running.participants & gone for running in some):
+            for running in some:
+                state.staged[running.partition] = Partition(running.version, running.result)
 
 
 def _note_reports(state: State, running: Running, now: float) -> None:

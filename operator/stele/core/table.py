@@ -25,6 +25,11 @@ Replicas = tuple[MemberIndex | None, ...]
 _VERSION_BYTES = 4
 
 
+def shard_of(partition: PartitionId) -> int:
+    """The number of the shard that holds a partition."""
+    return partition // SHARD_PARTITIONS
+
+
 def trimmed(slots: Iterable[MemberIndex | None]) -> Replicas:
     """The slots without the empty ones at the end."""
     row = tuple(slots)

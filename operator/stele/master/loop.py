@@ -17,13 +17,13 @@ from stele.core.ids import MemberIndex, PartitionId
 from stele.core.master import decide, publication, stored
 from stele.core.orders import Order
 from stele.core.reign import Decision, EnsureMember, Observation, State
-from stele.core.table import Member, Partition, stamp_of
+from stele.core.table import Member, Partition, shard_of, stamp_of
 from stele.master.channel import Channel
 from stele.master.metrics import DECISION
 from stele.master.ports import Copier, Members, TableStore, World
 from stele.master.speech import request_of
 from stele.master.trace import Trace
-from stele.wire.table_text import Head, shard_of, shard_range
+from stele.wire.table_text import Head, shard_range
 
 log = logging.getLogger(__name__)
 

@@ -67,11 +67,6 @@ class Shard:
     rows: tuple[Partition, ...]
 
 
-def shard_of(partition: PartitionId) -> int:
-    """The number of the shard that holds a partition."""
-    return partition // SHARD_PARTITIONS
-
-
 def shard_count(partitions: int) -> int:
     """How many shards a table has."""
     return -(-partitions // SHARD_PARTITIONS)
