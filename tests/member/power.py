@@ -61,9 +61,9 @@ class Watch:
     # -- the death
 
     def lose(self) -> None:
-        for path in self.unsynced:
+        for path in list(self.unsynced):  # Other threads go on until the process ends.
             path.write_bytes(b"")
-        for path, before in self.renamed.items():
+        for path, before in list(self.renamed.items()):
             if before is not None:
                 path.write_bytes(before)
             else:

@@ -24,6 +24,7 @@ from stele.wire.volume import Superblock
 WHERE: dict[str, Step] = {
     "file.aside": steps.promote,
     "file.renamed": steps.promote,
+    "create.consensus": steps.create,
     "create.superblock": steps.create,
     "table.saved": steps.create,
     "write.logged": steps.write,

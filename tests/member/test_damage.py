@@ -92,6 +92,7 @@ OFFLINE: dict[str, tuple[Harm, str]] = {
         lambda v: (v / "consensus-meta/0").write_bytes(b""),
         "what was promised for it is lost",
     ),
+    "consensus missing": (gone("consensus-meta/0"), "consensus-meta/0 is damaged or missing"),
 }
 """Damage of one tablet: it is offline, the others serve."""
 

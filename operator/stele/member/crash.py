@@ -19,6 +19,7 @@ POINTS: dict[str, str] = {
     "start.engine": "the database was opened",
     "start.rolled_back": "a tablet that was COPYING is a tombstone again",
     "start.swept": "what no superblock names was deleted",
+    "create.consensus": "consensus metadata of a new tablet is on disk; its superblock is not",
     "create.superblock": "the superblock of a new, empty tablet is on disk; the table that names it is not",
     "table.saved": "the table that was published is on disk, and not in effect yet",
     "write.logged": "operations were given to the log, and not synced",

@@ -124,6 +124,6 @@ class Exchange:
             return
         async with replica.lock:
             state = step(replica.state, Event.CREATE)
-            await node.save_block(replica, Superblock(state=state.value, generation=1, highest=1))  # type: ignore[arg-type]
+            await node.save_first_block(replica, Superblock(state=state.value, generation=1, highest=1))  # type: ignore[arg-type]
             crash.reached("create.superblock")
             node.fresh_tablet(replica, (0, 0), {})

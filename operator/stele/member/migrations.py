@@ -67,7 +67,7 @@ class Migrations:
                 raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
             generation = self._highest_generation(replica) + 1
             block = self._receiving(replica, generation, False, self._until_s())
-            await node.save_block(replica, block)
+            await node.save_first_block(replica, block)
             replica.broken = ""
             node.tablets.clear_log(replica)
             # Before the superblock says READY: a loss of power would bring the old log back under it.

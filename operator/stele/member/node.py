@@ -46,7 +46,7 @@ log = logging.getLogger("stele.member")
 
 
 PROMISES_LOST = Consensus(promised=2**31 - 1)
-"""For a tablet whose consensus metadata is damaged: it stays offline until a row does without it."""
+"""For a tablet whose consensus metadata is damaged or missing: offline until a row does without it."""
 
 
 class Node:
@@ -146,7 +146,7 @@ class Node:
         seen: set[int] = set()
         for partition, block in self.volume.load_all(TABLETS, Superblock):
             seen.add(partition)
-            meta = metas.get(partition, Consensus())
+            meta = metas.get(partition, PROMISES_LOST)
             if isinstance(block, Corrupt):
                 log.error("partition %d stays offline: %s", partition, block)
                 self.add_replica(partition, None, meta).broken = str(block)
@@ -158,7 +158,9 @@ class Node:
             if replica.partition < len(self.rows):
                 replica.tablet.row = self.rows[replica.partition]
             if replica.meta is PROMISES_LOST:
-                replica.broken = replica.broken or "what was promised for it is lost: its file is damaged"
+                replica.broken = replica.broken or (
+                    f"what was promised for it is lost: {CONSENSUS}/{replica.partition} is damaged or missing"
+                )
         self._find_missing()
 
     def _find_missing(self) -> None:
@@ -325,6 +327,14 @@ class Node:
         replica.block = block
         replica.prefixes.clear()
         crash.reached(f"block.{block.state.lower()}")
+
+    async def save_first_block(self, replica: Replica, block: Superblock) -> None:
+        """As `save_block`, where no consensus metadata may be yet: no superblock is ever without, so that a
+        start can tell that what was promised is missing.
+        """
+        await self.meta.save(f"{CONSENSUS}/{replica.partition}", replica.meta)
+        crash.reached("create.consensus")
+        await self.save_block(replica, block)
 
     # -- hooks of the follower
 

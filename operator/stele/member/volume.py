@@ -291,7 +291,7 @@ class MetaWriter:
                 self._waiting, self._done = {}, None
                 try:
                     await loop.run_in_executor(self._executor, self._volume.write, files)
-                except OSError as error:
+                except Exception as error:  # noqa: BLE001  whoever waits for the files hears of it
                     done.set_exception(error)
                     done.exception()
                 else:
