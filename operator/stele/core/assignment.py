@@ -171,7 +171,15 @@ def assign_groups(
     refused = _settle(board, cast, groups, [move for move in moves if move.destination is None])
     refused += _grant(board, cast, [move for move in moves if move.destination is not None])
     lower_bound = _balance(board, cast, today)
-    return Outcome(_changes(board, cast), lower_bound, _crowded(board, cast), refused)
+    changes = _changes(board, cast)
+    if cast.away:
+        # Rows that wait for them are not balanced yet.
+        lower_bound = min(lower_bound, _copies(changes))
+    return Outcome(changes, lower_bound, _crowded(board, cast), refused)
+
+
+def _copies(changes: Iterable[Change]) -> int:
+    return sum(len({*each.target} - {*each.today, None}) * len(each.partitions) for each in changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,12 +465,32 @@ def _crowded(board: Board, cast: _Cast) -> tuple[PartitionId, ...]:
 
 
 def _changes(board: Board, cast: _Cast) -> tuple[Change, ...]:
-    """The cells whose row changes; indexes that were left open for members that are away are empty."""
+    """The cells whose row changes; indexes that were left open for members that are away are empty.
+
+    A row whose open index would cost it something stays as it is until those members are back or given up.
+    """
     away, changes = frozenset(cast.away), []
     for cell in board.cells.values():
         target = arranged(cell.today, cell.row) if board.spares(cell) else cell.row
         if None in target or not away.isdisjoint(target):
             target = trimmed(m if m not in away or m in cell.today else None for m in target)
+            if away and _loses(cell.today, target, cast.replicas):
+                continue
         if cell.partitions and target != cell.today:
             changes.append(Change(cell.today, target, cell.partitions))
     return tuple(changes)
+
+
+def _loses(today: Replicas, target: Replicas, replicas: int) -> bool:
+    """Whether the row has no owner afterwards, fewer replicas than it should, or one at a colder index for
+    nothing.
+    """
+    before, after = (sum(member is not None for member in row) for row in (today, target))
+    if after < min(before, replicas) or not target or target[0] is None:
+        return True
+    holes = {index for index in range(len(today)) if index >= len(target) or target[index] is None}
+    return any(
+        member is not None and target.index(member) > index and index in holes
+        for index, member in enumerate(today)
+        if member in target
+    )

@@ -2,7 +2,9 @@
 
 A plan is made for a *situation*: the members and the wished number of replicas. While that stays as it is,
 what people said about the plan (approved, cancelled) stays in force, also for another plan for what is left,
-and for the next master. Moves that users ask for are planned for in any case.
+and for the next master. Moves that users ask for are planned for in any case. A member that is unreachable
+and within its grace period is part of the situation as before: its place is kept, and others are planned
+around it.
 """
 
 from collections import Counter
@@ -12,7 +14,7 @@ from hashlib import blake2b
 
 from stele.core.asks import Ask, NamedMove
 from stele.core.ids import PartitionId
-from stele.core.plan import DataMember, Plan, plan
+from stele.core.plan import DataMember, Move, Plan, plan
 from stele.core.queues import Queues, planned_bytes
 from stele.core.reign import Observation, Record, State, Wishes
 from stele.core.repair import unusable
@@ -23,21 +25,29 @@ from stele.core.user_plans import begin_asked, checked, in_force, moves_of, note
 FINISHED_KEPT = 10
 
 PLANNED_MEMBERS_SHOWN = 10
-"""Names of leaving members that the reason of a plan lists."""
+"""Names of leaving members, and of those that are away, that the reason of a plan lists."""
 
 
 def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
     """Live members that hold data; those that are to go are marked."""
+    return tuple(each for each in expected_members(state, wishes, now) if not each.away)
+
+
+def expected_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+    """Live members that hold data, and those whose place is kept; the latter are marked as away."""
     gone = unusable(state, wishes, now)
     found = []
     for index, member in sorted(state.table.members.items()):
         contact = state.contacts.get(index)
-        if index in gone or member.lite or contact is None:
+        if member.lite or contact is None:
             continue
         # Without an object it is on its way out, though its process may answer for another moment.
         drained = contact.seen is None or contact.seen.drain or contact.seen.lite or contact.seen.deleting
+        leaving, away = drained or index in state.leaving, index in gone
+        if away and (leaving or contact.stranger or not contact.in_grace(now, wishes.timing)):
+            continue
         weight, zone = (1, None) if contact.seen is None else (contact.seen.weight, contact.seen.zone or None)
-        found.append(DataMember(index, weight, zone, leaving=drained or index in state.leaving))
+        found.append(DataMember(index, weight, zone, leaving=leaving, away=away))
     return tuple(found)
 
 
@@ -51,18 +61,19 @@ def preview(
     held = in_force(state, asks)
     granted, refused = checked(state, moves, members, wishes.replicas)
     supposed = moves_of(state, [*held, Ask("", moves=granted)], state.table, wishes.replicas)
-    made = plan(state.table, members, wishes.replicas, supposed)
+    made = _plan_around(state.table, members, wishes.replicas, supposed)
     return replace(made, refusals=(*refused, *made.refusals))
 
 
 def _supposed(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
     """Data members as they would be with that number of members: the next numbers come, surplus ones go."""
-    present = data_members(state, wishes, now)
+    present = expected_members(state, wishes, now)
     drained = {each.index for each in present if each.leaving and each.index not in state.leaving}
-    candidates = [Candidate(each.index, each.index in drained, reachable=True) for each in present]
+    candidates = [Candidate(each.index, each.index in drained, reachable=not each.away) for each in present]
     going = leaving(candidates, wishes.members) | drained
     new = missing(candidates, wishes.members, next_index(state.table.members, state.next_index))
-    found = [replace(each, leaving=each.index in going) for each in present]
+    stay = [each for each in present if not (each.away and each.index in going)]
+    found = [replace(each, leaving=each.index in going) for each in stay]
     return (*found, *(DataMember(index) for index in new))
 
 
@@ -73,23 +84,23 @@ def places_known(state: State) -> bool:
 
 def make_plan(state: State, seen: Observation) -> None:
     """Plan when the situation changed, or when everything planned is over and the table is another."""
-    if not _may_plan(state, seen.wishes, seen.now):
+    if not _may_plan(state, seen.wishes):
         return
-    members = data_members(state, seen.wishes, seen.now)
-    if not members:
+    members = expected_members(state, seen.wishes, seen.now)
+    if all(member.away for member in members):
         return
     begin_asked(state, seen, members)
     asks = in_force(state, seen.asks)
     key = (members, seen.wishes.replicas, tuple((ask.name, ask.moves, ask.cancelled) for ask in asks))
     changed, first = key != state.plan_key, not state.plan_key
-    if not (changed or _again(state, seen.now)):
+    if not (changed or _again(state, members, seen.now)):
         return
     if first or key[:2] != state.plan_key[:2]:
         state.cancelled, state.stopped = False, set()
     state.plan_key, state.planned_table = key, state.table
     expected = _expected(state)
     made, copies = _planned(state, expected, members, seen.wishes.replicas, asks)
-    situation = _situation(key[:2], copies)
+    situation = _situation(members, seen.wishes.replicas, copies)
     if first:
         _remember(state, seen.asks, situation)
     if state.cancelled:
@@ -101,25 +112,21 @@ def make_plan(state: State, seen: Observation) -> None:
     _adopt(state, seen, expected, made, _Case(situation, reason, copies))
 
 
-def _may_plan(state: State, wishes: Wishes, now: float) -> bool:
+def _may_plan(state: State, wishes: Wishes) -> bool:
     if not wishes.migration_allowed or wishes.held or state.promotions or state.staged:
         return False
-    if not any(row.version for row in state.table.partitions) or not places_known(state):
-        return False
-    if any(contact.in_grace(now, wishes.timing) for contact in state.contacts.values()):
-        # The membership changes: what was cancelled may be planned again once it is clear how it is then.
-        state.cancelled, state.stopped = False, set()
-        return False
-    return True
+    return any(row.version for row in state.table.partitions) and places_known(state)
 
 
-def _again(state: State, now: float) -> bool:
-    """Whether there may be something left: while a proposal waits, only when what runs beside it failed."""
+def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
+    """Whether there may be something left. While a proposal waits, only when what runs beside it failed;
+    while a place is kept, too: what waits for it could be balanced again and again.
+    """
     if state.running or len(state.queues) or now < state.plan_not_before_seconds:
         return False
     if state.cancelled and not wished_partitions(state):
         return False
-    if state.proposal is not None:
+    if state.proposal is not None or any(member.away for member in members):
         return state.planned_table is None
     return state.table is not state.planned_table
 
@@ -145,13 +152,27 @@ def _planned(
     that takes it away: it needs an approval.
     """
     moves = moves_of(state, asks, expected, replicas)
-    made = _without(plan(expected, members, replicas, moves), state.stopped)
+    made = _without(_plan_around(expected, members, replicas, moves), state.stopped)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.holdings.number(member.index) for member in members)
     if made.migrations or not full or not 0 < staying < replicas:
         return made, None
-    fewer = _without(plan(expected, members, staying, moves), state.stopped)
+    fewer = _without(_plan_around(expected, members, staying, moves), state.stopped)
     return (fewer, staying) if fewer.migrations else (made, None)
+
+
+def _plan_around(
+    table: PartitionTable, members: tuple[DataMember, ...], replicas: int, moves: Sequence[Move]
+) -> Plan:
+    """The plan, in which nothing is asked of members that are away and nothing is done to rows that name
+    one: those are lost until it is back.
+    """
+    away = frozenset(member.index for member in members if member.away)
+    able = [move for move in moves if away.isdisjoint((move.source, move.destination))]
+    made = plan(table, members, replicas, able)
+    if not away:
+        return made
+    return _without(made, (p for p, row in enumerate(table.partitions) if away & row.members))
 
 
 def _without(made: Plan, stopped: Iterable[PartitionId]) -> Plan:
@@ -161,8 +182,10 @@ def _without(made: Plan, stopped: Iterable[PartitionId]) -> Plan:
     return replace(made, migrations=tuple(each for each in made.migrations if each.partition not in some))
 
 
-def _situation(key: object, copies: int | None) -> str:
-    return blake2b(repr((key, copies)).encode(), digest_size=8).hexdigest()
+def _situation(members: tuple[DataMember, ...], replicas: int, copies: int | None) -> str:
+    """Stays the same when a member is unreachable for a while."""
+    there = tuple(replace(member, away=False) for member in members)
+    return blake2b(repr(((there, replicas), copies)).encode(), digest_size=8).hexdigest()
 
 
 def _remember(state: State, asks: Iterable[Ask], situation: str) -> None:
@@ -182,6 +205,9 @@ def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes, asks:
     if going:
         more = ", ..." if len(going) > PLANNED_MEMBERS_SHOWN else ""
         text += f"; leaving: {', '.join(going[:PLANNED_MEMBERS_SHOWN])}{more}"
+    away = [state.name_of(member.index) for member in members if member.away]
+    if away:
+        text += f"; expected back: {', '.join(away[:PLANNED_MEMBERS_SHOWN])}"
     moved = [ask.name for ask in asks if ask.name in state.asked]
     return f"{text}; moves of {', '.join(moved)}" if moved else text
 

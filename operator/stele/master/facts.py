@@ -445,7 +445,7 @@ def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condi
         case RebalancePhase.SUPERSEDED:
             return _superseded(stored)
         case RebalancePhase.PENDING if status.reason:
-            text = "it begins when the cluster may plan: no pause, no member within its grace period"
+            text = "it begins when the cluster may plan: its condition Paused says what forbids it"
             return type_, False, Reason.WAITING, text
         case RebalancePhase.PENDING:
             text = f"no TabletCluster here is named {stored.spec.cluster}; create it, or delete this plan"

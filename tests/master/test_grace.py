@@ -1,0 +1,126 @@
+"""While a member is unreachable and may return its place is kept, and everything else goes on."""
+
+from stele.core.asks import NamedMove
+from tests.master.harness import TIMING, Harness
+from tests.master.test_convergence import balanced
+from tests.master.test_plans import approve, formed, held, plan_of, proposed, state_of
+
+
+async def lost(harness: Harness, index: int) -> set[int]:
+    """The member is gone and out of all rows that others have, its grace period has just begun; what it
+    held."""
+    before = held(harness, index)
+    harness.kill(index)
+    await harness.settle()
+    assert not held(harness, index)
+    assert in_grace(harness, index)
+    return before
+
+
+def in_grace(harness: Harness, index: int) -> bool:
+    return state_of(harness).contacts[index].in_grace(harness.clock, TIMING)
+
+
+async def test_nobody_gets_what_a_member_held_that_may_return() -> None:
+    harness = await formed(members=4, partitions=24)
+    before = await lost(harness, 1)
+    rows = harness.table().partitions
+    assert {number for number, row in enumerate(rows) if len(row.members) == 1} == before
+    assert in_grace(harness, 1)
+    harness.revive(1)
+    await harness.settle()
+    assert held(harness, 1) == before
+    balanced(harness, 4, 2)
+
+
+async def test_a_member_joins_while_another_s_place_is_kept() -> None:
+    harness = await formed(members=4, partitions=40)
+    before = await lost(harness, 1)
+    harness.rewish(members=5)
+    await harness.settle()
+    assert in_grace(harness, 1)
+    taken = held(harness, 4)
+    assert len(taken) >= 40 * 2 // 5 - 2, "its share of what the others have"
+    single = {number for number, row in enumerate(harness.table().partitions) if len(row.members) == 1}
+    assert single <= before
+    harness.revive(1)
+    await harness.settle()
+    balanced(harness, 5, 2)
+
+
+async def test_a_member_is_drained_while_another_s_place_is_kept() -> None:
+    harness = await formed(members=5, partitions=20)
+    await lost(harness, 1)
+    harness.world.drained.add(0)
+    harness.rewish(members=4)
+    await harness.settle(ticks=150)
+    assert in_grace(harness, 1)
+    assert 0 not in harness.table().members
+    harness.revive(1)
+    await harness.settle()
+    balanced(harness, 4, 2)
+
+
+async def test_a_user_s_move_is_made_while_another_s_place_is_kept() -> None:
+    harness = await formed(members=4, partitions=24)
+    await lost(harness, 1)
+    number = next(p for p, row in enumerate(harness.table().partitions) if row.replicas == (0, 2))
+    harness.world.ask("moves", moves=(NamedMove(number, "demo-2", "demo-3"),))
+    await harness.settle()
+    assert in_grace(harness, 1)
+    assert harness.table().partitions[number].replicas == (0, 3)
+    assert harness.world.asked["moves"].phase == "Done"
+
+
+async def test_a_user_s_move_to_a_member_that_is_away_waits_for_it() -> None:
+    harness = await formed(members=4, partitions=24)
+    await lost(harness, 1)
+    number = next(p for p, row in enumerate(harness.table().partitions) if row.replicas == (0, 2))
+    harness.world.ask("moves", moves=(NamedMove(number, "demo-2", "demo-1"),))
+    await harness.settle()
+    assert harness.world.asked["moves"].phase == "Running"
+    harness.revive(1)
+    await harness.settle()
+    assert harness.table().partitions[number].replicas == (0, 1)
+    assert harness.world.asked["moves"].phase == "Done"
+
+
+async def test_a_member_that_does_not_return_is_replaced_once_its_time_is_over() -> None:
+    harness = await formed(members=4, partitions=24)
+    await lost(harness, 1)
+    harness.rewish(members=5)
+    await harness.settle()
+    harness.clock += TIMING.grace
+    await harness.settle()
+    assert {len(row.members) for row in harness.table().partitions} == {2}
+
+
+async def test_an_approval_holds_when_a_member_is_unreachable_for_a_while() -> None:
+    harness = await formed(members=4, partitions=40, approval="Manual", parallel_per_member=1)
+    await proposed(harness, members=5)
+    approve(harness)
+    while len(held(harness, 4)) < 3:
+        await harness.tick()
+    before = plan_of(harness)
+    harness.kill(1)
+    await harness.settle()
+    assert in_grace(harness, 1)
+    assert before.phase == "Superseded"
+    harness.revive(1)
+    await harness.settle()
+    balanced(harness, 5, 2)
+
+
+async def test_partitions_that_are_lost_meanwhile_are_left_alone() -> None:
+    """A row that names a member that is away has nobody to copy from; both hold what they held."""
+    harness = await formed(members=4, partitions=24)
+    harness.kill(0)
+    harness.kill(1)
+    await harness.settle()
+    lost_rows = [row for row in harness.table().partitions if row.members & {0, 1}]
+    assert lost_rows
+    assert in_grace(harness, 1)
+    harness.revive(0)
+    harness.revive(1)
+    await harness.settle()
+    balanced(harness, 4, 2)
