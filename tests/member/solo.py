@@ -19,7 +19,7 @@ from stele.member.settings import Settings
 from stele.member.volume import DATA, STAGING, Volume
 from stele.wire import keys, peer
 from stele.wire import messages as m
-from stele.wire.copyjobs import MANIFEST_FORMAT, Manifest
+from stele.wire.copyjobs import MANIFEST_FORMAT, Fragment, Manifest
 from stele.wire.volume import APPLIED, DataState, encode_state
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
@@ -158,9 +158,8 @@ class Solo:
         path = folder / f"{session}.sst"
         path.write_bytes(b"sst")
         self.engine.files[str(path)] = entries
-        manifest = Manifest(
-            MANIFEST_FORMAT, session, P, 1, copy.generation, applied, 2, 20, path.name, 3, crc32c(b"sst")
-        )
+        fragment = Fragment("0", "", {"default": (applied.index,)}, 2, 20, path.name, 3, crc32c(b"sst"))
+        manifest = Manifest(MANIFEST_FORMAT, session, P, 1, copy.generation, applied, (fragment,))
         (folder / f"{P}.json").write_bytes(msgspec.json.encode(change(manifest)))
 
     async def settle(self) -> None:

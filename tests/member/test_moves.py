@@ -234,6 +234,14 @@ async def test_garbage_in_staging_is_refused(tmp_path: Path) -> None:
             '{"format":1,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
             '"entries":1,"bytes":1,"file":"x.sst","file_bytes":3,"file_crc32c":1}'
         )
+        refused = await made.command(2, ingest)
+        assert refused.code == "UNKNOWN_FORMAT"
+        assert "0.json: format is 1, 2 is read here" in refused.detail
+        (staging / "0.json").write_text(
+            '{"format":2,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
+            '"fragments":[{"at":"0","next":"","namespaces":{},"entries":1,"bytes":1,"file":"x.sst",'
+            '"file_bytes":3,"file_crc32c":1}]}'
+        )
         (staging / "x.sst").write_text("abc")
         assert (await made.command(2, ingest)).code == "CORRUPT"
         assert (await made.command(2, m.Ingest("s1", (1,)))).code in {"ILLEGAL_STATE", "OK"}

@@ -1,7 +1,6 @@
 """A copy from one volume to another through the transfer process: whole, once, harmless when late."""
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -10,27 +9,19 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
+from transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
 
-from stele.adapters.transfer import copy, serve
-from stele.adapters.transfer.copy import copy_tablet
+from stele.adapters.transfer import copy, serve, sst
 from stele.core.errors import BadInput, Corrupt, Refused, Stale, Unavailable
-from stele.member.transfer_main import make_app, read_settings
+from stele.member.transfer_main import read_settings
+from stele.wire.blocks import End, encode_end, encode_stream
 from stele.wire.copyjobs import CopyJob
 from stele.wire.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
 from stele.wire.messages import CopyItem, OpId
-
-_spec = importlib.util.spec_from_file_location(
-    "transfer_volume", Path(__file__).with_name("transfer_volume.py")
-)
-volume_maker = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(volume_maker)
-TOKEN = volume_maker.TOKEN
 
 NOW_MS = int(time.time() * 1000)
 ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
@@ -38,33 +29,9 @@ ENTRIES |= {(b"other", b""): (b"x", NOW_MS + 3_600_000), (b"other", b"large"): (
 NEIGHBOUR = {(b"default", b"not this one"): (b"n", 0)}
 
 
-@pytest.fixture
-def volume(tmp_path):
-    folder = tmp_path / "source"
-    folder.mkdir()
-    (folder / "staging").mkdir()
-    return folder
-
-
-@pytest.fixture
-def staging(tmp_path):
-    folder = tmp_path / "destination" / "staging"
-    folder.mkdir(parents=True)
-    return folder
-
-
-@asynccontextmanager
-async def transfer(volume):
-    """The transfer process's application on a free port; its URL."""
-    settings = read_settings({"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
-    runner = web.AppRunner(make_app(settings), access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+def only_file(manifest):
+    (file,) = manifest.files
+    return file
 
 
 def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda more: None):
@@ -74,55 +41,62 @@ def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda 
 ITEM = CopyItem(partition=7, source_generation=3, generation=9)
 
 
+def files_of(folder, manifest):
+    return [folder / "s-1" / file for file in manifest.files]
+
+
 async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, tmp_path):
-    made = volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES), 8: (3, NEIGHBOUR)})
+    made = make_checkpoint(volume, "s-1", {7: (3, ENTRIES), 8: (3, NEIGHBOUR)})
     own = {key[TABLET_PREFIX_BYTES:]: value for key, value in made.items() if key[:2] == b"\x00\x07"}
     expected = {tablet_prefix(7, 9) + rest: value for rest, value in own.items()}
     came = []
     async with transfer(volume) as url:
         manifest = await copy_now(url, staging, ITEM, progress=came.append)
-    got = volume_maker.ingest(tmp_path / "database", [staging / "s-1" / manifest.file])
+    got = ingest(tmp_path / "database", files_of(staging, manifest))
     assert got == expected
     assert manifest.entries == len(expected)
     assert manifest.bytes == sum(len(key) + len(value) for key, value in expected.items()) == sum(came)
     assert (manifest.applied, manifest.generation, manifest.source_generation) == (OpId(2, 17), 9, 3)
-    assert manifest.file_bytes == (staging / "s-1" / manifest.file).stat().st_size
-    assert sorted(path.name for path in (staging / "s-1").iterdir()) == sorted(["7.json", manifest.file])
+    for fragment in manifest.fragments:
+        assert fragment.file_bytes == (staging / "s-1" / fragment.file).stat().st_size
+    left = {path.name for path in (staging / "s-1").iterdir() if path.suffix != ".line"}
+    assert left == {"7.json", *manifest.files}
 
 
 async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(volume, staging, tmp_path):
     entries = {
-        (b"default", b"old"): (b"1", NOW_MS - copy.EXPIRED_MARGIN_MS - 60_000),
+        (b"default", b"old"): (b"1", NOW_MS - sst.EXPIRED_MARGIN_MS - 60_000),
         (b"default", b"just"): (b"2", NOW_MS - 1000),
     }
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, entries)})
+    make_checkpoint(volume, "s-1", {7: (3, entries)})
     async with transfer(volume) as url:
         manifest = await copy_now(url, staging, ITEM)
-    got = volume_maker.ingest(tmp_path / "database", [staging / "s-1" / manifest.file])
+    got = ingest(tmp_path / "database", [staging / "s-1" / only_file(manifest)])
     assert user_key(7, 9, b"default", b"old") not in got
     assert got[user_key(7, 9, b"default", b"just")] == pack_value(b"2", NOW_MS - 1000)
 
 
 async def test_a_finished_copy_is_not_made_again_but_another_generation_is(volume, staging):
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+    make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
     async with transfer(volume) as url:
         first = await copy_now(url, staging, ITEM)
         assert await copy_now("http://127.0.0.1:1", staging, ITEM) == first
         second = await copy_now(url, staging, CopyItem(7, 3, 10))
     assert second.generation == 10
-    assert second.file != first.file
+    assert second.files != first.files
 
 
 async def test_two_runs_at_once_end_with_one_manifest_and_its_file(volume, staging):
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+    make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
     async with transfer(volume) as url:
         made = await asyncio.gather(*(copy_now(url, staging, ITEM) for _ in range(4)))
-    assert len({manifest.file for manifest in made}) == 1
-    assert sorted(path.suffix for path in (staging / "s-1").iterdir()) == [".json", ".sst"]
+    assert len({tuple(manifest.files) for manifest in made}) == 1
+    left = sorted(path.suffix for path in (staging / "s-1").iterdir())
+    assert left == [".json", ".line", ".sst", ".sst"]
 
 
 async def test_a_run_after_the_session_was_closed_leaves_nothing(volume, staging):
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+    make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
 
     def close_session(more):
         for path in (staging / "s-1").iterdir():
@@ -136,7 +110,7 @@ async def test_a_run_after_the_session_was_closed_leaves_nothing(volume, staging
 
 
 async def test_progress_may_stop_a_copy(volume, staging):
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
+    make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
 
     def stop(more):
         raise Refused("stopped", "CANCELLED")
@@ -157,7 +131,7 @@ async def test_progress_may_stop_a_copy(volume, staging):
     ],
 )
 async def test_the_source_refuses_at_once(volume, staging, change, error, text):
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
     asked = {"item": ITEM, "session": "s-1", "token": TOKEN} | change
     async with transfer(volume) as url:
         with pytest.raises(error, match=text):
@@ -194,9 +168,8 @@ def http(body, status="200 OK"):
 
 
 def stream(prefix=b"\x00\x07\x00\x00\x00\x03\x01", partition=7, generation=3):
-    from stele.wire.blocks import encode_stream
-
-    return b"".join(encode_stream([(prefix + b"k", bytes(9))], partition, generation, OpId(1, 1)))
+    end = lambda count, size: End(partition, generation, OpId(1, 1), count, size)  # noqa: E731
+    return b"".join(encode_stream([(prefix + b"k", bytes(9))], end))
 
 
 @pytest.mark.parametrize(
@@ -237,20 +210,18 @@ def test_attempts_are_limited(staging, monkeypatch):
 
 
 def test_an_empty_tablet_has_a_manifest_and_no_file(staging):
-    from stele.wire.blocks import encode_stream
-
-    port, _ = serve_bytes([http(b"".join(encode_stream([], 7, 3, OpId(1, 1))))])
+    port, _ = serve_bytes([http(encode_end(End(7, 3, OpId(1, 1), 0, 0)))])
     manifest = copy_tablet(
         f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None
     )
-    assert (manifest.file, manifest.file_bytes, manifest.entries) == ("", 0, 0)
+    assert (manifest.files, manifest.bytes, manifest.entries) == ([], 0, 0)
     assert [path.name for path in (staging / "s-1").iterdir()] == ["7.json"]
 
 
 async def test_a_damaged_checkpoint_is_never_a_shorter_tablet(volume, staging, monkeypatch):
     monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
     entries = {(b"default", b"k%05d" % number): (os.urandom(200), 0) for number in range(5000)}
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, entries)})
+    make_checkpoint(volume, "s-1", {7: (3, entries)})
     largest = max((volume / "checkpoints/s-1/db").glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[len(data) // 2] ^= 1
@@ -264,7 +235,7 @@ async def test_a_damaged_checkpoint_is_never_a_shorter_tablet(volume, staging, m
 
 async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
     monkeypatch.setattr(serve, "SWEEP_SECONDS", 0.05)
-    volume_maker.make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
     base = volume / "checkpoints" / "s-1"
 
     def held():
@@ -284,7 +255,7 @@ async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
 
 async def test_direct_jobs_over_http(volume, staging, tmp_path):
     tablets = {partition: (3, {(b"default", b"k%d" % partition): (b"v", 0)}) for partition in range(20)}
-    volume_maker.make_checkpoint(volume, "s-1", tablets)
+    make_checkpoint(volume, "s-1", tablets)
     items = tuple(CopyItem(partition, 3, 4, 100) for partition in range(20))
     async with (
         transfer(volume) as source,

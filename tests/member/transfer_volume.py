@@ -1,16 +1,23 @@
-"""A member's volume with a checkpoint, made by the real engine library, and what a finished copy holds."""
+"""A member's volume with a checkpoint of the real engine library, and copies by its transfer process."""
 
 import json
+from contextlib import asynccontextmanager
 
+from aiohttp import web
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from stele.adapters.rocksdb.options import data_options, log_options
-from stele.wire.keys import meta_key, pack_value, user_key
+from stele.adapters.transfer.copy import copy_tablets
+from stele.member.transfer_main import make_app, read_settings
+from stele.wire.copyjobs import CopyJob
+from stele.wire.keys import EXPIRY_BYTES, meta_key, pack_value, user_key
+from stele.wire.messages import OpId
+from stele.wire.volume import APPLIED, DataState, encode_state
 
 TOKEN = "secret"
 
 
-def make_checkpoint(volume, session, tablets, token=TOKEN):
+def make_checkpoint(volume, session, tablets, token=TOKEN, *, fragments=True, versions=(17, 16)):
     """`tablets`: {partition: (generation, {(keyspace, key): (value, expire_at_ms)})}; returns all entries."""
     folder = volume / "checkpoints" / session
     folder.mkdir(parents=True)
@@ -23,7 +30,11 @@ def make_checkpoint(volume, session, tablets, token=TOKEN):
     data = database.get_column_family("data")
     written = {}
     for partition, (generation, entries) in tablets.items():
-        written[meta_key(partition, generation, b"applied")] = b"state"
+        totals = {}
+        for (keyspace, key), (value, _) in entries.items():
+            count, size = totals.get(keyspace, (0, 0))
+            totals[keyspace] = (count + 1, size + len(key) + len(value) + EXPIRY_BYTES)
+        written[meta_key(partition, generation, APPLIED)] = encode_state(DataState(OpId(2, 17), totals))
         for (keyspace, key), (value, expire_at_ms) in entries.items():
             written[user_key(partition, generation, keyspace, key)] = pack_value(value, expire_at_ms)
     for key, value in written.items():
@@ -33,10 +44,16 @@ def make_checkpoint(volume, session, tablets, token=TOKEN):
     del data
     database.close()
     described = [
-        {"partition": partition, "generation": generation, "applied": [2, 17], "bytes": 1000}
+        {
+            "partition": partition,
+            "generation": generation,
+            "applied": [2, 17],
+            "bytes": 1000,
+            "versions": versions,
+        }
         for partition, (generation, _) in tablets.items()
     ]
-    text = json.dumps({"session": session, "token": token, "tablets": described})
+    text = json.dumps({"session": session, "token": token, "tablets": described, "fragments": fragments})
     (folder / "session.json").write_text(text)
     return written
 
@@ -55,3 +72,26 @@ def ingest(folder, files):
     del data
     database.close()
     return got
+
+
+@asynccontextmanager
+async def transfer(volume):
+    """The transfer process's application on a free port; its URL."""
+    settings = read_settings({"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
+    runner = web.AppRunner(make_app(settings), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def copy_tablet(url, token, session, item, *, staging, progress):
+    """One tablet, as a slot with this item alone copies it."""
+    made = []
+    job = CopyJob(session, "m", "c", url, token, (item,))
+    copy_tablets(job, job.items, staging=staging, progress=progress, finished=made.append)
+    (manifest,) = made
+    return manifest

@@ -4,6 +4,7 @@ The protocol on the volumes is the product's own (session.json, manifests); only
 replaced. A container outlives the member's process, so a cancelled or forgotten copy may write late.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,8 +15,10 @@ from stele.adapters.transfer.checkpoint import find_tablet, read_session
 from stele.core.errors import Refused, Stale, SteleError, Unavailable
 from stele.member.volume import CHECKPOINTS, STAGING
 from stele.wire import keys
-from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, CopyJobStatus, Manifest
+from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, CopyJobStatus, Fragment, Manifest
+from stele.wire.fragments import place_text, plan
 from stele.wire.messages import CopyItem, SessionTablet
+from stele.wire.volume import APPLIED, decode_state
 from tests.simulation.disk import Disk, pack_file
 from tests.simulation.loop import ProcessLoop
 
@@ -139,12 +142,6 @@ class TransferContainer:
         size = sum(len(key) + len(value) for key, value in entries)
         if target.exists():
             return size
-        prefix = keys.tablet_prefix(item.partition, item.generation)
-        content, crc = pack_file([(prefix + k[keys.TABLET_PREFIX_BYTES :], v) for k, v in entries])
-        self._files += 1
-        name = f"{item.partition}-{self._files}.sst" if entries else ""
-        if name:
-            (folder / name).write_bytes(content)
         manifest = Manifest(
             format=MANIFEST_FORMAT,
             session=session,
@@ -152,14 +149,36 @@ class TransferContainer:
             source_generation=item.source_generation,
             generation=item.generation,
             applied=tablet.applied,
-            entries=len(entries),
-            bytes=size,
-            file=name,
-            file_bytes=len(content) if name else 0,
-            file_crc32c=crc if name else 0,
+            fragments=tuple(self._fragments(folder, item, tablet, entries)),
         )
         _replace(target, _json(manifest))
         return size
+
+    def _fragments(
+        self, folder: Path, item: CopyItem, tablet: SessionTablet, entries: Entries
+    ) -> Iterator[Fragment]:
+        """A file for each fragment that holds anything, cut as the product does it."""
+        found = dict(entries).get(keys.meta_key(item.partition, item.source_generation, APPLIED))
+        keyspaces = {} if found is None else decode_state(found).keyspaces
+        planned = plan(item.partition, item.source_generation, keyspaces)
+        prefix = keys.tablet_prefix(item.partition, item.generation)
+        for number, each in enumerate(planned):
+            mine = [(k, v) for k, v in entries if any(begin <= k < end for begin, end in each.ranges)]
+            content, crc = pack_file([(prefix + k[keys.TABLET_PREFIX_BYTES :], v) for k, v in mine])
+            self._files += 1
+            name = f"{item.partition}-{self._files}.sst" if mine else ""
+            if name:
+                (folder / name).write_bytes(content)
+            yield Fragment(
+                at=place_text(number),
+                next="" if number + 1 == len(planned) else place_text(number + 1),
+                namespaces={name.decode(): tablet.versions for name in each.namespaces},
+                entries=len(mine),
+                bytes=sum(len(key) + len(value) for key, value in mine),
+                file=name,
+                file_bytes=len(content) if name else 0,
+                file_crc32c=crc if name else 0,
+            )
 
 
 class SimTransfer:

@@ -16,7 +16,7 @@ entries_strategy = st.dictionaries(st.binary(min_size=1, max_size=20), st.binary
 
 
 def stream(entries):
-    return list(encode_stream(entries, 7, 2, APPLIED))
+    return list(encode_stream(entries, lambda count, size: End(7, 2, APPLIED, count, size)))
 
 
 def read(data):

@@ -1,4 +1,4 @@
-"""One Spark task: copy the items of one slice, one after the other. It needs nothing of Spark itself."""
+"""One Spark task: copy the items of one slice, their fragments in turn. It needs nothing of Spark itself."""
 
 import http.client
 import logging
@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.adapters.transfer.copy import copy_tablet
+from stele.adapters.transfer.copy import copy_tablets
 from stele.copyjob.messages import SliceProgress, SliceResult, encode
 from stele.core.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
-from stele.wire.copyjobs import CopyJob
+from stele.wire.copyjobs import CopyJob, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,7 @@ def run_slice(given: Slice) -> bytes:
     job = msgspec.json.decode(body, type=CopyJob)
     progress = _Progress(part, job, callback)
     try:
-        for item in job.items:
-            made = copy_tablet(
-                job.source_url, job.token, job.session, item, staging=Path(staging), progress=progress.add
-            )
-            progress.finish(item.partition, made.entries)
+        copy_tablets(job, job.items, staging=Path(staging), progress=progress.add, finished=progress.finish)
     except (Unavailable, Corrupt) as error:
         raise RuntimeError(f"STELE[{error.code}] {error.args[0]}") from None
     except SteleError as error:
@@ -56,10 +52,10 @@ class _Progress:
         if time.monotonic() >= self._next:
             self.send()
 
-    def finish(self, partition: int, entries: int) -> None:
+    def finish(self, manifest: Manifest) -> None:
         """One tablet is complete."""
-        self.entries += entries
-        self.finished.append(partition)
+        self.entries += manifest.entries
+        self.finished.append(manifest.partition)
         self.add(0)
 
     def send(self) -> None:

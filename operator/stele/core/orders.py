@@ -39,6 +39,7 @@ class OpenSession:
     session: str
     partitions: tuple[PartitionId, ...]
     lease_seconds: float
+    fragments: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,8 @@ def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[
     session = state.new_id("s")
     partitions = {running.partition: running.id for running in waiting}
     generations = {running.partition: running.generation for running in waiting}
-    state.waves[session] = Wave(session, source, destination, partitions, generations, seen.now)
+    fragments = seen.wishes.fragments
+    state.waves[session] = Wave(session, source, destination, partitions, generations, seen.now, fragments)
     for running in waiting:
         running.session, running.needs_copy = session, False
         running.go(Step.COPY, seen.now)

@@ -46,6 +46,7 @@ class Wishes:
     engine: str = "Auto"
     spark_threshold_bytes: int = 64 << 20
     spark_idle_seconds: float = 300.0
+    fragments: bool = True
 
     @property
     def join_allowed(self) -> bool:

@@ -59,7 +59,8 @@ class Job:
 class Wave:
     """`partitions` maps each partition to the id of its migration; one that was aborted is taken out.
 
-    Who copies (`engine`) is chosen once the source told how much there is to copy.
+    Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
+    source sends each tablet as one.
     """
 
     session: str
@@ -68,6 +69,7 @@ class Wave:
     partitions: dict[PartitionId, str]
     generations: Mapping[PartitionId, int]
     started_seconds: float
+    fragments: bool = True
     engine: Engine | None = None
     engine_reason: str = ""
     stage: Stage = Stage.OPEN
@@ -81,7 +83,7 @@ class Wave:
     def orders(self) -> list[tuple[MemberIndex, Order]]:
         if self.stage is Stage.OPEN:
             wanted = tuple(sorted(self.partitions))
-            return [(self.source, OpenSession(self.session, wanted, SESSION_LEASE_SECONDS))]
+            return [(self.source, OpenSession(self.session, wanted, SESSION_LEASE_SECONDS, self.fragments))]
         if self.stage is Stage.COPY and self.engine is Engine.DIRECT and not self.fetch_sent:
             return [(self.destination, FetchDirect(self.session, self.source, self.token, self.items))]
         if self.stage is Stage.INGEST:

@@ -321,6 +321,7 @@ def wishes_of(cluster: TabletCluster) -> Wishes:
         engine=spec.migration.engine.value,
         spark_threshold_bytes=quantity_bytes(spec.spark.threshold_bytes),
         spark_idle_seconds=spec.spark.idle_seconds,
+        fragments=spec.migration.fragments,
     )
 
 

@@ -18,7 +18,7 @@ from stele.member.sweep import quarantine
 from stele.member.volume import STAGING
 from stele.wire import keys
 from stele.wire import messages as m
-from stele.wire.copyjobs import MANIFEST_FORMAT, Manifest
+from stele.wire.copyjobs import Fragment, Manifest, decode_manifest
 from stele.wire.volume import CopyRecord, DataState, Superblock
 
 log = logging.getLogger("stele.ingest")
@@ -26,7 +26,6 @@ log = logging.getLogger("stele.ingest")
 READ_BYTES = 1024 * 1024
 COUNT_ENTRIES = 1000
 R = TypeVar("R")
-_decode = msgspec.json.Decoder(Manifest).decode
 
 
 class Ingester:
@@ -74,8 +73,9 @@ class Ingester:
         begin, end = keys.tablet_range(replica.partition, copy.generation)
         node.engine.drop_data(begin, end)
         crash.reached("ingest.dropped")
-        if manifest.file:
-            await self._slowly(partial(node.engine.ingest, [str(folder / manifest.file)]))
+        if manifest.files:
+            paths = [str(folder / file) for file in manifest.files]
+            await self._slowly(partial(node.engine.ingest, paths))
         crash.reached("ingest.ingested")
         state = await self._slowly(partial(self._check_state, manifest))
         # The old log first: its operations must never be taken for what follows the new data.
@@ -84,8 +84,9 @@ class Ingester:
         await node.save_block(replica, self._next_block(replica, copy))
         node.fresh_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
         log.info(
-            "partition %d: ingested %d entries, %d bytes, up to %s",
+            "partition %d: ingested %d fragments, %d entries, %d bytes, up to %s",
             replica.partition,
+            len(manifest.fragments),
             manifest.entries,
             manifest.bytes,
             manifest.applied,
@@ -111,18 +112,15 @@ class Ingester:
         session, partition, _ = wanted
         path = folder / f"{partition}.json"
         try:
-            manifest = _decode(path.read_bytes())
+            manifest = decode_manifest(path.read_bytes(), f"{session}/{path.name}")
         except FileNotFoundError:
             raise Refused(f"{path.name} is not in staging/{session}", "NOT_FOUND") from None
-        except msgspec.MsgspecError as error:
-            raise Corrupt(f"manifest {session}/{path.name}: {error}") from None
-        if manifest.format != MANIFEST_FORMAT:
-            raise Corrupt(f"manifest {session}/{path.name} has format {manifest.format}", "UNKNOWN_FORMAT")
         found = (manifest.session, manifest.partition, manifest.generation)
         if found != wanted:
             raise Stale(f"the manifest is of {found}, {wanted} is expected", "STALE_COPY")
-        if manifest.file:
-            _check_file(folder, manifest)
+        for fragment in manifest.fragments:
+            if fragment.file:
+                _check_file(folder, fragment)
         return manifest
 
     def _check_state(self, manifest: Manifest) -> DataState:
@@ -135,7 +133,7 @@ class Ingester:
                 f"{manifest.applied}"
             )
         counted = sum(count for count, _ in state.keyspaces.values())
-        if manifest.file and counted != manifest.entries - 1:
+        if manifest.files and counted != manifest.entries - 1:
             return self._recount(manifest)
         return state
 
@@ -152,10 +150,8 @@ class Ingester:
         return DataState(manifest.applied, found)
 
 
-def _check_file(folder: Path, manifest: Manifest) -> None:
-    if "/" in manifest.file:
-        raise Corrupt(f"manifest of partition {manifest.partition} names {manifest.file!r}")
-    path = folder / manifest.file
+def _check_file(folder: Path, fragment: Fragment) -> None:
+    path = folder / fragment.file
     size = crc = 0
     try:
         with path.open("rb") as file:
@@ -164,5 +160,5 @@ def _check_file(folder: Path, manifest: Manifest) -> None:
                 size += len(piece)
     except FileNotFoundError:
         raise Refused(f"{path.name} is not in staging any more", "NOT_FOUND") from None
-    if (size, crc) != (manifest.file_bytes, manifest.file_crc32c):
+    if (size, crc) != (fragment.file_bytes, fragment.file_crc32c):
         raise Corrupt(f"{path.name}: {size} bytes with crc32c {crc}; its manifest says otherwise")

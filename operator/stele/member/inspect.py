@@ -21,7 +21,7 @@ from stele.member.table import Table
 from stele.member.tablets import Tablets, log_range
 from stele.member.volume import CONSENSUS, DATA, INSTANCE, STAGING, TABLE_FILE, TABLETS, WALS, Volume
 from stele.wire import keys
-from stele.wire.copyjobs import Manifest
+from stele.wire.copyjobs import decode_manifest
 from stele.wire.holdings import QuarantinedVolume, TabletFacts
 from stele.wire.volume import (
     Consensus,
@@ -224,13 +224,10 @@ def _verify_quarantined(tablets: Tablets, partition: int, block: Superblock) -> 
 
 
 def _verify_copy(path: Path) -> None:
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{path}: {error}") from error
-    content = (path.parent / manifest.file).read_bytes() if manifest.file else b""
-    if manifest.file and (len(content), crc32c(content)) != (manifest.file_bytes, manifest.file_crc32c):
-        raise Corrupt(f"{path.parent / manifest.file}: its size or checksum is not that of its manifest")
+    for fragment in decode_manifest(path.read_bytes(), str(path)).fragments:
+        content = (path.parent / fragment.file).read_bytes() if fragment.file else b""
+        if fragment.file and (len(content), crc32c(content)) != (fragment.file_bytes, fragment.file_crc32c):
+            raise Corrupt(f"{path.parent / fragment.file}: its size or checksum is not that of its manifest")
 
 
 def text_of(found: Inspection) -> str:

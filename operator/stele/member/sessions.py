@@ -12,15 +12,19 @@ from typing import Literal
 import msgspec
 
 from stele.core.errors import Corrupt, Refused, Unavailable
+from stele.core.fragments import versions
+from stele.core.table import Replicas
+from stele.core.tablet_owner import Flow
 from stele.member import crash, limits
 from stele.member.local_transfer import bracketed
 from stele.member.node import Node
+from stele.member.replica import Replica
 from stele.member.volume import CHECKPOINTS, STAGING, sync_folder, write_aside
 from stele.ports import Transfer
 from stele.wire import keys
 from stele.wire import messages as m
 from stele.wire.copyjobs import CopyJob, CopyJobStatus, SessionFile, damage_note
-from stele.wire.volume import APPLIED, decode_state
+from stele.wire.volume import APPLIED, DataState, decode_state
 
 log = logging.getLogger("stele.sessions")
 
@@ -77,7 +81,7 @@ class Sessions:
             if len(self.open) >= limits.SESSIONS_MAX:
                 raise Refused(f"{limits.SESSIONS_MAX} sessions are open; close one first", "BUSY")
             floor = {p: node.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)}
-            task = asyncio.create_task(self._checkpoint(name, sorted(floor)))
+            task = asyncio.create_task(self._checkpoint(name, sorted(floor), command.fragments))
             session = self.open[name] = _Open(0.0, floor, task)
         session.until = node.loop.time() + max(1.0, command.lease_seconds)
         done, _ = await asyncio.wait([session.task], timeout=5.0)
@@ -95,13 +99,13 @@ class Sessions:
                 raise Refused(f"partition {partition} is {state} here; READY is needed", "ILLEGAL_STATE")
         return list(partitions)
 
-    async def _checkpoint(self, name: str, partitions: list[int]) -> m.SessionInfo:
+    async def _checkpoint(self, name: str, partitions: list[int], fragments: bool) -> m.SessionInfo:
         node = self._node
         folder = node.volume.path(CHECKPOINTS) / name
-        generations = {p: node.replicas[p].generation for p in partitions}
-        return await node.loop.run_in_executor(node.slow, self._make, folder, name, generations)
+        held = [_held(node.replicas[p]) for p in partitions]
+        return await node.loop.run_in_executor(node.slow, self._make, folder, held, fragments)
 
-    def _make(self, folder: Path, name: str, generations: dict[int, int]) -> m.SessionInfo:
+    def _make(self, folder: Path, held: "list[_Held]", fragments: bool) -> m.SessionInfo:
         """In the executor. The applied OpIds are read from the checkpoint itself, so they cannot disagree."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -109,12 +113,12 @@ class Sessions:
         crash.reached("session.checkpointed")
         reader = self._node.engine.open_checkpoint(str(folder / "db"))
         try:
-            tablets = tuple(_describe(reader.get, p, g) for p, g in generations.items())
+            tablets = tuple(_describe(reader.get, each, self._node.me) for each in held)
         finally:
             reader.close()
-        info = m.SessionInfo(name, secrets.token_urlsafe(24), tablets)
+        info = m.SessionInfo(folder.name, secrets.token_urlsafe(24), tablets)
         path = folder / "session.json"
-        write_aside(path, _encode(SessionFile(info.session, info.token, info.tablets)))
+        write_aside(path, _encode(SessionFile(info.session, info.token, info.tablets, fragments)))
         os.replace(path.with_name(path.name + ".new"), path)
         sync_folder(folder)
         crash.reached("session.described")
@@ -239,14 +243,29 @@ def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
     return m.FetchReport(session, state, status.copied_bytes, status.finished, status.error)
 
 
-def _describe(get: "object", partition: int, generation: int) -> m.SessionTablet:
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A tablet as a session is opened: its row, and the last operation that each member is known to hold."""
+
+    partition: int
+    generation: int
+    row: Replicas
+    held: dict[int, int]
+
+
+def _held(replica: Replica) -> _Held:
+    progress = {} if replica.owner is None else replica.owner.progress
+    held = {member: each.match for member, each in progress.items() if each.flow is Flow.STREAM}
+    return _Held(replica.partition, replica.generation, replica.tablet.row.replicas, held)
+
+
+def _describe(get: "object", tablet: _Held, me: int) -> m.SessionTablet:
     assert callable(get)
-    stored = get(keys.meta_key(partition, generation, APPLIED))
-    if stored is None:
-        return m.SessionTablet(partition, generation, m.OpId(), 0)
-    state = decode_state(stored)
+    stored = get(keys.meta_key(tablet.partition, tablet.generation, APPLIED))
+    state = DataState(m.OpId(), {}) if stored is None else decode_state(stored)
     size = sum(size for _, size in state.keyspaces.values())
-    return m.SessionTablet(partition, generation, state.applied, size)
+    vector = versions(tablet.row, state.applied.index, me, tablet.held)
+    return m.SessionTablet(tablet.partition, tablet.generation, state.applied, size, vector)
 
 
 def _plain(session: str) -> str:

@@ -144,6 +144,8 @@ class MigrationSpec(Model):
     max_parallel_per_member: int = whole("spec.migration.maxParallelPerMember", 1, MAX_PARALLEL_LIMIT, 10)
     """How many migrations a member takes part in at once, as source or as destination."""
     engine: EngineChoice = EngineChoice.AUTO
+    fragments: bool = True
+    """Copies a tablet keyspace by keyspace, in turn with others; false copies each tablet as one piece."""
     approval: Approval = Approval.AUTOMATIC
     paused: bool = False
     """Starts no further migration while true; what is under way ends."""

@@ -1,4 +1,4 @@
-"""The stream of one tablet's entries between a checkpoint and a copy: blocks, each with its own checksum.
+"""The stream of one fragment between a checkpoint and a copy: blocks, each with its own checksum.
 
 A block is length (u32, big-endian), crc32c of the body (u32), body. A body is a kind (1 byte) and
 
@@ -28,13 +28,19 @@ _BODY = struct.Struct(">BI")
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
-    """What the stream was of and how much it held: number of entries, bytes of keys and values."""
+    """What the stream was of and how much it held: number of entries, bytes of keys and values.
+
+    `namespaces` gives each that travelled its replica version vector (`core.fragments.versions`). `next` is
+    where the tablet goes on; in its last fragment it is empty, and `applied` is there.
+    """
 
     partition: int
     generation: int
-    applied: OpId
+    applied: OpId | None
     entries: int
     bytes: int
+    namespaces: dict[str, tuple[int, ...]] = {}
+    next: str = ""
 
 
 _encode_end = msgspec.msgpack.Encoder().encode
@@ -59,10 +65,11 @@ def encode_end(end: End) -> bytes:
     return _sealed(bytes((END,)) + _encode_end(end))
 
 
-def encode_stream(
-    entries: Iterable[Entry], partition: int, generation: int, applied: OpId
-) -> Iterator[bytes]:
-    """All blocks of a tablet. `entries` must ascend; one entry is never cut."""
+def encode_stream(entries: Iterable[Entry], end: Callable[[int, int], End]) -> Iterator[bytes]:
+    """All blocks of a fragment. `entries` must ascend; one entry is never cut.
+
+    `end` makes the last block of the number of entries and their bytes, once there is no further entry.
+    """
     batch: list[Entry] = []
     size = count = total = 0
     for key, value in entries:
@@ -73,7 +80,7 @@ def encode_stream(
             count, total, size, batch = count + len(batch), total + size, 0, []
     if batch:
         yield encode_entries(batch)
-    yield encode_end(End(partition, generation, applied, count + len(batch), total + size))
+    yield encode_end(end(count + len(batch), total + size))
 
 
 class BlockReader:

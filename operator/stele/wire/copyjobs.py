@@ -4,9 +4,12 @@ from typing import Literal
 
 import msgspec
 
+from stele.core.errors import Corrupt
+from stele.core.fragments import vector_fault
+from stele.wire.fragments import FIRST
 from stele.wire.messages import CopyItem, OpId, SessionTablet
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 
 
 class CopyJob(msgspec.Struct, frozen=True):
@@ -37,15 +40,48 @@ class CopyJobStatus(msgspec.Struct, frozen=True):
 
 
 class SessionFile(msgspec.Struct, frozen=True):
-    """`checkpoints/<session>/session.json`: what the transfer process may serve, and to whom."""
+    """`checkpoints/<session>/session.json`: what the transfer process may serve, and to whom.
+
+    `fragments` False: each tablet is sent as one.
+    """
 
     session: str
     token: str
     tablets: tuple[SessionTablet, ...]
+    fragments: bool = True
+
+
+class Fragment(msgspec.Struct, frozen=True):
+    """One fragment that is on disk: what came from place `at` on up to `next` (`wire.fragments`).
+
+    `namespaces` gives each that it holds its replica version vector. `file` is empty when no entry is left of
+    it; `entries` and `bytes` (keys and values) are those of the file.
+    """
+
+    at: str
+    next: str
+    namespaces: dict[str, tuple[int, ...]]
+    entries: int
+    bytes: int
+    file: str
+    file_bytes: int
+    file_crc32c: int
+
+
+class Line(msgspec.Struct, frozen=True):
+    """`staging/<session>/<partition>-<generation>.<n>.line`: fragment number n of a copy under way."""
+
+    format: int
+    session: str
+    source_generation: int
+    fragment: Fragment
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`staging/<session>/<partition>.json`: written last, so it exists only for a complete copy."""
+    """`staging/<session>/<partition>.json`: written last, so it exists only for a complete copy.
+
+    The fragments are in order, each beginning where the one before ended.
+    """
 
     format: int
     session: str
@@ -53,11 +89,64 @@ class Manifest(msgspec.Struct, frozen=True):
     source_generation: int
     generation: int
     applied: OpId
-    entries: int
-    bytes: int
-    file: str
-    file_bytes: int
-    file_crc32c: int
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def entries(self) -> int:
+        return sum(fragment.entries for fragment in self.fragments)
+
+    @property
+    def bytes(self) -> int:
+        return sum(fragment.bytes for fragment in self.fragments)
+
+    @property
+    def files(self) -> list[str]:
+        return [fragment.file for fragment in self.fragments if fragment.file]
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_decode_manifest = msgspec.json.Decoder(Manifest).decode
+_decode_format = msgspec.json.Decoder(_Format).decode
+
+
+def decode_manifest(content: bytes, name: str) -> Manifest:
+    """Raise Corrupt, with the file's name: UNKNOWN_FORMAT for another format, or what is wrong."""
+    try:
+        written = _decode_format(content).format
+        if written != MANIFEST_FORMAT:
+            raise Corrupt(
+                f"manifest {name}: format is {written}, {MANIFEST_FORMAT} is read here: the copy was made by "
+                "another version of Stele and counts for nothing",
+                "UNKNOWN_FORMAT",
+            )
+        manifest = _decode_manifest(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"manifest {name}: {error}") from None
+    fault = _fault(manifest)
+    if fault is not None:
+        raise Corrupt(f"manifest {name}: {fault}")
+    return manifest
+
+
+def _fault(manifest: Manifest) -> str | None:
+    """What contradicts itself: fragments that do not follow one another, or vectors that cannot be."""
+    at = FIRST
+    for number, fragment in enumerate(manifest.fragments):
+        if fragment.at != at:
+            return f"fragment {number} begins at '{fragment.at}', the one before ended at '{at}'"
+        if number and not at:
+            return f"fragment {number} comes after the last"
+        if "/" in fragment.file:
+            return f"fragment {number} names the file {fragment.file!r}"
+        faults = (vector_fault(vector, manifest.applied.index) for vector in fragment.namespaces.values())
+        fault = next(filter(None, faults), None)
+        if fault is not None:
+            return f"fragment {number}: {fault}"
+        at = fragment.next
+    return f"it ends at '{at}', before the end of the tablet" if at else None
 
 
 def damage_note(partition: int | str, generation: int | str) -> str:

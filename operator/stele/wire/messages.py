@@ -66,11 +66,15 @@ class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
 
 
 class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
-    """To the source of a copy: checkpoint these partitions. The result's `session` describes it."""
+    """To the source of a copy: checkpoint these partitions. The result's `session` describes it.
+
+    `fragments` False: each tablet is sent as one.
+    """
 
     session: str
     partitions: tuple[int, ...]
     lease_seconds: float = 60.0
+    fragments: bool = True
 
 
 class CloseSession(msgspec.Struct, frozen=True, tag="CloseSession"):
@@ -186,12 +190,13 @@ Command = (
 
 
 class SessionTablet(msgspec.Struct, frozen=True):
-    """What a checkpoint holds of one tablet."""
+    """What a checkpoint holds of one tablet. `versions` is its replica version vector."""
 
     partition: int
     generation: int
     applied: OpId
     bytes: int
+    versions: tuple[int, ...] = ()
 
 
 class SessionInfo(msgspec.Struct, frozen=True):

@@ -1,19 +1,24 @@
 """The source's side of a copy: a member's checkpoint, opened read-only, as streams of blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
-from stele.core.errors import Corrupt, Stale, Unavailable
-from stele.wire.blocks import Entry, encode_stream
+from stele.core.errors import BadInput, Corrupt, Stale, Unavailable
+from stele.wire.blocks import End, Entry, encode_stream
 from stele.wire.copyjobs import SessionFile
-from stele.wire.keys import tablet_range
+from stele.wire.fragments import FRAGMENT_BYTES, Planned, Range, place_text, plan, read_place, whole
+from stele.wire.keys import meta_key
 from stele.wire.messages import SessionTablet
+from stele.wire.volume import APPLIED, decode_state
 
 COLUMN_FAMILIES = ("log", "data")
 READAHEAD_BYTES = 2 * 1024 * 1024
+PLANS_MAX = 256
+"""Tablets of one checkpoint whose fragments are remembered while they are copied."""
 
 _decode = msgspec.json.Decoder(SessionFile).decode
 
@@ -41,13 +46,18 @@ class Checkpoint:
         except Exception as error:  # rocksdict raises bare Exception
             raise Unavailable(f"checkpoint {folder.name} cannot be opened: {error}", "SOURCE") from error
         self._data = self._db.get_column_family("data")
+        self._plans: dict[tuple[int, int], list[Planned]] = {}
 
-    def entries(self, partition: int, generation: int) -> Iterator[Entry]:
-        """All entries of one generation of a tablet, ascending. Raise Corrupt for a block that is damaged.
+    def entries(self, planned: Planned, after: bytes = b"") -> Iterator[Entry]:
+        """All entries of a fragment from the key `after` on, ascending. Raise Corrupt for a damaged block.
 
         `items()` of rocksdict ends silently at a damaged block; only `status()` of its iterator tells.
         """
-        begin, end = tablet_range(partition, generation)
+        for begin, end in planned.ranges:
+            if after < end:
+                yield from self._range(max(begin, after), end)
+
+    def _range(self, begin: bytes, end: bytes) -> Iterator[Entry]:
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         options.set_readahead_size(READAHEAD_BYTES)
@@ -59,16 +69,95 @@ class Checkpoint:
         try:
             place.status()
         except Exception as error:  # rocksdict raises bare Exception
+            partition = int.from_bytes(begin[:2], "big")
             raise Corrupt(f"checkpoint, partition {partition}: {error}") from error
 
-    def blocks(self, tablet: SessionTablet) -> Iterator[bytes]:
-        """The stream of one tablet."""
-        partition, generation = tablet.partition, tablet.generation
-        return encode_stream(self.entries(partition, generation), partition, generation, tablet.applied)
+    def blocks(self, tablet: SessionTablet, at: str = "") -> Iterator[bytes]:
+        """The stream of one fragment from place `at` on; of the whole tablet without a place.
+
+        Raise BadInput for a place that the tablet does not have.
+        """
+        if not at:
+            planned = whole(tablet.partition, tablet.generation, self._keyspaces(tablet))
+            return self._stream(tablet, planned, self.entries(planned), lambda: "")
+        number, key = read_place(at)
+        plan = self._plan(tablet)
+        if number >= len(plan) or (key and not any(b <= key < e for b, e in plan[number].ranges)):
+            raise BadInput(f"at is '{at[:80]}', partition {tablet.partition} has no such place")
+        piece = _Piece(self.entries(plan[number], key))
+        following = "" if number + 1 == len(plan) else place_text(number + 1)
+        return self._stream(tablet, plan[number], piece, lambda: piece.next_place(number) or following)
+
+    @staticmethod
+    def _stream(
+        tablet: SessionTablet, planned: Planned, entries: Iterable[Entry], following: Callable[[], str]
+    ) -> Iterator[bytes]:
+        namespaces = {name.decode(): tablet.versions for name in planned.namespaces}
+
+        def end(count: int, size: int) -> End:
+            where = following()
+            applied = None if where else tablet.applied
+            return End(tablet.partition, tablet.generation, applied, count, size, namespaces, where)
+
+        return encode_stream(entries, end)
+
+    def _plan(self, tablet: SessionTablet) -> list[Planned]:
+        """The tablet's fragments; those of large tablets are remembered, small ones are asked for once."""
+        known = self._plans.get((tablet.partition, tablet.generation))
+        if known is not None:
+            return known
+        made = plan(tablet.partition, tablet.generation, self._keyspaces(tablet))
+        made = [Planned(each.namespaces, self._filled(each.ranges)) for each in made]
+        if len(made) > 1:
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            self._plans[tablet.partition, tablet.generation] = made
+        return made
+
+    def _filled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """Those ranges that hold anything; most gaps between keyspaces do not."""
+        if len(ranges) == 1:
+            return ranges
+        place = self._data.iter(ReadOptions())
+        return tuple(each for each in ranges if _holds(place, *each))
+
+    def _keyspaces(self, tablet: SessionTablet) -> dict[bytes, tuple[int, int]]:
+        try:
+            stored = self._data.get(meta_key(tablet.partition, tablet.generation, APPLIED))
+        except Exception as error:  # rocksdict raises bare Exception
+            raise Corrupt(f"checkpoint, partition {tablet.partition}: {error}") from error
+        return {} if stored is None else decode_state(stored).keyspaces
 
     def close(self) -> None:
         """Let go of the files, so that the disk space of a removed session is free."""
         self._db.close()
+
+
+def _holds(place: Any, begin: bytes, end: bytes) -> bool:
+    """Whether any key is in the range; an error of the disk shows when the range is read."""
+    place.seek(begin)
+    return not place.valid() or bool(place.key() < end)
+
+
+class _Piece:
+    """Entries up to about FRAGMENT_BYTES; then it is known with which key the rest begins."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next = b""
+
+    def __iter__(self) -> Iterator[Entry]:
+        size = 0
+        for key, value in self._entries:
+            if size >= FRAGMENT_BYTES:
+                self._next = key
+                return
+            size += len(key) + len(value)
+            yield key, value
+
+    def next_place(self, fragment: int) -> str:
+        """Where the rest begins; empty when there is none. Only after all entries were taken."""
+        return place_text(fragment, self._next) if self._next else ""
 
 
 def find_tablet(session: SessionFile, partition: int, generation: int) -> SessionTablet | None:

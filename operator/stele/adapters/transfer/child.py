@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from stele.adapters.transfer.copy import copy_tablet
+from stele.adapters.transfer.copy import copy_tablets
 from stele.adapters.transfer.jobs import Report
 from stele.core.errors import Refused, SteleError
 from stele.core.transfer import slices
@@ -96,11 +96,7 @@ def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> 
 
 
 def _copy_items(job: CopyJob, items: Sequence[CopyItem], staging: Path, tally: Tally) -> None:
-    for item in items:
-        made = copy_tablet(
-            job.source_url, job.token, job.session, item, staging=staging, progress=tally.add_bytes
-        )
-        tally.finish(made)
+    copy_tablets(job, items, staging=staging, progress=tally.add_bytes, finished=tally.finish)
 
 
 def _ended(running: Sequence[Future[None]]) -> Ended:

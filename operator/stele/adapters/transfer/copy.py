@@ -1,9 +1,11 @@
-"""The copy function: one tablet from a source's stream into an SST file below `staging/<session>/`.
+"""The copy function: tablets from a source's streams into SST files below `staging/<session>/`.
 
 It knows neither Spark nor asyncio; a Spark task and a member's transfer process run the same code (design
-50-copy, "Who moves the bytes"). Whoever runs it twice, late, or at the same time as another does no harm:
-files get names that are used once, the manifest is linked into place by the first to end, and nothing outside
-the session's folder is touched. When that folder was removed meanwhile, the copy fails.
+50-copy, "Who moves the bytes"). A tablet comes fragment by fragment: the next is asked for once the one
+before is written, synced and noted, and fragments of several tablets take turns. Whoever runs it twice, late,
+or at the same time as another does no harm: files get names that are used once, notes and the manifest are
+linked into place by the first to end, and nothing outside the session's folder is touched. When that folder
+was removed meanwhile, the copy fails.
 """
 
 import errno
@@ -11,247 +13,264 @@ import http.client
 import os
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
-from crc32c import crc32c
-from rocksdict import SstFileWriter
 
-from stele.adapters.rocksdb.options import data_options
-from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
-from stele.wire.blocks import BlockReader
-from stele.wire.copyjobs import MANIFEST_FORMAT, Manifest
-from stele.wire.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, tablet_prefix
-from stele.wire.messages import CopyItem
+from stele.adapters.transfer.source import Source
+from stele.adapters.transfer.sst import SstWriter, sync_folder, write_durably
+from stele.core.errors import Corrupt, Refused, Unavailable
+from stele.core.fragments import round_robin
+from stele.wire.blocks import BlockReader, End
+from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manifest, decode_manifest
+from stele.wire.fragments import FIRST
+from stele.wire.messages import CopyItem, OpId
 
 ATTEMPTS_MAX = 5
+"""For each fragment."""
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 5.0
-SILENCE_SECONDS_MAX = 30.0
-# An entry is left out only when it expired this long ago: the clock here is not the owner's.
-EXPIRED_MARGIN_MS = 600_000
-READ_BYTES = 1024 * 1024
+TABLETS_AT_ONCE = 4
+"""Tablets whose fragments take turns in one slot: a large one holds up the others for one fragment."""
 
 # Called with the bytes that came since the last call, negative when an attempt starts over. May raise.
 Progress = Callable[[int], None]
+Finished = Callable[[Manifest], None]
 
-_NEVER = bytes(EXPIRY_BYTES)
-_decode_manifest = msgspec.json.Decoder(Manifest).decode
 _encode = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(Line).decode
 
 
-def copy_tablet(
-    source_url: str, token: str, session: str, item: CopyItem, *, staging: Path, progress: Progress
-) -> Manifest:
-    """Copy one tablet and return its manifest; at once when it is complete already.
+def copy_tablets(
+    job: CopyJob, items: Sequence[CopyItem], *, staging: Path, progress: Progress, finished: Finished
+) -> None:
+    """Copy these tablets of the job; `finished` gets each manifest, at once when it is complete already.
 
-    `source_url` is `http://host:port` of a transfer process, `staging` the destination's `staging` folder.
-    Raise Unavailable (SOURCE) or Corrupt (BAD_STREAM) after `ATTEMPTS_MAX` attempts, Stale or BadInput
-    (SOURCE) for what the source refuses, Refused (NO_SPACE) for a full disk, and whatever `progress` raises.
+    `staging` is the destination's folder of that name. Raise Unavailable (SOURCE) or Corrupt (BAD_STREAM)
+    after `ATTEMPTS_MAX` attempts at a fragment, Stale or BadInput (SOURCE) for what the source refuses,
+    Refused (NO_SPACE) for a full disk, and whatever `progress` raises.
     """
-    folder = staging / session
+    source, folder = Source(job.source_url, job.token, job.session), staging / job.session
+    copies = [_TabletCopy(source, item, folder, progress) for item in items]
+
+    def take_turn(copy: _TabletCopy) -> bool:
+        manifest = copy.step()
+        if manifest is not None:
+            finished(manifest)
+        return manifest is not None
+
     try:
         folder.mkdir(exist_ok=True)
-        done = finished(folder, item)
-        if done is None:
-            return _attempts(_Source(source_url, token, session), item, folder, progress)
+        round_robin(copies, take_turn, TABLETS_AT_ONCE)
     except OSError as error:
         raise _disk_error(error) from error
-    progress(done.bytes)
-    return done
+    finally:
+        source.close()
 
 
-def _attempts(source: "_Source", item: CopyItem, folder: Path, progress: Progress) -> Manifest:
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        try:
-            return _Copy(source, item, folder, progress).run()
-        except (Unavailable, Corrupt):
-            if attempt == ATTEMPTS_MAX:
-                raise
-            time.sleep(min(BACKOFF_SECONDS * 2**attempt, BACKOFF_SECONDS_MAX))
-    raise AssertionError("the last attempt returns or raises")
-
-
-def finished(folder: Path, item: CopyItem) -> Manifest | None:
-    """The manifest of this very copy, if it is complete."""
+def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
+    """The manifest of this very copy, if it is complete; one of another format is no copy that counts."""
     try:
-        manifest = _decode_manifest((folder / f"{item.partition}.json").read_bytes())
+        name = f"{item.partition}.json"
+        manifest = decode_manifest((folder / name).read_bytes(), f"{folder.name}/{name}")
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as wrong:
-        raise Corrupt(f"manifest {folder.name}/{item.partition}.json: {wrong}", "BAD_STREAM") from None
+    except Corrupt as wrong:
+        if wrong.code == "UNKNOWN_FORMAT":
+            return None
+        raise Corrupt(str(wrong.args[0]), "BAD_STREAM") from None
     same = (manifest.source_generation, manifest.generation) == (item.source_generation, item.generation)
     return manifest if same and manifest.session == folder.name else None
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where a session's streams come from."""
+class _TabletCopy:
+    """One tablet on its way. Between two steps all that came is on disk and noted."""
 
-    url: str
-    token: str
-    session: str
+    def __init__(self, source: Source, item: CopyItem, folder: Path, progress: Progress) -> None:
+        self._source, self._item, self._folder, self._progress = source, item, folder, progress
+        self._fragments: list[Fragment] = []
+        self._begun = False
 
+    def step(self) -> Manifest | None:
+        """One fragment more; the manifest when it was the last, or when all was there before."""
+        if not self._begun:
+            self._begun = True
+            complete = find_manifest(self._folder, self._item)
+            if complete is not None:
+                self._progress(complete.bytes)
+                return complete
+            self._find_fragments()
+        return self._attempts()
 
-class _Copy:
-    """One attempt. It leaves either a complete manifest or nothing of its own."""
+    def _attempts(self) -> Manifest | None:
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return self._fragment()
+            except (Unavailable, Corrupt):
+                if attempt == ATTEMPTS_MAX:
+                    raise
+                time.sleep(min(BACKOFF_SECONDS * 2**attempt, BACKOFF_SECONDS_MAX))
+        raise AssertionError("the last attempt returns or raises")
 
-    def __init__(self, source: _Source, item: CopyItem, folder: Path, progress: Progress) -> None:
-        self._source = source
-        self._item, self._folder, self._progress = item, folder, progress
-        self._name = f"{item.partition}-{uuid.uuid4().hex}"
-        self._came = 0
-        self._linked = False
+    @property
+    def _at(self) -> str:
+        return self._fragments[-1].next if self._fragments else FIRST
 
-    def run(self) -> Manifest:
-        part = self._folder / f"{self._name}.part"
+    def _find_fragments(self) -> None:
+        """What an earlier run noted, as far as it goes without a gap."""
+        while (fragment := self._read_line(len(self._fragments))) is not None:
+            self._fragments.append(fragment)
+            self._progress(fragment.bytes)
+
+    def _line(self, number: int) -> Path:
+        return self._folder / f"{self._item.partition}-{self._item.generation}.{number}.line"
+
+    def _read_line(self, number: int) -> Fragment | None:
+        """The note of a fragment, if it is of this copy, follows the one before, and its file is there."""
         try:
-            return self._transfer(part)
-        except BaseException as error:
-            part.unlink(missing_ok=True)
-            if not self._linked:
-                (self._folder / f"{self._name}.sst").unlink(missing_ok=True)
-            if isinstance(error, Unavailable | Corrupt):
-                self._progress(-self._came)
-            raise
+            line = _decode_line(self._line(number).read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        wanted = (MANIFEST_FORMAT, self._source.session, self._item.source_generation, self._at)
+        fragment = line.fragment
+        if (line.format, line.session, line.source_generation, fragment.at) != wanted or not fragment.next:
+            return None
+        if fragment.file and _size(self._folder / fragment.file) != fragment.file_bytes:
+            return None
+        return fragment
 
-    def _transfer(self, part: Path) -> Manifest:
-        writer = _Writer(part, self._item)
-        reader = self._receive(writer)
-        end = reader.end
-        wanted = (self._item.partition, self._item.source_generation)
-        if end is None or (end.partition, end.generation) != wanted:
-            raise Corrupt(f"{wanted} (partition, generation) was asked for, {end} was sent", "BAD_STREAM")
-        file_bytes, file_crc32c = writer.finish()
+    def _fragment(self) -> Manifest | None:
+        """Fetch the next fragment and note it."""
+        arrival = _Arrival(self._source, self._item, self._folder, self._progress)
+        try:
+            end, fragment = arrival.fetch(self._at)
+            if end.applied is not None:
+                return self._publish([*self._fragments, fragment], end.applied)
+            self._fragments.append(self._note(fragment))
+        except (Unavailable, Corrupt):
+            self._progress(-arrival.came)
+            raise
+        return None
+
+    def _note(self, fragment: Fragment) -> Fragment:
+        """Link the note; another run's that was there first counts instead."""
+        number = len(self._fragments)
+        line = Line(MANIFEST_FORMAT, self._source.session, self._item.source_generation, fragment)
+        if self._link(self._line(number), line, fragment):
+            return fragment
+        first = self._read_line(number)
+        if first is None:  # Of a former life of this session, or its file is gone.
+            self._line(number).unlink(missing_ok=True)
+            raise Unavailable(f"partition {self._item.partition}: a stale note was removed", "SOURCE")
+        return first
+
+    def _publish(self, fragments: list[Fragment], applied: OpId) -> Manifest:
+        """Link the manifest: the first to link it wins."""
         manifest = Manifest(
             format=MANIFEST_FORMAT,
             session=self._source.session,
             partition=self._item.partition,
             source_generation=self._item.source_generation,
             generation=self._item.generation,
-            applied=end.applied,
-            entries=writer.entries,
-            bytes=writer.bytes,
-            file=f"{self._name}.sst" if writer.entries else "",
-            file_bytes=file_bytes,
-            file_crc32c=file_crc32c,
+            applied=applied,
+            fragments=tuple(fragments),
         )
-        return self._publish(part, manifest)
+        target = self._folder / f"{manifest.partition}.json"
+        if target.exists() and find_manifest(self._folder, self._item) is None:
+            target.unlink(missing_ok=True)
+        if self._link(target, manifest, fragments[-1]):
+            sync_folder(self._folder)
+            return manifest
+        first = find_manifest(self._folder, self._item)
+        if first is None:
+            raise Unavailable(f"partition {self._item.partition}: another copy of it is under way", "SOURCE")
+        return first
 
-    def _receive(self, writer: "_Writer") -> BlockReader:
-        connection = _connect(self._source.url)
+    def _link(self, target: Path, content: Line | Manifest, newest: Fragment) -> bool:
+        """Write what names `newest` aside, durably, and give it its name.
+
+        False when there is a file of that name: another run of the same copy ended first. Its files are as
+        good; what `newest` names goes then, as it does when the disk fails.
+        """
+        aside = self._folder / f"{target.name}.{uuid.uuid4().hex}.part"
+        linked = False
         try:
-            reader = BlockReader(self._ask(connection).read)
+            write_durably(aside, _encode(content))
+            sync_folder(self._folder)
+            os.link(aside, target)
+            linked = True
+        except FileExistsError:
+            return False
+        finally:
+            aside.unlink(missing_ok=True)
+            if newest.file and not linked:
+                (self._folder / newest.file).unlink(missing_ok=True)
+        return True
+
+
+class _Arrival:
+    """One attempt at one fragment, of which `came` bytes. It leaves a complete file or nothing of its own."""
+
+    def __init__(self, source: Source, item: CopyItem, folder: Path, progress: Progress) -> None:
+        self._source, self._item, self._folder, self._progress = source, item, folder, progress
+        self._name = f"{item.partition}-{uuid.uuid4().hex}"
+        self.came = 0
+
+    def fetch(self, at: str) -> tuple[End, Fragment]:
+        """The last block, and what is on disk now."""
+        part = self._folder / f"{self._name}.part"
+        try:
+            return self._fetch(at, part)
+        except BaseException:
+            self._source.close()
+            part.unlink(missing_ok=True)
+            raise
+
+    def _fetch(self, at: str, part: Path) -> tuple[End, Fragment]:
+        writer = SstWriter(part, self._item)
+        end = self._checked(self._receive(writer, at).end, at)
+        file_bytes, file_crc32c = writer.finish()
+        file = f"{self._name}.sst" if writer.entries else ""
+        if file:
+            part.rename(self._folder / file)
+        made = Fragment(
+            at, end.next, end.namespaces, writer.entries, writer.bytes, file, file_bytes, file_crc32c
+        )
+        return end, made
+
+    def _checked(self, end: End | None, at: str) -> End:
+        wanted = (self._item.partition, self._item.source_generation)
+        if end is None or (end.partition, end.generation) != wanted:
+            raise Corrupt(f"{wanted} (partition, generation) was asked for, {end} was sent", "BAD_STREAM")
+        if (end.applied is None) is not bool(end.next) or end.next == at:
+            raise Corrupt(f"{self._origin()}: the fragment at {at} says {end.next!r} is next", "BAD_STREAM")
+        return end
+
+    def _receive(self, writer: SstWriter, at: str) -> BlockReader:
+        try:
+            reader = BlockReader(self._source.open(self._item, at).read)
             for keys, values in reader:
                 writer.write(keys, values)
-                more = reader.bytes - self._came
-                self._came = reader.bytes
+                more = reader.bytes - self.came
+                self.came = reader.bytes
                 self._progress(more)
         except (OSError, http.client.HTTPException) as error:
             detail = f"{self._origin()}: {str(error) or type(error).__name__}"
             raise Unavailable(detail, "SOURCE") from error
         except Corrupt as error:
             raise Corrupt(f"{self._origin()}: {error}", "BAD_STREAM") from None
-        finally:
-            connection.close()
         return reader
 
     def _origin(self) -> str:
         return f"partition {self._item.partition} from {self._source.url}"
 
-    def _ask(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-        item = self._item
-        session = f"/v1/sessions/{self._source.session}"
-        path = f"{session}/partitions/{item.partition}?generation={item.source_generation}"
-        connection.request("GET", path, headers={"Authorization": f"Bearer {self._source.token}"})
-        response = connection.getresponse()
-        if response.status != 200:
-            raise _refusal(response.status, response.read(2000).decode("utf-8", "replace").strip())
-        return response
 
-    def _publish(self, part: Path, manifest: Manifest) -> Manifest:
-        """Give the file its name, then link the manifest: the first to link it wins."""
-        if manifest.file:
-            part.rename(self._folder / manifest.file)
-        target = self._folder / f"{manifest.partition}.json"
-        aside = self._folder / f"{self._name}.json.part"
-        try:
-            _write_durably(aside, _encode(manifest))
-            _sync_folder(self._folder)
-            if finished(self._folder, self._item) is None:
-                target.unlink(missing_ok=True)
-            os.link(aside, target)
-            self._linked = True
-        except FileExistsError:
-            return self._second(manifest)
-        finally:
-            aside.unlink(missing_ok=True)
-        _sync_folder(self._folder)
-        return manifest
-
-    def _second(self, manifest: Manifest) -> Manifest:
-        """Another run of the same copy ended first; its files are as good, ours go."""
-        if manifest.file:
-            (self._folder / manifest.file).unlink(missing_ok=True)
-        first = finished(self._folder, self._item)
-        if first is None:
-            raise Unavailable(f"partition {manifest.partition}: another copy of it is under way", "SOURCE")
-        return first
-
-
-class _Writer:
-    """An SST file under another generation. RocksDB wants the keys ascending, as the stream has them."""
-
-    def __init__(self, path: Path, item: CopyItem) -> None:
-        self.entries = 0
-        self.bytes = 0
-        self._path = path
-        self._source_prefix = tablet_prefix(item.partition, item.source_generation)
-        self._prefix = tablet_prefix(item.partition, item.generation)
-        self._sst = SstFileWriter(data_options())
-        self._expired_ms = int(time.time() * 1000) - EXPIRED_MARGIN_MS
-        self._guard(lambda: self._sst.open(str(path)))
-
-    def write(self, keys: list[bytes], values: list[bytes]) -> None:
-        """Append what did not expire long ago. Raise Corrupt for keys of another tablet."""
-        if not (keys[0].startswith(self._source_prefix) and keys[-1].startswith(self._source_prefix)):
-            raise Corrupt("the stream holds keys of another tablet or generation")
-        self._guard(lambda: self._append(keys, values))
-
-    def _append(self, keys: list[bytes], values: list[bytes]) -> None:
-        sst, prefix, size, count = self._sst, self._prefix, 0, 0
-        for key, value in zip(keys, values, strict=True):
-            if value[:EXPIRY_BYTES] != _NEVER and self._is_expired(key, value):
-                continue
-            sst[prefix + key[TABLET_PREFIX_BYTES:]] = value
-            size += len(key) + len(value)
-            count += 1
-        self.entries += count
-        self.bytes += size
-
-    def _is_expired(self, key: bytes, value: bytes) -> bool:
-        if key[TABLET_PREFIX_BYTES] != USER:
-            return False
-        return 0 < int.from_bytes(value[:EXPIRY_BYTES], "big") <= self._expired_ms
-
-    def finish(self) -> tuple[int, int]:
-        """(bytes, crc32c) of the file on disk; (0, 0) when it holds no entry and RocksDB makes none."""
-        if not self.entries:
-            self._path.unlink(missing_ok=True)
-            return 0, 0
-        self._guard(self._sst.finish)
-        return _sync_and_sum(self._path)
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:  # rocksdict raises bare Exception
-            if "No space left" in str(error):
-                raise Refused(f"the volume is full: {error}", "NO_SPACE") from None
-            raise Refused(f"SST file {self._path.name}: {error}", "INTERNAL") from error
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
 
 
 def _disk_error(error: OSError) -> Refused:
@@ -260,48 +279,3 @@ def _disk_error(error: OSError) -> Refused:
     if error.errno == errno.ENOENT:
         return Refused(f"the session's staging folder is gone: {error}", "CANCELLED")
     return Refused(f"staging folder: {error}", "INTERNAL")
-
-
-def _connect(url: str) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/"):
-        raise BadInput(f"source_url is '{url}', expected http://HOST:PORT of a member's transfer process")
-    return http.client.HTTPConnection(host, port, timeout=SILENCE_SECONDS_MAX)
-
-
-def _refusal(status: int, text: str) -> SteleError:
-    detail = f"the source answered {status}: {text}"
-    if status == 409:
-        return Stale(detail, "SOURCE")
-    if 400 <= status < 500 and status != 429:
-        return BadInput(detail, "SOURCE")
-    return Unavailable(detail, "SOURCE")
-
-
-def _sync_and_sum(path: Path) -> tuple[int, int]:
-    crc = size = 0
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        while piece := file.read(READ_BYTES):
-            crc = crc32c(piece, crc)
-            size += len(piece)
-    return size, crc
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

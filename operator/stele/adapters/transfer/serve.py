@@ -1,24 +1,33 @@
-"""HTTP of the source: `GET /v1/sessions/<session>/partitions/<p>?generation=<g>` as a stream of blocks."""
+"""HTTP of the source: `GET /v1/sessions/<session>/partitions/<p>?generation=<g>&at=<place>`.
+
+The answer is a stream of blocks: one fragment from that place on (`wire.fragments`); its last block tells
+where the next begins. Without `at`, or in a session without fragments, it is the whole tablet.
+"""
 
 import asyncio
 import hmac
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
 
 from stele.adapters.transfer.checkpoint import Checkpoint, find_tablet
 from stele.adapters.transfer.sessions import Sessions
-from stele.core.errors import Corrupt, Stale, SteleError
+from stele.core.errors import BadInput, Corrupt, Stale, SteleError
+from stele.wire.blocks import BLOCK_BYTES
 from stele.wire.messages import SessionTablet
 
 log = logging.getLogger(__name__)
 
 STREAMS_MAX = 16
+BLOCKS = "application/x-stele-blocks"
 SWEEP_SECONDS = 5.0
 SESSION_ID = re.compile(r"[a-z0-9-]{1,63}")
+R = TypeVar("R")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 
 
@@ -51,7 +60,7 @@ class Source:
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         try:
-            tablet = self._find(request)
+            tablet, at = self._find(request)
         except _HttpError as wrong:
             return web.Response(status=wrong.status, text=wrong.text)
         if self._streams >= STREAMS_MAX:
@@ -60,13 +69,24 @@ class Source:
         self._streams += 1
         try:
             with self._sessions.reading(request.match_info["session"]) as checkpoint:
-                return await self._stream(request, checkpoint, tablet)
+                pieces = _pieces(checkpoint, tablet, at)
+                first = await self._slowly(partial(next, pieces, b""))
+                if len(first) < BLOCK_BYTES:
+                    self.sent_bytes += len(first)
+                    return web.Response(body=first, content_type=BLOCKS)
+                return await self._stream(request, first, pieces, tablet)
+        except BadInput as error:
+            return web.Response(status=400, text=str(error))
+        except Corrupt as error:
+            self._note_damage(request, tablet, error)
+            return web.Response(status=503, text=str(error))
         except SteleError as error:
             return web.Response(status=503, text=str(error))
         finally:
             self._streams -= 1
 
-    def _find(self, request: web.Request) -> SessionTablet:
+    def _find(self, request: web.Request) -> tuple[SessionTablet, str]:
+        """What is asked for, and from where on."""
         name, partition = request.match_info["session"], request.match_info["partition"]
         generation = request.query.get("generation", "")
         numbers = _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(generation)
@@ -85,38 +105,56 @@ class Source:
             raise _HttpError(409, str(error)) from None
         if tablet is None:
             raise _HttpError(404, f"session {name} holds no partition {partition}")
-        return tablet
+        return tablet, request.query.get("at", "") if session.fragments else ""
 
     async def _stream(
-        self, request: web.Request, checkpoint: Checkpoint, tablet: SessionTablet
+        self, request: web.Request, first: bytes, pieces: Iterator[bytes], tablet: SessionTablet
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/x-stele-blocks"})
+        response = web.StreamResponse(headers={"Content-Type": BLOCKS})
         await response.prepare(request)
-        blocks = checkpoint.blocks(tablet)
+        piece: bytes | None = first
         try:
-            while (block := await self._next(blocks)) is not None:
-                await response.write(block)
-                self.sent_bytes += len(block)
+            while piece is not None:
+                await response.write(piece)
+                self.sent_bytes += len(piece)
+                piece = await self._slowly(partial(next, pieces, None))
         except ConnectionError:
             return response  # The reader went away, and asks again if it still wants the tablet.
         except Corrupt as error:
             # The reader sees a stream without its last block, and takes nothing of it.
-            log.error("stream of partition %d is cut off: %s", tablet.partition, error)
-            self._sessions.note_damage(request.match_info["session"], tablet, str(error))
+            self._note_damage(request, tablet, error)
             if request.transport is not None:
                 request.transport.abort()
             return response
         await response.write_eof()
         return response
 
-    async def _next(self, blocks: Iterator[bytes]) -> bytes | None:
-        """The next block; also when cancelled, no thread reads on once this has returned."""
-        step = asyncio.get_running_loop().run_in_executor(self._threads, next, blocks, None)
+    def _note_damage(self, request: web.Request, tablet: SessionTablet, error: Corrupt) -> None:
+        log.error("stream of partition %d is cut off: %s", tablet.partition, error)
+        self._sessions.note_damage(request.match_info["session"], tablet, str(error))
+
+    async def _slowly(self, work: Callable[[], R]) -> R:
+        """In a thread; also when cancelled, no thread works on once this has returned."""
+        step = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(step)
         except asyncio.CancelledError:
             await asyncio.wait([step])
             raise
+
+
+def _pieces(checkpoint: Checkpoint, tablet: SessionTablet, at: str) -> Iterator[bytes]:
+    """The stream in pieces of at least BLOCK_BYTES but for the last: each costs a turn in a thread."""
+    waiting: list[bytes] = []
+    size = 0
+    for block in checkpoint.blocks(tablet, at):
+        waiting.append(block)
+        size += len(block)
+        if size >= BLOCK_BYTES:
+            yield b"".join(waiting) if len(waiting) > 1 else block
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 class _HttpError(Exception):

@@ -1,0 +1,103 @@
+"""SST files and small files below a session's staging folder, on disk when they are named."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from crc32c import crc32c
+from rocksdict import SstFileWriter
+
+from stele.adapters.rocksdb.options import data_options
+from stele.core.errors import Corrupt, Refused
+from stele.wire.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, tablet_prefix
+from stele.wire.messages import CopyItem
+
+# An entry is left out only when it expired this long ago: the clock here is not the owner's.
+EXPIRED_MARGIN_MS = 600_000
+READ_BYTES = 1024 * 1024
+
+_NEVER = bytes(EXPIRY_BYTES)
+
+
+class SstWriter:
+    """A fragment under another generation. RocksDB wants the keys ascending, as the stream has them.
+
+    `entries` and `bytes` (keys and values) count what is in the file. Methods raise Refused (NO_SPACE,
+    INTERNAL) when the disk or RocksDB fails.
+    """
+
+    def __init__(self, path: Path, item: CopyItem) -> None:
+        self.entries = 0
+        self.bytes = 0
+        self._path = path
+        self._source_prefix = tablet_prefix(item.partition, item.source_generation)
+        self._prefix = tablet_prefix(item.partition, item.generation)
+        self._sst = SstFileWriter(data_options())
+        self._expired_ms = int(time.time() * 1000) - EXPIRED_MARGIN_MS
+        self._guard(lambda: self._sst.open(str(path)))
+
+    def write(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Append what did not expire long ago. Raise Corrupt for keys of another tablet."""
+        if not (keys[0].startswith(self._source_prefix) and keys[-1].startswith(self._source_prefix)):
+            raise Corrupt("the stream holds keys of another tablet or generation")
+        self._guard(lambda: self._append(keys, values))
+
+    def _append(self, keys: list[bytes], values: list[bytes]) -> None:
+        sst, prefix, size, count = self._sst, self._prefix, 0, 0
+        for key, value in zip(keys, values, strict=True):
+            if value[:EXPIRY_BYTES] != _NEVER and self._is_expired(key, value):
+                continue
+            sst[prefix + key[TABLET_PREFIX_BYTES:]] = value
+            size += len(key) + len(value)
+            count += 1
+        self.entries += count
+        self.bytes += size
+
+    def _is_expired(self, key: bytes, value: bytes) -> bool:
+        if key[TABLET_PREFIX_BYTES] != USER:
+            return False
+        return 0 < int.from_bytes(value[:EXPIRY_BYTES], "big") <= self._expired_ms
+
+    def finish(self) -> tuple[int, int]:
+        """(bytes, crc32c) of the file on disk; (0, 0) when it holds no entry and RocksDB makes none."""
+        if not self.entries:
+            self._path.unlink(missing_ok=True)
+            return 0, 0
+        self._guard(self._sst.finish)
+        return _sync_and_sum(self._path)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # rocksdict raises bare Exception
+            if "No space left" in str(error):
+                raise Refused(f"the volume is full: {error}", "NO_SPACE") from None
+            raise Refused(f"SST file {self._path.name}: {error}", "INTERNAL") from error
+
+
+def _sync_and_sum(path: Path) -> tuple[int, int]:
+    crc = size = 0
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        while piece := file.read(READ_BYTES):
+            crc = crc32c(piece, crc)
+            size += len(piece)
+    return size, crc
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """A new file, with its content on disk on return."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in the folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
