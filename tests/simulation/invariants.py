@@ -23,6 +23,8 @@ from tests.simulation.world import World
 LOOK_SECONDS = 0.2
 OBEYED_SECONDS = 5.0
 """A cluster state is in force this long after the user set it; the master may not have seen it before."""
+RETURNED_SECONDS = 10.0
+"""A member that was down is known to be back so long after its start: watch events may be lost."""
 
 Object = dict[str, Any]
 T = TypeVar("T", Superblock, Consensus)
@@ -53,7 +55,11 @@ class Rules:
         self.world.clock.fail(Violation(text, partition=partition))
 
     def is_troubled(self, place: str) -> bool:
-        return self.world.clock.now < self._troubled.get(place, 0.0)
+        """Something was wrong with it, or it does not run, or not for long."""
+        machine, now = self.world.kubelet.machines.get(place), self.world.clock.now
+        if machine is None or not machine.up or now < machine.up_since + RETURNED_SECONDS:
+            return True
+        return now < self._troubled.get(place, 0.0)
 
     # -- what is stored
 

@@ -30,6 +30,7 @@ class Machine:
         self.process: MemberProcess | None = None
         self.transfer: TransferContainer | None = None
         self.starts = 0
+        self.up_since = 0.0
         self.held_until = 0.0
         self.deleting = False
         self.rate = 1.0
@@ -105,6 +106,7 @@ class Kubelet:
             self.clock.call_later(machine.held_until - self.clock.now, self._start, machine)
             return
         machine.starts += 1
+        machine.up_since = self.clock.now
         loop = ProcessLoop(self.clock, machine.place, self.network, machine.rate)
         settings = self._settings(machine.place)
         machine.transfer = machine.transfer or TransferContainer(machine.disk, self, machine.place)

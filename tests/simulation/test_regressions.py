@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from stele.adapters.kubernetes.api import Kind
+from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.log import Log
 from stele.core.membership import Contact, Timing
 from stele.core.reign import State, Wishes
@@ -14,9 +16,13 @@ from stele.core.repair import repair
 from stele.core.table import Member, Partition, PartitionTable
 from stele.core.tablet import Tablet
 from stele.core.tablet_owner import Owner, Phase
+from stele.master.loop import fresh_head
 from stele.member.replica import Replica
 from stele.member.settings import Settings
 from stele.wire import messages as m
+from stele.wire.table_text import decode_shard
+from stele.wire.volume import Consensus
+from tests.simulation.api import ApiServer, SimApi
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Clock, ProcessLoop
 from tests.simulation.member import MemberProcess
@@ -165,3 +171,107 @@ def test_what_could_not_be_saved_is_adopted_with_the_next_exchange(member: OneMe
     member.process.end("killed")
     member.start()
     assert member.exchange(epoch=4).code == "STALE_EPOCH"
+
+
+def test_two_masters_that_create_a_table_at_once_lower_no_epoch() -> None:
+    """The second replaced the shard of the first without a look at its epoch: it went from 2 to 1."""
+    clock = Clock(1)
+    server = ApiServer(clock, Network(clock))
+    fresh, owner = fresh_head(4, 2), {"kind": "TabletCluster", "name": "demo"}
+    stores = []
+    for number in range(2):
+        api: Any = SimApi(server, ProcessLoop(clock, f"master-{number}"))
+        stores.append((api._loop, KubernetesTableStore(api, "default", "demo", owner, {})))
+    epochs: list[int] = []
+
+    def stored(kind: Kind, found: dict[str, Any], gone: bool) -> None:
+        if found["metadata"]["name"] == "demo-table-0":
+            epochs.append(decode_shard(found["data"], 0, 4).epoch)
+
+    server.changed.append(stored)
+    (first, older), (second, newer) = stores
+    # Its members have seen epoch 4, and it ends before there is a head.
+    dies = first.create_task(older.take_over(fresh, epoch_above=4))
+    while not epochs:
+        clock.run(clock.now + 0.0005)
+    first.kill()
+    taken = second.create_task(newer.take_over(fresh))
+    clock.run(clock.now + 1.0)
+    assert not dies.done()
+    assert epochs == [5, 6]
+    assert taken.result().head.epoch == 6
+
+
+def test_a_promise_is_forgotten_when_the_row_came_from_an_owner(member: OneMember) -> None:
+    """Only rows of the master were tidied after: a copy was reported for ever, and its partition never
+    moved again.
+    """
+    member.exchange(member_list_version=1, members=(member.info(),), rows=(m.Row(0, 1, (1,)),))
+    started = member.exchange(commands=(m.StartTabletCopy("m", 0, 1, 1),))
+    assert [each.code for each in started.results] == ["OK"]
+    assert [each.id for each in started.copies] == ["m"]
+    node = member.process.node
+    assert node is not None
+    copying = member.replica(0)
+    member.do(lambda: node._fill(copying, copying.meta.copy))  # type: ignore[arg-type]
+    node.adopt_from_owner(0, Partition(2, (1, 0)))
+    assert not member.exchange().copies
+    assert member.replica(0).meta.copy is None
+
+
+def test_a_promise_that_a_stored_row_overtook_is_forgotten_after_a_start(member: OneMember) -> None:
+    """A process that ended between the table and the promise kept the promise for ever."""
+    row = m.Row(0, 1, (0,))
+    member.exchange(member_list_version=1, members=(member.info(),), rows=(row,))
+    node = member.process.node
+    assert node is not None
+    meta = Consensus(accepted=row, accepted_id="p")
+    member.do(lambda: node.save_meta(member.replica(0), accepted=meta.accepted, accepted_id="p"))
+    member.process.end("killed")
+    member.start()
+    assert member.replica(0).meta.accepted == row
+    member.exchange()
+    assert member.replica(0).meta.accepted is None
+
+
+def _two_copies(*, silent_ms: int = 0) -> State:
+    """Members 0 and 1 have partition 0; 0 owns it and has not heard 1 for so long."""
+    members = {n: Member(n, f"demo-{n}", f"uuid-{n}", "10.0.0.1") for n in (0, 1)}
+    state = State(1, PartitionTable((Partition(3, (0, 1)),), members), 1, 2, 0.0, settled=True)
+    for index in (0, 1):
+        contact = state.contacts[index] = Contact(index, 0.0)
+        silent = (m.SilentPeer(1, silent_ms),) if silent_ms and index == 0 else ()
+        tablet = m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)
+        uuid = f"uuid-{index}"
+        report = m.ExchangeReply("OK", "", uuid, "cluster", 1, 1, 0, 1, tablets=(tablet,), silent=silent)
+        contact.hear(report, 100.0)
+    return state
+
+
+TIMING = Timing(1.0, 3.0, 30.0)
+
+
+def test_an_owner_that_was_away_itself_is_not_believed_that_others_are_silent() -> None:
+    """A backup was taken out of its row because the owner, whose own network was slow, had not heard it."""
+    state = _two_copies(silent_ms=60_000)
+    for contact in state.contacts.values():
+        contact.note_loss(100.0, TIMING)
+    repair(state, Wishes(2, 2, TIMING), 100.0)
+    assert not state.staged
+    for contact in state.contacts.values():
+        contact.answered_seconds = 110.0
+    repair(state, Wishes(2, 2, TIMING), 110.0)
+    assert state.staged[0].replicas == (0,)
+
+
+def test_a_promotion_takes_a_member_along_that_is_back_in_time() -> None:
+    """While the lease of a lost owner ran out it came back, and its whole copy was given up all the same."""
+    state = _two_copies()
+    wishes = Wishes(2, 2, TIMING)
+    state.contacts[0].answered_seconds = 90.0
+    repair(state, wishes, 100.0)
+    assert state.promotions[0].live == (1,)
+    state.contacts[0].answered_seconds = 100.0
+    repair(state, wishes, 100.5)
+    repair(state, wishes, 101.0)
+    assert set(state.promotions[0].live) == {0, 1}

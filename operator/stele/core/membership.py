@@ -88,6 +88,7 @@ class Contact:
     starting_seconds: float = NEVER
     swept_seconds: float = NEVER
     lost_seconds: float | None = None
+    steady_since: float | None = None
     report: Report | None = None
     published: int = 0
     stranger: str = ""
@@ -179,8 +180,16 @@ class Contact:
         """Remember since when it is unreachable, and forget that when it is back."""
         if self.reachable(now, timing):
             self.lost_seconds = None
-        elif self.lost_seconds is None and self.gone(now, timing):
+            if self.steady_since is None:
+                self.steady_since = self.answered_seconds
+            return
+        self.steady_since = None
+        if self.lost_seconds is None and self.gone(now, timing):
             self.lost_seconds = now
+
+    def steady(self, now: float, seconds: float) -> bool:
+        """Whether it was reachable all that time: one that was not may think that the others were not."""
+        return self.steady_since is not None and now - self.steady_since > seconds
 
     def in_grace(self, now: float, timing: Timing) -> bool:
         """Whether its place is still kept for it (seed 003; `rejoinGracePeriodSeconds`)."""

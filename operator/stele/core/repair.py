@@ -48,13 +48,13 @@ def unusable(state: State, wishes: Wishes, now: float) -> frozenset[MemberIndex]
 
 
 def _silent(state: State, wishes: Wishes, now: float) -> dict[int | None, frozenset[MemberIndex]]:
-    """Backups that an owner cannot reach although the master can."""
-    limit_ms = wishes.timing.silence * SILENCE_FACTOR * 1000
+    """Backups that an owner cannot reach although the master can reach that owner, and could all the time."""
+    limit = wishes.timing.silence * SILENCE_FACTOR
     found: dict[int | None, frozenset[MemberIndex]] = {}
     for index, contact in state.contacts.items():
-        if contact.report is None or not contact.report.silent or not contact.reachable(now, wishes.timing):
+        if contact.report is None or not contact.report.silent or not contact.steady(now, limit):
             continue
-        far = frozenset(peer.member for peer in contact.report.silent if peer.silent_ms > limit_ms)
+        far = frozenset(peer.member for peer in contact.report.silent if peer.silent_ms > limit * 1000)
         if far:
             found[index] = far
     return found
@@ -133,12 +133,12 @@ def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
 def _watch(
     state: State, wishes: Wishes, number: PartitionId, dead: frozenset[MemberIndex], now: float
 ) -> None:
-    """Store what was agreed to; begin anew when a live replica was lost or refused."""
+    """Store what was agreed to; begin anew when a live replica was lost or refused, or a lost one is back."""
     promotion = state.promotions[number]
     if promotion.agreed:
         state.staged[number] = Partition(promotion.term, promotion.row)
         return
-    if promotion.outdated or dead.intersection(promotion.live):
+    if promotion.outdated or dead.intersection(promotion.live) or _returned(state, number, dead):
         if promotion.chosen is not None:
             state.claimed[number] = max(state.claimed.get(number, 0), promotion.term)
         state.fenced.add(number)
@@ -149,6 +149,15 @@ def _watch(
     if owner is not None and not promotion.owner_dead and owner.known_dead:
         promotion.owner_dead = True
         promotion.not_before_seconds.clear()
+
+
+def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -> bool:
+    """Whether a member of the row is back, with its copy, before it was decided who owns the partition."""
+    promotion = state.promotions[number]
+    if promotion.chosen is not None:
+        return False
+    away = promotion.base.members - dead - frozenset(promotion.live)
+    return any(_holds(state, member, number) for member in away)
 
 
 def _tell_lost(state: State, lost: set[PartitionId]) -> None:

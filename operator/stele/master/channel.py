@@ -21,7 +21,7 @@ class Channel:
         self._task: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
         self.sent_seconds = float("-inf")
-        self.tried_seconds = float("-inf")
+        self.address = ""
 
     @property
     def free(self) -> bool:
@@ -37,7 +37,7 @@ class Channel:
     ) -> None:
         """Begin an exchange; the channel must be free."""
         assert self.free, "one exchange at a time"
-        self.sent_seconds = self._now()
+        self.sent_seconds, self.address = self._now(), address
         work = self._exchange(address, request, some, published, deadline_seconds)
         self._task = asyncio.get_running_loop().create_task(work)
 
@@ -56,13 +56,20 @@ class Channel:
         except SteleError as error:
             self._answer = Answer(self._index, sent, some, None, None, str(error))
         finally:
-            self._task = None
+            if self._task is asyncio.current_task():
+                self._task = None
             self._wake()
 
     def take(self) -> Answer | None:
         """The answer that arrived since the last call."""
         answer, self._answer = self._answer, None
         return answer
+
+    def abandon(self) -> None:
+        """Wait no longer for an answer: who is asked is elsewhere now."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
     async def close(self) -> None:
         if self._task is not None:

@@ -245,10 +245,13 @@ class ClusterLoop:
         for index, contact in state.contacts.items():
             pod = contact.seen.pod if contact.seen is not None else None
             member = state.table.members.get(index)
-            address = pod.address if pod is not None else member.address if member is not None else ""
+            # What Kubernetes shows may be old: a pod without an address may well have one.
+            address = (pod.address if pod is not None else "") or (member.address if member else "")
             channel = self._channels.get(index)
             if channel is None:
                 channel = self._channels[index] = Channel(index, self._members, self._now, self.wake)
+            if not channel.free and address != channel.address:
+                channel.abandon()
             if not address or not channel.free:
                 continue
             what = publication(state, index)

@@ -12,7 +12,6 @@ from stele.member import crash
 from stele.member.commands import Commands
 from stele.member.node import Node
 from stele.member.report import Reporter
-from stele.member.volume import TABLE_FILE
 from stele.wire import messages as m
 from stele.wire.volume import Superblock
 
@@ -40,6 +39,7 @@ class Exchange:
             self._commands.orphans.heard()
             try:
                 await self._adopt(request)
+                await self._tidy()
             except SteleError as error:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply("BAD_REQUEST", str(error), request.known)
@@ -83,14 +83,27 @@ class Exchange:
             table.member_list_version = request.member_list_version
             table.members = {info.index: info for info in request.members}
         await self._create_tablets(news)
-        await node.meta.save(TABLE_FILE, table.to_file(news))
+        await node.save_table(news)
         crash.reached("table.saved")
         if reconnect:
             node.connect_members()
         for row in table.newer(news):
             node.adopt(row.partition, Partition(row.version, row.replicas))
-        await self._commands.tidy([row.partition for row in news])
+        node.overtaken.update(row.partition for row in news)
         self._half_adopted = False
+
+    async def _tidy(self) -> None:
+        """Forget promises that rows overtook, whoever told of them, once the rows are on disk."""
+        node = self._node
+        overtaken, dirty = node.overtaken, node.table_dirty
+        node.overtaken = set()
+        try:
+            if overtaken and dirty:
+                await node.save_table()
+            await self._commands.tidy(sorted(overtaken))
+        except OSError:
+            node.overtaken, node.table_dirty = node.overtaken | overtaken, node.table_dirty or dirty
+            raise
 
     def _is_known(self, request: m.ExchangeRequest) -> bool:
         table = self._node.table

@@ -36,7 +36,7 @@ from stele.member.tablets import Tablets
 from stele.member.volume import CONSENSUS, TABLE_FILE, TABLETS, MetaWriter, Volume
 from stele.ports import Engine
 from stele.wire import peer
-from stele.wire.messages import MemberInfo
+from stele.wire.messages import MemberInfo, Row
 from stele.wire.volume import Consensus, CopyRecord, Instance, Superblock, Waited, encode_file
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushed_at = self.loop.time()
         self._flushing = False
-        self._table_dirty = False
+        self.table_dirty = False
+        # Partitions whose row may be above what is promised for them, which no exchange has tidied yet.
+        self.overtaken: set[int] = set()
         self._began_serving = 0
         self._expiry = Expiry(self.serving_requests)
         self.orphans: Orphans
@@ -161,6 +163,8 @@ class Node:
                 replica.broken = replica.broken or (
                     f"what was promised for it is lost: {CONSENSUS}/{replica.partition} is damaged or missing"
                 )
+            if replica.meta != Consensus(replica.meta.promised) or replica.meta is PROMISES_LOST:
+                self.overtaken.add(replica.partition)
         self._find_missing()
 
     def _find_missing(self) -> None:
@@ -243,7 +247,13 @@ class Node:
         if known is None or row.version <= known.version or row_fault(row.replicas) is not None:
             return
         self.adopt(partition, row)
-        self._table_dirty = True
+        self.overtaken.add(partition)
+        self.table_dirty = True
+
+    async def save_table(self, coming: Sequence[Row] | None = None) -> None:
+        """The table with rows that come now; what owners told of is durable on return, too."""
+        self.table_dirty = False
+        await self.meta.save(TABLE_FILE, self.table.to_file(coming))
 
     def adopt(self, partition: int, row: Partition) -> None:
         """A newer published row takes effect."""
@@ -429,9 +439,8 @@ class Node:
         if self._began_serving:
             log.info("%d partitions serve now, %d do not yet", self._began_serving, len(self.unserved()))
             self._began_serving = 0
-        if self._table_dirty:
-            self._table_dirty = False
-            self.spawn(self.meta.save(TABLE_FILE, self.table.to_file()))
+        if self.table_dirty:
+            self.spawn(self.save_table())
         due = now - self._flushed_at >= limits.FLUSH_SECONDS and self.tablets.applied_bytes > 0
         if (due or self.tablets.applied_bytes >= limits.FLUSH_BYTES) and not self._flushing:
             self.spawn(self.flush())

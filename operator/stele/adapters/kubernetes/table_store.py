@@ -111,31 +111,40 @@ class KubernetesTableStore:
         return shard.rows
 
     async def _create(self, fresh: Head, epoch_above: int) -> Reigned:
-        self._epoch = epoch_above + 1
-        for number in range(shard_count(fresh.partitions)):
+        """Another master may do the same right now: its shards are taken over as those of a reign are."""
+        numbers = range(shard_count(fresh.partitions))
+        found = [await self._find_empty(number, fresh.partitions) for number in numbers]
+        self._epoch = max(epoch_above, *found) + 1
+        for number in numbers:
             await self._create_shard(number, fresh.partitions)
         head = replace(fresh, epoch=self._epoch)
-        made = await self._api.create(
-            CONFIG_MAPS, self._namespace, self._body(self._name(), encode_head(head))
-        )
-        self._versions[self._name()] = made["metadata"]["resourceVersion"]
+        await self._make(self._name(), encode_head(head))
         return reigned(head, [EMPTY] * fresh.partitions)
 
-    async def _create_shard(self, number: int, partitions: int) -> None:
+    async def _find_empty(self, number: int, partitions: int) -> int:
+        """The epoch of a shard that has no head, and 0 when there is none; Corrupt when it has rows."""
         name = self._name(number)
-        rows = [EMPTY] * len(shard_range(number, partitions))
-        body = self._body(name, encode_shard(self._epoch, number, rows))
         stored = await self._api.find(CONFIG_MAPS, self._namespace, name)
         if stored is None:
-            made = await self._api.create(CONFIG_MAPS, self._namespace, body)
+            return 0
+        shard = decode_shard(stored.get("data") or {}, number, partitions)
+        if any(row.version for row in shard.rows):
+            if await self.epoch():
+                raise Conflict(f"{self._name()} was made by another master")
+            raise Corrupt(f"ConfigMap {self._name()} is gone while {name} has rows: restore a backup of it")
+        self._versions[name] = stored["metadata"]["resourceVersion"]
+        return shard.epoch
+
+    async def _create_shard(self, number: int, partitions: int) -> None:
+        """A shard that somebody else makes or changes meanwhile is a Conflict."""
+        rows = [EMPTY] * len(shard_range(number, partitions))
+        if self._name(number) in self._versions:
+            await self.write_shard(number, rows)
         else:
-            shard = decode_shard(stored.get("data") or {}, number, partitions)
-            if any(row.version for row in shard.rows):
-                raise Corrupt(
-                    f"ConfigMap {self._name()} is gone while {name} has rows: restore it from a backup"
-                )
-            body["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
-            made = await self._api.replace(CONFIG_MAPS, self._namespace, body)
+            await self._make(self._name(number), encode_shard(self._epoch, number, rows))
+
+    async def _make(self, name: str, data: dict[str, str]) -> None:
+        made = await self._api.create(CONFIG_MAPS, self._namespace, self._body(name, data))
         self._versions[name] = made["metadata"]["resourceVersion"]
 
     async def write_head(self, head: Head) -> None:
