@@ -91,6 +91,22 @@ async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
     assert copies(harness) == {2}
 
 
+async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copies() -> None:
+    """The member that is back could take a copy at once: what it had would be replaced by that."""
+    harness = await formed(members=3, partitions=9, on_partition_loss="Reassign")
+    gone = await lost(harness, 1, 2)
+    before = {number: set(harness.written[number]) for number in gone}
+    await begun_anew(harness, gone)
+    assert copies(harness) == {1}
+    harness.revive(1)
+    harness.revive(2)
+    await harness.settle()
+    assert copies(harness) == {2}
+    for volume in harness.world.volumes.values():
+        kept = {number: volume.tablets[number].data for number in gone if number in volume.tablets}
+        assert not any(before[number] & set(data) for number, data in kept.items())
+
+
 async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
     harness = await formed(members=4, partitions=12, on_partition_loss="Reassign", held=False)
     harness.rewish(held=True)

@@ -7,6 +7,7 @@ Its volume is what outlives the pod: kept by the name of the claim.
 import asyncio
 import contextlib
 import itertools
+import os
 from typing import Any
 
 from aiohttp import web
@@ -18,7 +19,7 @@ from tests.master.fake_members import FakeMember, FakeNet
 ADMIN_PORT = 7001
 POLL_SECONDS = 0.1
 
-_networks = itertools.count(1)
+_networks = itertools.count(os.getpid() % 200)
 
 
 class Kubelet:

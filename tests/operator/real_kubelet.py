@@ -117,11 +117,19 @@ class RealKubelet:
 
     async def kill(self, name: str, back_after_seconds: float) -> None:
         """SIGKILL of the member's container; it is started again on the same pod, address and volume."""
+        await self.crash(name)
+        await asyncio.sleep(back_after_seconds)
+        await self.revive(name)
+
+    async def crash(self, name: str) -> None:
+        """SIGKILL of the member's container, which is not started again by itself."""
         process = self._processes[name]["member"]
         process.kill()
         await process.wait()
         await self._status(name, {"terminated": {"exitCode": 137}})
-        await asyncio.sleep(back_after_seconds)
+
+    async def revive(self, name: str) -> None:
+        """Start the container again, on the same pod, address and volume."""
         self._restarts[name] += 1
         containers = self._pods[name]["spec"]["containers"]
         await self._start(name, next(each for each in containers if each["name"] == "member"))

@@ -40,7 +40,13 @@ def start(state: State, seen: Observation) -> None:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
     held = frozenset().union(
-        state.running, state.staged, state.claimed, state.fenced, state.lost, _unresolved(state, able)
+        state.running,
+        state.staged,
+        state.claimed,
+        state.fenced,
+        state.lost,
+        _unresolved(state, able),
+        _with_relics(state, able),
     )
     busy = [running.participants for running in state.running.values() if _burdens(running)]
     rows = state.table.partitions
@@ -78,6 +84,18 @@ def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
             spoken.update((each.partition, each.id) for each in contact.report.learners)
             spoken.update((each.partition, each.id) for each in contact.report.copies)
     return {number for number, _ in spoken - active}
+
+
+def _with_relics(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
+    """Partitions that began anew and of which a live member still has a copy from before: that is put aside
+    first.
+    """
+    return {
+        number
+        for number in state.reassigned
+        for index in able - state.table.partitions[number].members
+        if state.contacts[index].tablet_state(number) == "READY"
+    }
 
 
 def _begin_shift(state: State, migration: Migration, row: Partition, now: float) -> str:

@@ -58,7 +58,8 @@ def _sessions(state: State, contact: Contact) -> list[Order]:
 def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
     """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
 
-    It stays too while no live copy of its partition is left: it may be all that there is.
+    It stays too while no live copy of its partition is left: it may be all that there is. One of a partition
+    that began anew rejoins nothing: it goes into quarantine before the member gets a new copy.
     """
     assert contact.report is not None
     copied = {copy.partition for copy in contact.report.copies}
@@ -67,10 +68,11 @@ def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact
     orders: list[Order] = []
     for number in sorted(state.unfit(contact)):
         row = state.table.partitions[number]
-        if contact.tablet_state(number) not in HOLDS_DATA or member in row.members or len(row.members) < full:
+        if contact.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
             continue
-        planned = number in state.running or number in state.queues.waiting
-        if number in copied or planned or not row.replicas or number in state.lost:
+        if number in copied or number in state.running or number in state.lost:
             continue
-        orders.append(DeleteTablet(number, row.version))
+        wanted = len(row.members) < full or number in state.queues.waiting
+        if number in state.reassigned or not wanted:
+            orders.append(DeleteTablet(number, row.version))
     return orders

@@ -1,0 +1,173 @@
+"""Against a real API server: partitions that lost all copies, and plans that leave fewer copies."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import redis.asyncio as redis
+
+from e2e.cluster.control_plane import ControlPlane
+from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, MEMBERS, PODS, Api
+from stele.adapters.kubernetes.login import log_in
+from stele.core.routing import partition_of
+from tests.operator.real_kubelet import RealKubelet
+from tests.operator.test_operator import Operator, Stage, cluster, staged
+from tests.operator.test_operator_plans import in_phase, plans
+
+pytestmark = pytest.mark.control_plane
+
+PARTITIONS = 31
+KEYS = [f"key-{number}" for number in range(400)]
+
+
+@asynccontextmanager
+async def with_processes(
+    plane: ControlPlane, namespace: str, directory: Path, port: int, **spec: Any
+) -> AsyncIterator[tuple[Stage, RealKubelet]]:
+    """Three members, each a process of its own with its files."""
+    async with Api(await log_in(str(plane.kubeconfig))) as api:
+        await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
+        operator = Operator(plane, namespace, directory, port)
+        async with RealKubelet(api, namespace, directory) as kubelet:
+            await operator.start()
+            stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
+            try:
+                await stage.settled(3)
+                yield stage, kubelet
+            finally:
+                await operator.end()
+
+
+@asynccontextmanager
+async def client_of(kubelet: RealKubelet, name: str) -> AsyncIterator["redis.Redis[bytes]"]:
+    client = redis.Redis(host=kubelet.addresses[name], port=6379, socket_timeout=30)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def condition(stage: Stage, type_: str) -> tuple[str, str]:
+    found = (await stage.cluster()).get("status") or {}
+    return next(
+        ((each["status"], each["reason"]) for each in found.get("conditions", ()) if each["type"] == type_),
+        ("", ""),
+    )
+
+
+async def until_condition(stage: Stage, type_: str, status: str, reason: str) -> None:
+    async def holds() -> bool:
+        return await condition(stage, type_) == (status, reason)
+
+    await stage.until(f"condition {type_} {status} {reason}", holds)
+
+
+async def copies(stage: Stage) -> set[int]:
+    return {len(row.members) for row in (await stage.rows()).rows}
+
+
+async def reasons(stage: Stage) -> set[str]:
+    return {each["reason"] for each in await stage.api.list(EVENTS, stage.namespace)}
+
+
+async def quarantined(kubelet: RealKubelet, name: str) -> set[int]:
+    """Partitions of which a member put a copy aside."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{kubelet.addresses[name]}:7001/v1/quarantine") as answer,
+    ):
+        return {each["partition"] for each in (await answer.json())["tablets"]}
+
+
+async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_wished(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with with_processes(control_plane, namespace, tmp_path, unused_tcp_port) as (stage, kubelet):
+        async with client_of(kubelet, "demo-0") as client:
+            for key in KEYS:
+                await client.set(key, b"first")
+        rows = (await stage.rows()).rows
+        gone = {number for number, row in enumerate(rows) if 0 not in row.members}
+        await asyncio.gather(kubelet.crash("demo-1"), kubelet.crash("demo-2"))
+        await until_condition(stage, "DataLoss", "True", "AllReplicasLost")
+        await asyncio.sleep(6)
+        # The grace period is over, and they still wait: that is the default.
+        rows = (await stage.rows()).rows
+        assert all(rows[number].members <= {1, 2} for number in gone)
+
+        body = await stage.cluster()
+        body["spec"]["onPartitionLoss"] = "Reassign"
+        await stage.api.replace(CLUSTERS, namespace, body)
+        await until_condition(stage, "DataLoss", "True", "Reassigned")
+        rows = (await stage.rows()).rows
+        assert {row.replicas for row in rows} == {(0,)}
+        async with client_of(kubelet, "demo-0") as client:
+            for key in KEYS:
+                lost = partition_of(key.encode(), PARTITIONS) in gone
+                assert await client.get(key) == (None if lost else b"first")
+                await client.set(key, b"second")
+
+        await asyncio.gather(kubelet.revive("demo-1"), kubelet.revive("demo-2"))
+        await stage.settled(3)
+        assert {"DataLoss", "PartitionsReassigned"} <= await reasons(stage)
+        assert await quarantined(kubelet, "demo-1") | await quarantined(kubelet, "demo-2") >= gone
+        for name in kubelet.addresses:
+            async with client_of(kubelet, name) as client:
+                assert {await client.get(key) for key in KEYS} == {b"second"}
+        assert await condition(stage, "DataLoss") == ("True", "Reassigned"), "it says so until Wait is set"
+
+
+async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    def stele(*arguments: str) -> str:
+        command = [sys.executable, "-m", "stele.cli", *arguments, "-n", namespace]
+        command += ["--kubeconfig", str(control_plane.kubeconfig)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.settled(3)
+        await stage.scale(1)
+        name = await in_phase(stage, "Proposed")
+        plan = (await plans(stage))[name]
+        assert plan.status.copies_left == 1
+        assert await copies(stage) == {2}
+        await until_condition(stage, "Paused", "True", "WaitsForApproval")
+        why = json.loads(await asyncio.to_thread(stele, "why", "demo", "-o", "json"))
+        assert name in json.dumps(why)
+        # Nothing goes on its own, however long it takes.
+        await asyncio.sleep(3)
+        assert await copies(stage) == {2}
+        assert await asyncio.to_thread(stele, "approve", name) == f"{name} is approved"
+
+        async def alone() -> bool:
+            gone = len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 1
+            return gone and {row.replicas for row in (await stage.rows()).rows} == {(0,)}
+
+        await stage.until("one member with all partitions", alone)
+        assert [each["metadata"]["name"] for each in await stage.api.list(MEMBERS, namespace)] == ["demo-0"]
+
+        async def done() -> bool:
+            return (await plans(stage))[name].status.phase == "Done"
+
+        await stage.until("the end of the plan", done)
+
+
+async def test_a_plan_for_fewer_copies_is_void_when_the_members_come_back(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.settled(3)
+        await stage.scale(1)
+        await in_phase(stage, "Proposed")
+        await stage.scale(3)
+        await stage.settled(3)
+        assert await copies(stage) == {2}
+        assert await condition(stage, "Paused") == ("False", "AsDesired")
