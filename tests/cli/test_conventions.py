@@ -10,9 +10,13 @@ from tests.cli.conftest import Run
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 QUARANTINE = ["list", "purge", "restore"]
+COPIES = ["cancel"]
 
 
-@pytest.mark.parametrize("command", COMMANDS + [f"quarantine {name}" for name in QUARANTINE])
+@pytest.mark.parametrize(
+    "command",
+    COMMANDS + [f"quarantine {name}" for name in QUARANTINE] + [f"copies {name}" for name in COPIES],
+)
 def test_every_command_explains_itself_with_an_example(run: Run, command: str) -> None:
     ran = run(*command.split(), "--help")
     assert ran.code == 0

@@ -13,7 +13,7 @@ from stele.member.exchange import Exchange
 from stele.member.links import Inbound
 from stele.member.node import Node
 from stele.member.settings import Settings
-from stele.member.volume import CHECKPOINTS
+from stele.member.volume import CHECKPOINTS, STAGING
 from stele.ports import Transfer
 from stele.wire.messages import ExchangeReply, ExchangeRequest
 from stele.wire.volume import Instance
@@ -70,7 +70,8 @@ class MemberProcess:
         node = self.node = Node(self.settings, (volume, instance), self.disk.engine, self._failed, self._wall)
         commands = self.commands = Commands(node, self._transfer(self))
         self.exchange = Exchange(node, commands)
-        await self.loop.run_in_executor(node.slow, partial(volume.sweep, CHECKPOINTS))
+        for folder in (CHECKPOINTS, STAGING):
+            await self.loop.run_in_executor(node.slow, partial(volume.sweep, folder))
         node.load()
         node.start()
         inbound = partial(Inbound, node, node.take_message)

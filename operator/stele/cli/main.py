@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import changing, looking, planning, quarantine, tablets, why
+from stele.cli import changing, copies, looking, planning, quarantine, tablets, why
 from stele.cli import output as out
 from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
 
@@ -45,6 +45,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(copies.app, name="copies")
 
 
 @app.command()

@@ -76,7 +76,7 @@ class _Driver:
         context.setJobGroup(f"run-{ticket}", f"copy to {job.destination}", interruptOnCancel=True)
         parts = slices([item.bytes for item in job.items], self._start.slots)
         given: list[Slice] = [
-            (number, _body(job, part), self._start.staging, self._start.callback)
+            (number, len(parts), _body(job, part), self._start.staging, self._start.callback)
             for number, part in enumerate(parts)
         ]
         collected = context.parallelize(given, len(given)).map(run_slice).collect()
@@ -89,6 +89,8 @@ class _Driver:
             sum(result.copied_bytes for result in results),
             sum(result.entries for result in results),
             tuple(partition for result in results for partition in result.finished),
+            len(parts),
+            sum(result.retries for result in results),
         )
 
     def _failed(self, ticket: int, error: Exception) -> Ended:

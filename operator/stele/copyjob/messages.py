@@ -52,15 +52,19 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     copied_bytes: int = 0
     entries: int = 0
     finished: tuple[int, ...] = ()
+    tasks: int = 0
+    retries: int = 0
 
 
 class SliceProgress(msgspec.Struct, frozen=True):
-    """From a task, over HTTP: how far one slice of a job is."""
+    """From a task, over HTTP: how far one slice of a job is, of how many, and what it began again so far."""
 
     part: int
     copied_bytes: int = 0
     entries: int = 0
     finished: tuple[int, ...] = ()
+    parts: int = 0
+    retries: int = 0
 
 
 class SliceResult(msgspec.Struct, frozen=True):
@@ -71,6 +75,7 @@ class SliceResult(msgspec.Struct, frozen=True):
     finished: tuple[int, ...] = ()
     code: str = ""
     text: str = ""
+    retries: int = 0
 
 
 encode = msgspec.json.Encoder().encode

@@ -37,13 +37,16 @@ class _Running:
     def end(self, ended: Ended) -> None:
         """Totals as Spark gave them, which no lost message can make wrong."""
         if not ended.code:
-            self._report(Report(ended.copied_bytes, ended.entries, tuple(sorted(ended.finished))))
+            finished = tuple(sorted(ended.finished))
+            self._report(Report(ended.copied_bytes, ended.entries, finished, ended.tasks, ended.retries))
 
     def _sum(self) -> Report:
         parts = self._parts.values()
         finished = sorted({partition for part in parts for partition in part.finished})
         copied_bytes = sum(part.copied_bytes for part in parts)
-        return Report(copied_bytes, sum(part.entries for part in parts), tuple(finished))
+        tasks = max((part.parts for part in parts), default=0)
+        retries = sum(part.retries for part in parts)
+        return Report(copied_bytes, sum(part.entries for part in parts), tuple(finished), tasks, retries)
 
 
 class SparkRunner:

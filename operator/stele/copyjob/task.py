@@ -2,6 +2,7 @@
 
 import http.client
 import logging
+import os
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import msgspec
 from stele.adapters.transfer.copy import copy_tablets
 from stele.copyjob.messages import SliceProgress, SliceResult, encode
 from stele.core.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
+from stele.core.transfer import lack_of_space
 from stele.wire.copyjobs import CopyJob, Manifest
 
 log = logging.getLogger(__name__)
@@ -18,37 +20,62 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
 CALLBACK_SECONDS_MAX = 2.0
 
-# (number of the slice, job with this slice's items as JSON, staging folder, URL of the copier)
-Slice = tuple[int, bytes, str, str]
+# (number of the slice, of how many, job with its items as JSON, staging folder, URL of the copier)
+Slice = tuple[int, int, bytes, str, str]
 
 
 def run_slice(given: Slice) -> bytes:
     """A `SliceResult` as JSON. What another attempt may cure is raised, so that Spark tries again."""
-    part, body, staging, callback = given
+    part, parts, body, staging, callback = given
     job = msgspec.json.decode(body, type=CopyJob)
-    progress = _Progress(part, job, callback)
+    progress = _Progress((part, parts), job, callback, attempts_before())
     try:
+        if not progress.retries:
+            check_space(Path(staging), sum(item.bytes for item in job.items))
         copy_tablets(job, job.items, staging=Path(staging), progress=progress.add, finished=progress.finish)
     except (Unavailable, Corrupt) as error:
         raise RuntimeError(f"STELE[{error.code}] {error.args[0]}") from None
     except SteleError as error:
-        return encode(SliceResult(code=error.code, text=str(error.args[0])))
+        return encode(SliceResult(code=error.code, text=str(error.args[0]), retries=progress.retries))
     progress.send()
-    return encode(SliceResult(progress.bytes, progress.entries, tuple(progress.finished)))
+    finished = tuple(progress.finished)
+    return encode(SliceResult(progress.bytes, progress.entries, finished, retries=progress.retries))
+
+
+def attempts_before() -> int:
+    """How often Spark has tried this task before; 0 outside of Spark."""
+    try:
+        from pyspark import TaskContext
+    except ImportError:
+        return 0
+    context = TaskContext.get()
+    return 0 if context is None else int(context.attemptNumber())
+
+
+def check_space(staging: Path, coming_bytes: int) -> None:
+    """Raise Refused (NO_SPACE) when the volume has no room: the destination's, which `staging` is on."""
+    try:
+        usage = os.statvfs(staging)
+    except OSError:
+        return  # The copy itself tells what is wrong with the folder.
+    if lack := lack_of_space(coming_bytes, usage.f_bavail * usage.f_frsize):
+        raise Refused(lack, "NO_SPACE")
 
 
 class _Progress:
     """Adds up and tells the copier every `REPORT_SECONDS`; a copier that does not answer is no error."""
 
-    def __init__(self, part: int, job: CopyJob, callback: str) -> None:
+    def __init__(self, place: tuple[int, int], job: CopyJob, callback: str, retries: int) -> None:
         self.bytes = self.entries = 0
+        self.retries = retries
         self.finished: list[int] = []
-        self._part, self._job, self._callback = part, job, callback
+        self._place, self._job, self._callback = place, job, callback
         self._next = time.monotonic() + REPORT_SECONDS
 
     def add(self, more: int) -> None:
         """Bytes of one copy. Raise Refused (CANCELLED) when the copier does not know the job any more."""
         self.bytes += more
+        self.retries += more < 0
         if time.monotonic() >= self._next:
             self.send()
 
@@ -60,7 +87,9 @@ class _Progress:
 
     def send(self) -> None:
         """Tell the copier now."""
-        message = SliceProgress(self._part, self.bytes, self.entries, tuple(self.finished))
+        part, parts = self._place
+        finished = tuple(self.finished)
+        message = SliceProgress(part, self.bytes, self.entries, finished, parts, self.retries)
         try:
             status = self._post(encode(message))
         except (OSError, http.client.HTTPException, BadInput) as error:

@@ -111,7 +111,7 @@ def _decision(
         intents,
         jobs,
         tuple(state.happenings),
-        busy or bool(orders) or (len(state.queues) > 0 and seen.wishes.may_start),
+        busy or bool(orders) or (len(state.queues) > 0 and seen.wishes.may_start and not state.short),
         state.change.wish if state.change.step is Step.COMMITTING else state.change.state,
     )
 
@@ -285,7 +285,7 @@ def _route(state: State, member: MemberIndex, order: Order, result: Result, now:
         case OpenSession() | FetchDirect() | Ingest() | CloseSession():
             wave = state.waves.get(order.session)
             if wave is not None:
-                wave.answer(member, order, result)
+                wave.answer(member, order, result, now)
         case _:
             if result.code not in ("OK", WAIT):
                 state.say("OrderRefused", f"{state.name_of(member)}: {order}: {result.code} {result.detail}")
@@ -356,7 +356,7 @@ def _orders(state: State, seen: Observation) -> dict[MemberIndex, list[Order]]:
     for running in state.running.values():
         _add(orders, running.orders())
     for wave in state.waves.values():
-        _add(orders, wave.orders())
+        _add(orders, wave.orders(seen.now))
     reachable = {
         index
         for index, contact in state.contacts.items()

@@ -78,6 +78,7 @@ class Running:
     generation: int = 0
     session: str = ""
     copies: int = 0
+    copied_from: MemberIndex | None = None
     copied_seconds: float = float("-inf")
     needs_copy: bool = False
     attached: bool = False

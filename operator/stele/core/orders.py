@@ -40,6 +40,10 @@ class OpenSession:
     partitions: tuple[PartitionId, ...]
     lease_seconds: float
     fragments: bool = True
+    renew: bool = False
+    destination: MemberIndex = -1
+    engine: str = ""
+    bytes_per_second: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,22 @@ class FetchReport(Protocol):
     def copied_bytes(self) -> int: ...
     @property
     def error(self) -> str: ...
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+
+
+class SessionReport(Protocol):
+    @property
+    def session(self) -> str: ...
+    @property
+    def ended(self) -> str: ...
+
+
+class Stats(Protocol):
+    @property
+    def disk_free_bytes(self) -> int: ...
 
 
 class SilentPeer(Protocol):
@@ -295,3 +315,9 @@ class Report(Protocol):
     def silent(self) -> Sequence[SilentPeer]: ...
     @property
     def unserved(self) -> Sequence[int]: ...
+    @property
+    def stats(self) -> Stats: ...
+    @property
+    def sessions(self) -> Sequence[SessionReport] | None: ...
+    @property
+    def staged(self) -> Sequence[str]: ...

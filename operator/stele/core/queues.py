@@ -12,7 +12,7 @@ and one per partition that starts or is held.
 
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stele.core.errors import Conflict
@@ -28,6 +28,9 @@ NO_MEMBER = -1
 
 GROUPS_MAX = 2_000
 """Groups that one look passes by, at most; those behind have to wait until some before them are done."""
+
+REFUSED_MAX = 50
+"""Migrations to one destination that one look finds without room for them, at most."""
 
 
 @dataclass(slots=True)
@@ -72,10 +75,13 @@ class Queues:
         held: frozenset[PartitionId],
         able: frozenset[MemberIndex],
         limit: int,
+        *,
+        admit: Callable[[Migration], bool] = lambda migration: True,
     ) -> Iterator[Migration]:
         """Take out and yield what may start. `held` partitions have something under way; only `able` members
-        take part. A queue whose head does not fit its row any more is dropped: it is planned afresh."""
-        room = _Room(busy, able, limit)
+        take part. A queue whose head does not fit its row any more is dropped: it is planned afresh. One that
+        is not admitted stays; a destination with REFUSED_MAX of those is not asked again in this look."""
+        room = _Room(busy, able, limit, admit)
         for group in self.order[:GROUPS_MAX]:
             if room.none:
                 return
@@ -88,7 +94,7 @@ class Queues:
         for partition in [each for each in self.groups[group] if each not in held]:
             if not room.for_all(group[2:]):
                 return
-            migration = self._take(group, partition, rows[partition])
+            migration = self._take(group, partition, rows[partition], room)
             if migration is not None:
                 room.take(group[2:])
                 yield migration
@@ -96,7 +102,7 @@ class Queues:
             del self.groups[group]
             del self.order[bisect_left(self.order, group)]
 
-    def _take(self, group: Group, partition: PartitionId, row: Partition) -> Migration | None:
+    def _take(self, group: Group, partition: PartitionId, row: Partition, room: "_Room") -> Migration | None:
         """The next migration of a partition, unless it is over, or waits in another group."""
         del self.groups[group][partition]
         queue = self.waiting.get(partition)
@@ -106,6 +112,9 @@ class Queues:
             self.drop(partition)
             return None
         if _group(queue[0], row) != group:
+            self._line_up(partition, row)
+            return None
+        if not room.admits(queue[0]):
             self._line_up(partition, row)
             return None
         migration = queue.popleft()
@@ -128,8 +137,13 @@ class _Room:
     """Which members may take part in one more migration."""
 
     def __init__(
-        self, busy: Iterable[frozenset[MemberIndex]], able: Iterable[MemberIndex], limit: int
+        self,
+        busy: Iterable[frozenset[MemberIndex]],
+        able: Iterable[MemberIndex],
+        limit: int,
+        admit: Callable[[Migration], bool],
     ) -> None:
+        self._admit, self._refused = admit, Counter[MemberIndex]()
         self._load = Counter(member for members in busy for member in members)
         self._limit = limit
         self._free = {NO_MEMBER, *(member for member in able if self._load[member] < limit)}
@@ -141,6 +155,16 @@ class _Room:
 
     def for_all(self, members: Iterable[MemberIndex]) -> bool:
         return self._free.issuperset(members)
+
+    def admits(self, migration: Migration) -> bool:
+        """Whether its destination takes it, which may have to refuse others."""
+        destination = migration.destination
+        if destination is None or self._admit(migration):
+            return True
+        self._refused[destination] += 1
+        if self._refused[destination] >= REFUSED_MAX:
+            self._free.discard(destination)
+        return False
 
     def take(self, members: Iterable[MemberIndex]) -> None:
         for member in {*members} - {NO_MEMBER}:

@@ -1,7 +1,18 @@
 """From plan to migrations under way: what to start, which copies share a wave, what is done."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from stele.core.copying import (
+    NO_SPACE,
+    Sources,
+    Space,
+    forget_short,
+    has_room,
+    note_end,
+    note_engine,
+    note_short,
+    share_bandwidth,
+)
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.migration import Migration, Type, step
 from stele.core.moving import Running, Step, begin
@@ -50,7 +61,8 @@ def start(state: State, seen: Observation) -> None:
     )
     busy = [running.participants for running in state.running.values() if _burdens(running)]
     rows = state.table.partitions
-    for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member):
+    admit = _admission(state, seen.now)
+    for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member, admit=admit):
         row = rows[migration.partition]
         if migration.type is Type.SHIFT_UP and migration.destination_new_index == 0:
             id = _begin_shift(state, migration, row, seen.now)
@@ -63,6 +75,25 @@ def start(state: State, seen: Observation) -> None:
 def _burdens(running: Running) -> bool:
     """Whether it counts towards the limits of its members; one that only waits to be stored does not."""
     return running.step is not Step.STORE or running.destination is None
+
+
+def _admission(state: State, now: float) -> Callable[[Migration], bool]:
+    """Tells whether a migration's destination has room for it; what has not is shown as waiting."""
+    space = Space(state)
+    for record in (state.record, *state.asked.values()):
+        if record is not None:
+            record.waiting = {}
+    forget_short(state, now)
+
+    def admit(migration: Migration) -> bool:
+        refusal = space.admit(migration)
+        if refusal is not None and migration.destination is not None:
+            note_short(state, migration.destination, refusal, now)
+            for record in _records_for(state, migration.partition):
+                record.waiting[migration.partition] = refusal
+        return refusal is None
+
+    return admit
 
 
 def _records_for(state: State, number: PartitionId) -> Iterable[Record]:
@@ -216,10 +247,15 @@ def drive_waves(state: State, seen: Observation) -> None:
     """Open waves for what needs a copy, take in progress, and let go of what ended."""
     gone = unusable(state, seen.wishes, seen.now)
     for wave in list(state.waves.values()):
-        wave.forget_gone({member: state.name_of(member) for member in gone})
+        # A source may leave the cluster as soon as the row does not name it any more.
+        left = {wave.source, wave.destination} - state.table.members.keys()
+        wave.forget_gone({member: state.name_of(member) for member in gone | left})
         contact = state.contacts.get(wave.destination)
         if contact is not None and contact.report is not None:
             wave.heard_fetch(next((f for f in contact.report.fetches if f.session == wave.session), None))
+        source = state.contacts.get(wave.source)
+        if source is not None and source.report is not None:
+            wave.heard_sessions(source.report.sessions)
         wave.heard_job(seen.jobs.get(wave.session))
         if wave.stage is Stage.COPY and wave.engine is None:
             _choose(state, seen, wave)
@@ -227,28 +263,28 @@ def drive_waves(state: State, seen: Observation) -> None:
             _end_wave(state, wave, seen.now)
         if wave.stage is Stage.CLOSED:
             del state.waves[wave.session]
-    for pair, waiting in _gathered(state, seen.now).items():
-        _open(state, seen, pair, waiting)
+    for pair, waiting in _gathered(state, gone, seen.now).items():
+        if has_room(state.waves.values(), *pair):
+            _open(state, seen, pair, waiting)
+    share_bandwidth(state.waves.values(), seen.wishes.bandwidth_per_member)
 
 
 def _end_wave(state: State, wave: Wave, now: float) -> None:
     """Once: its migrations go on (ingested), copy again without Spark, or are rolled back."""
     mine = [state.running[p] for p, id in wave.partitions.items() if _is(state, p, id)]
     _count_bytes(state, wave, mine)
-    gone = wave.failure.startswith("MEMBER_GONE")
-    if wave.engine is Engine.SPARK and mine:
-        if wave.failure and not gone:
-            state.spark_failures[wave.destination] = (now, wave.failure)
-            state.say(
-                "SparkFailed", f"wave {wave.session} goes on without Spark: {wave.failure}", warning=True
-            )
-        else:
-            state.spark_used_seconds[wave.destination] = now
+    note_end(state, wave, now)
+    if wave.blames_spark and mine:
+        state.spark_failures[wave.destination] = (now, wave.failure)
+        text = f"copies to {state.name_of(wave.destination)} go on without Spark: {wave.failure}"
+        state.say("SparkFailed", text, warning=True)
+    elif wave.engine is Engine.SPARK and mine and not wave.failure:
+        state.spark_used_seconds[wave.destination] = now
     for running in mine:
         running.session = ""
         if running.step is not Step.COPY:
             continue
-        if wave.failure and (wave.engine is not Engine.SPARK or gone):
+        if wave.failure and not wave.blames_spark:
             running.abort(wave.failure, now)
             continue
         running.go(Step.CATCH_UP, now)
@@ -272,21 +308,24 @@ def _count_bytes(state: State, wave: Wave, mine: list[Running]) -> None:
             record.bytes_by_spark += part if wave.engine is Engine.SPARK else 0
 
 
-def _gathered(state: State, now: float) -> dict[tuple[int, int], list[Running]]:
+def _gathered(state: State, gone: frozenset[MemberIndex], now: float) -> dict[tuple[int, int], list[Running]]:
     """Migrations that need a copy, by source and destination, unless further ones are about to join."""
     waiting: dict[tuple[int, int], list[Running]] = {}
     coming: set[tuple[int, int]] = set()
+    sources = Sources(state, gone)
     for running in state.running.values():
         if running.destination is None or not running.migration.copies:
             continue
-        pair = (running.owner, running.destination)
+        if running.step not in (Step.START, Step.ATTACH, Step.CATCH_UP):
+            continue
+        pair = (sources.of(running), running.destination)
         if running.step in (Step.START, Step.ATTACH) or (
             running.step is Step.CATCH_UP and not running.attached
         ):
             coming.add(pair)
         elif running.step is Step.CATCH_UP and running.needs_copy and _believable(running, now):
             waiting.setdefault(pair, []).append(running)
-    busy = {(w.source, w.destination) for w in state.waves.values() if w.stage in (Stage.OPEN, Stage.COPY)}
+    busy = {(wave.source, wave.destination) for wave in state.waves.values() if wave.copying}
     return {
         pair: found
         for pair, found in waiting.items()
@@ -333,6 +372,9 @@ def _choose(state: State, seen: Observation, wave: Wave) -> None:
         for record in state.records.get(id, ()):
             if record.engine is not Engine.SPARK:
                 record.engine, record.engine_reason = wave.engine, wave.engine_reason
+    note_engine(state, wave, seen.now)
+    if lack := Space(state, but=wave.session).lack(wave.destination, wave.bytes):
+        wave.fail(f"{NO_SPACE}: {lack}")
 
 
 def _needed_besides(state: State, wave: Wave) -> int:

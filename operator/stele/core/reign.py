@@ -22,7 +22,7 @@ from stele.core.plan import Plan, Refusal
 from stele.core.promotion import Promotion
 from stele.core.queues import Queues
 from stele.core.table import Member, Partition, PartitionTable, Stamp, raised
-from stele.core.waves import Engine, Job, Wave
+from stele.core.waves import Copied, Engine, Job, Wave
 
 if TYPE_CHECKING:
     from stele.core.reassign import Beginning
@@ -47,6 +47,7 @@ class Wishes:
     spark_threshold_bytes: int = 64 << 20
     spark_idle_seconds: float = 300.0
     fragments: bool = True
+    bandwidth_per_member: int = 0
 
     @property
     def join_allowed(self) -> bool:
@@ -141,7 +142,7 @@ class Record:
     """One plan and how far it is: what a TabletRebalance shows.
 
     A plan that a user made has the `name` of its object and the `partitions` that are not yet as it asks for.
-    `refusals` are final, `failures` were rolled back and are tried again.
+    `refusals` are final, `failures` were rolled back and are tried again, `waiting` may not start yet.
     """
 
     number: int
@@ -158,6 +159,8 @@ class Record:
     engine_reason: str = ""
     refusals: dict[PartitionId, Refusal] = field(default_factory=dict)
     failures: dict[PartitionId, Refusal] = field(default_factory=dict)
+    waiting: dict[PartitionId, Refusal] = field(default_factory=dict)
+    destinations: dict[MemberIndex, Copied] = field(default_factory=dict)
     phase: str = "Running"
     finished_seconds: float | None = None
     name: str = ""
@@ -186,6 +189,7 @@ class State:
     `holdings` and `stored` follow every row that is stored. `records` names the plans that count a
     migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
     `approved` the situation whose plans may start; nothing is planned of the partitions in `stopped`.
+    `copied` counts what was copied in this reign, `short` has members without space, and when that was.
     """
 
     epoch: int
@@ -222,6 +226,8 @@ class State:
     plan_not_before_seconds: float = 0.0
     spark_failures: dict[MemberIndex, tuple[float, str]] = field(default_factory=dict)
     spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
+    copied: dict[tuple[MemberIndex, Engine], Copied] = field(default_factory=dict)
+    short: dict[MemberIndex, float] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
     cancelled: bool = False
     stopped: set[PartitionId] = field(default_factory=set)

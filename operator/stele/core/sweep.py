@@ -52,7 +52,8 @@ def _aborts(state: State, member: MemberIndex, contact: Contact) -> list[Order]:
 def _sessions(state: State, contact: Contact) -> list[Order]:
     report = contact.report
     assert report is not None
-    return [CloseSession(fetch.session) for fetch in report.fetches if fetch.session not in state.waves]
+    told = {each.session for each in report.fetches} | {each.session for each in report.sessions or ()}
+    return [CloseSession(session) for session in sorted(told.union(report.staged) - state.waves.keys())]
 
 
 def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:

@@ -1,10 +1,12 @@
 """Copy waves: which tablets share one snapshot, and who carries the bytes (docs/copy.md).
 
 A wave is one session from one source to one destination. It is opened for all migrations of that pair that
-need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends.
+need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends. While it is
+copied the source is asked again and again to keep its snapshot: when the master or the copier is gone nobody
+asks, and the session ends by itself.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -21,10 +23,20 @@ from stele.core.orders import (
     Order,
     Result,
     Session,
+    SessionReport,
 )
 
-SESSION_LEASE_SECONDS = 120.0
+SESSION_LEASE_SECONDS = 60.0
 """How long a source keeps a snapshot that nobody asks for."""
+
+RENEW_SECONDS = 20.0
+"""Between two renewals of a lease; also how late a source may learn of another rate."""
+
+BUSY = "BUSY"
+"""The source has as many sessions as it may have: it is asked again."""
+
+NOT_SPARKS_FAULT = frozenset({"MEMBER_GONE", "SESSION_LOST", "NO_SPACE"})
+"""Codes of failures that any engine would have had: the migrations are rolled back and planned again."""
 
 SPARK_PATIENCE_SECONDS = 60.0
 """After Spark failed for a destination, the next waves to it are copied directly for so long."""
@@ -48,11 +60,13 @@ class Engine(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the copier tells of one Spark job. `failure` is the code, such as NO_EXECUTORS."""
+    """What the copier tells of one Spark job. `failure` begins with the code, such as NO_EXECUTORS."""
 
     state: str
     copied_bytes: int = 0
     failure: str = ""
+    tasks: int = 0
+    retries: int = 0
 
 
 @dataclass(slots=True)
@@ -60,7 +74,7 @@ class Wave:
     """`partitions` maps each partition to the id of its migration; one that was aborted is taken out.
 
     Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
-    source sends each tablet as one.
+    source sends each tablet as one. `bytes_per_second` is what the source should be held to, 0 for no limit.
     """
 
     session: str
@@ -76,21 +90,46 @@ class Wave:
     token: str = ""
     items: tuple[CopyItem, ...] = ()
     copied_bytes: int = 0
+    tasks: int = 0
+    retries: int = 0
     fetch_sent: bool = False
     failure: str = ""
+    bytes_per_second: int = 0
+    renewed: "OpenSession | None" = None
+    renewed_seconds: float = float("-inf")
+    counted: bool = False
     closing: set[MemberIndex] = field(default_factory=set)
 
-    def orders(self) -> list[tuple[MemberIndex, Order]]:
+    def orders(self, now: float) -> list[tuple[MemberIndex, Order]]:
+        """What to send now, to whom."""
         if self.stage is Stage.OPEN:
-            wanted = tuple(sorted(self.partitions))
-            return [(self.source, OpenSession(self.session, wanted, SESSION_LEASE_SECONDS, self.fragments))]
-        if self.stage is Stage.COPY and self.engine is Engine.DIRECT and not self.fetch_sent:
-            return [(self.destination, FetchDirect(self.session, self.source, self.token, self.items))]
-        if self.stage is Stage.INGEST:
-            return [(self.destination, Ingest(self.session, tuple(sorted(self.partitions))))]
+            return [(self.source, self._opening(renew=False))]
         if self.stage is Stage.CLOSE:
             return [(member, CloseSession(self.session)) for member in sorted(self.closing)]
-        return []
+        if self.stage is Stage.CLOSED:
+            return []
+        orders: list[tuple[MemberIndex, Order]] = []
+        renewal = self._opening(renew=True)
+        if renewal != self.renewed or now - self.renewed_seconds > RENEW_SECONDS:
+            orders.append((self.source, renewal))
+        if self.stage is Stage.INGEST:
+            orders.append((self.destination, Ingest(self.session, tuple(sorted(self.partitions)))))
+        elif self.engine is Engine.DIRECT and not self.fetch_sent:
+            fetch = FetchDirect(self.session, self.source, self.token, self.items)
+            orders.append((self.destination, fetch))
+        return orders
+
+    def _opening(self, *, renew: bool) -> OpenSession:
+        return OpenSession(
+            self.session,
+            () if renew else tuple(sorted(self.partitions)),
+            SESSION_LEASE_SECONDS,
+            fragments=self.fragments,
+            renew=renew,
+            destination=self.destination,
+            engine="" if self.engine is None else self.engine.value,
+            bytes_per_second=self.bytes_per_second,
+        )
 
     @property
     def wants_job(self) -> bool:
@@ -107,11 +146,14 @@ class Wave:
         mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
         return self.copied_bytes * mine // max(1, self.bytes)
 
-    def answer(self, member: MemberIndex, order: Order, result: Result) -> None:
+    def answer(self, member: MemberIndex, order: Order, result: Result, now: float) -> None:
+        """Take in the answer to one of its orders."""
         if result.code == WAIT:
             return
         match order:
-            case OpenSession() if self.stage is Stage.OPEN:
+            case OpenSession(renew=True):
+                self._renewed(order, result, now)
+            case OpenSession() if self.stage is Stage.OPEN and result.code != BUSY:
                 self._opened(result.code, result.detail, result.session)
             case FetchDirect() if self.stage is Stage.COPY:
                 self.fetch_sent = result.code == OK
@@ -143,6 +185,21 @@ class Wave:
         else:
             self.stage = Stage.COPY
 
+    def _renewed(self, order: OpenSession, result: Result, now: float) -> None:
+        self.renewed, self.renewed_seconds = order, now
+        if result.code != OK and self.stage is Stage.COPY:
+            self.fail(f"SESSION_LOST: {result.detail}")
+
+    def heard_sessions(self, reports: Sequence[SessionReport] | None) -> None:
+        """What the source tells of its sessions: one that ended cannot be copied from any more."""
+        if reports is None or self.stage is not Stage.COPY:
+            return
+        mine = next((each for each in reports if each.session == self.session), None)
+        if mine is None or mine.ended:
+            self.fail(
+                f"SESSION_LOST: {'the source does not know it any more' if mine is None else mine.ended}"
+            )
+
     def heard_fetch(self, report: FetchReport | None) -> None:
         """What the destination tells of its own copying."""
         if self.stage is not Stage.COPY or self.engine is not Engine.DIRECT or not self.fetch_sent:
@@ -150,15 +207,16 @@ class Wave:
         if report is None:
             self.fetch_sent = False
             return
-        self._progress(report.state, report.copied_bytes, report.error)
+        self._progress(report.state, report.error, report)
 
     def heard_job(self, job: Job | None) -> None:
         """What the copier tells of the Spark job."""
         if job is not None and self.wants_job:
-            self._progress(job.state, job.copied_bytes, job.failure)
+            self._progress(job.state, job.failure, job)
 
-    def _progress(self, state: str, copied_bytes: int, error: str) -> None:
-        self.copied_bytes = max(self.copied_bytes, copied_bytes)
+    def _progress(self, state: str, error: str, told: FetchReport | Job) -> None:
+        self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
+        self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
         if state == "DONE":
             self.stage = Stage.INGEST
         elif state == "FAILED":
@@ -188,11 +246,51 @@ class Wave:
         for member in lost:
             self._closed(member)
 
+    @property
+    def copying(self) -> bool:
+        """Whether bytes go, or are about to go, from its source to its destination."""
+        return self.stage in (Stage.OPEN, Stage.COPY)
+
+    @property
+    def blames_spark(self) -> bool:
+        """Whether it failed in a way that another engine may not."""
+        code = self.failure.partition(":")[0]
+        return bool(code) and self.engine is Engine.SPARK and code not in NOT_SPARKS_FAULT
+
     def drop(self, partition: PartitionId) -> None:
         """A migration of it was aborted; a wave without any ends."""
         self.partitions.pop(partition, None)
         if not self.partitions:
             self.close()
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was copied to one member. `failures` are waves that failed; a wave counts when it ended."""
+
+    bytes_planned: int = 0
+    bytes_copied: int = 0
+    engine: Engine | None = None
+    engine_reason: str = ""
+    tasks: int = 0
+    retries: int = 0
+    failures: int = 0
+    began_seconds: float | None = None
+    ended_seconds: float | None = None
+
+    def begin(self, wave: Wave, now: float) -> None:
+        """A wave has its engine; the reason of the newest is shown."""
+        self.engine, self.engine_reason = wave.engine, wave.engine_reason
+        self.began_seconds = now if self.began_seconds is None else self.began_seconds
+        self.ended_seconds = None
+
+    def count(self, wave: Wave, copied_bytes: int, now: float) -> None:
+        """A wave ended, so many of its bytes were for this."""
+        self.bytes_copied += copied_bytes
+        self.tasks += wave.tasks
+        self.retries += wave.retries
+        self.failures += bool(wave.failure)
+        self.ended_seconds = now
 
 
 def choose_engine(

@@ -74,7 +74,8 @@ class SparkJobs:
                 status, silent = None, silent + POLL_SECONDS * 5
                 await asyncio.sleep(POLL_SECONDS * 4)
             if status is not None:
-                self._note(job.session, Job(status.state, status.copied_bytes, status.error))
+                told = Job(status.state, status.copied_bytes, status.error, status.tasks, status.retries)
+                self._note(job.session, told)
                 if status.state in ("DONE", "FAILED"):
                     await self._delete(job.session)
                     return

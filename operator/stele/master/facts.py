@@ -13,6 +13,7 @@ from stele.core.plan import Refusal as PlanRefusal
 from stele.core.reign import Record, State, Wishes
 from stele.core.roster import life_of
 from stele.core.table import version_sum
+from stele.master.copied import destinations_of
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import (
     ClusterPhase,
@@ -26,6 +27,7 @@ from stele.model.cluster import (
 from stele.model.conditions import Conditions, ConditionType, Reason, find_condition, set_condition, timestamp
 from stele.model.member import MemberState, TabletMemberStatus
 from stele.model.rebalance import (
+    DESTINATIONS_LIMIT,
     REFUSALS_LIMIT,
     CountsByType,
     RebalanceMode,
@@ -310,6 +312,9 @@ def _paused(view: View) -> Condition:
 
 def _stalled(state: State, now: float) -> Condition:
     type_ = ConditionType.STALLED
+    if state.short:
+        text = f"copies to {state.names_of(state.short)} wait for space: enlarge their volumes or add members"
+        return type_, True, Reason.NO_SPACE, text
     late = [r for r in state.running.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session]
     if late:
         first = late[0]
@@ -472,7 +477,9 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
     copied = record.bytes_copied + _in_flight(record, state)
     done, planned = sum(record.done.values()), sum(record.planned.values())
     rate = int(copied / seconds)
-    refusals = [*record.plan.refusals, *record.refusals.values(), *record.failures.values()]
+    waiting = record.waiting.values() if end is None else ()
+    refusals = [*record.plan.refusals, *record.refusals.values(), *waiting, *record.failures.values()]
+    destinations = destinations_of(record, state, now)
     begun = bool(done) or record.phase not in ("Pending", "Proposed")
     eta = None if end is not None else _eta(seconds, (done, planned), (copied, record.bytes_planned))
     return TabletRebalanceStatus(
@@ -488,6 +495,8 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
         bytes_planned=record.bytes_planned,
         bytes_copied=copied,
         bytes_by_spark=record.bytes_by_spark,
+        destinations=destinations[:DESTINATIONS_LIMIT],
+        destinations_total=len(destinations),
         throughput_bytes_per_second=rate,
         megabytes_per_second=f"{rate / 1e6:.1f}",
         eta_seconds=eta,

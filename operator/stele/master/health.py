@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from stele.core.reign import State
 from stele.core.table import version_sum
 from stele.master.facts import partition_counts, under_way
-from stele.master.metrics import DECISION
+from stele.master.metrics import DECISION, copy_metrics
 
 Clusters = Callable[[], dict[tuple[str, str], State]]
 
@@ -39,7 +39,7 @@ class ClusterCollector:
             members.add_metric(list(key), len(state.table.members))
             epoch.add_metric(list(key), state.epoch)
             versions.add_metric(list(key), version_sum(state.table))
-        return [parts, steps, waiting, members, epoch, versions]
+        return [parts, steps, waiting, members, epoch, versions, *copy_metrics(self._clusters())]
 
 
 def application(alive: Callable[[], bool], ready: Callable[[], bool], clusters: Clusters) -> web.Application:

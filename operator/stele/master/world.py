@@ -322,6 +322,7 @@ def wishes_of(cluster: TabletCluster) -> Wishes:
         spark_threshold_bytes=quantity_bytes(spec.spark.threshold_bytes),
         spark_idle_seconds=spec.spark.idle_seconds,
         fragments=spec.migration.fragments,
+        bandwidth_per_member=quantity_bytes(spec.migration.bandwidth_per_member or 0),
     )
 
 

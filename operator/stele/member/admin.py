@@ -18,6 +18,7 @@ from stele.member.metrics import Metrics
 from stele.member.node import Node
 from stele.member.quarantine import Quarantine
 from stele.member.replica import Replica
+from stele.member.session_list import session_list
 from stele.wire import keys
 from stele.wire import messages as m
 from stele.wire.holdings import TABLETS_LIMIT_MAX
@@ -26,6 +27,7 @@ from stele.wire.volume import APPLIED, decode_state
 log = logging.getLogger("stele.admin")
 
 DIGEST_PAGE = 2000
+CANCELLED = "a user cancelled it (kubectl stele copies cancel)"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 
@@ -51,6 +53,8 @@ class Admin:
         app.router.add_get("/v1/status", self._on_status)
         app.router.add_get("/v1/tablets", self._on_tablets)
         app.router.add_get("/v1/tablets/{partition}", self._on_tablet)
+        app.router.add_get("/v1/sessions", self._on_sessions)
+        app.router.add_delete("/v1/sessions/{session}", self._on_cancel)
         app.router.add_get("/v1/quarantine", self._on_quarantine)
         app.router.add_post(QUARANTINED + "/restore", self._on_restore)
         app.router.add_get(QUARANTINED + "/entries", self._on_entries)
@@ -126,6 +130,13 @@ class Admin:
         if replica is None:
             raise web.HTTPNotFound(text=f"this member knows nothing of partition {partition}\n")
         return replica
+
+    async def _on_sessions(self, request: web.Request) -> web.Response:
+        return _json(await session_list(self._node, self._exchange.sessions))
+
+    async def _on_cancel(self, request: web.Request) -> web.Response:
+        await self._exchange.sessions.cancel(request.match_info["session"], CANCELLED)
+        return _json({"code": "OK"})
 
     async def _on_quarantine(self, request: web.Request) -> web.Response:
         return _json(await self._quarantine.listing())

@@ -12,6 +12,7 @@ from stele.member import crash
 from stele.member.commands import Commands
 from stele.member.node import Node
 from stele.member.report import Reporter
+from stele.member.sessions import Sessions
 from stele.wire import messages as m
 from stele.wire.volume import Superblock
 
@@ -29,6 +30,11 @@ class Exchange:
         self.started = False
         # After an error of the disk: what is in memory may not be on disk, or not be in effect.
         self._half_adopted = False
+
+    @property
+    def sessions(self) -> Sessions:
+        """The copy sessions that its commands open and close."""
+        return self._commands.sessions
 
     async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         """Check epoch and recipient; persist, then adopt; run commands; report. Never raises SteleError."""

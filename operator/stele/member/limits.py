@@ -50,11 +50,26 @@ RECONNECT_SECONDS_MIN = 0.1
 RECONNECT_SECONDS_MAX = 2.0
 HELLO_SECONDS_MAX = 5.0
 
-SESSIONS_MAX = 16
+SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""
 
-STAGING_AGE_SECONDS = 3600.0
-"""A staging folder that nobody asked about for so long is swept."""
+SESSION_HELD_BYTES_MAX = 8 * 1024 * 1024 * 1024
+"""A session ends when its checkpoint keeps more than this of files that the database does without by now."""
+
+SESSIONS_FREE_BYTES_MIN = 256 * 1024 * 1024
+"""With less free disk than this the session that keeps most of such files ends."""
+
+SESSIONS_ENDED_MAX = 64
+"""Sessions that ended by themselves and whose reason is kept until they are closed."""
+
+SESSION_WATCH_SECONDS = 1.0
+"""Between two looks at the leases of sessions, and at what they hold."""
+
+STAGING_AGE_SECONDS = 600.0
+"""A staging folder that no master knows and nobody writes to for so long is swept."""
+
+STAGED_REPORTED_MAX = 256
+"""Staging folders that one report names."""
 
 SWEEP_SECONDS = 10.0
 NO_SPACE_BYTES = 64 * 1024 * 1024

@@ -24,7 +24,7 @@ from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
 from stele.member.node import Node
 from stele.member.settings import Settings
-from stele.member.volume import CHECKPOINTS, DATA, WALS, Volume
+from stele.member.volume import CHECKPOINTS, DATA, STAGING, WALS, Volume
 from stele.member.write_back import WriteBack
 from stele.ports import Engine
 from stele.wire.volume import Instance
@@ -92,7 +92,9 @@ class Process:
         node = Node(self._settings, (volume, instance), engine, self._failed)
         async with AsyncExitStack() as stack:
             commands, exchange = await self._listen(node, stack)
-            await loop.run_in_executor(node.slow, partial(volume.sweep, CHECKPOINTS))
+            # Sessions are not kept beyond a start, and what came for them is of no use without them.
+            for folder in (CHECKPOINTS, STAGING):
+                await loop.run_in_executor(node.slow, partial(volume.sweep, folder))
             node.load()
             node.start()
             await self._listen_to_members(node, stack)

@@ -77,10 +77,12 @@ def _reply(node: Node, commands: "Commands", code: str, detail: str) -> m.Exchan
         accepted=_accepted(node),
         learners=tuple(_learners(node)),
         copies=tuple(commands.migrations.copy_reports()),
-        fetches=tuple(commands.sessions.fetch_reports()),
+        fetches=commands.sessions.fetches.reports(),
         silent=tuple(silent_peers(node)),
         unserved=tuple(node.unserved()),
         stats=stats(node, commands),
+        sessions=commands.sessions.reports(),
+        staged=commands.sessions.fetches.staged(),
     )
 
 

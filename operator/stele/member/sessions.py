@@ -1,95 +1,128 @@
-"""Copy sessions: checkpoints at the source, and copies that this member's own transfer process makes."""
+"""At the source: copy sessions, which are checkpoints with a lease (docs/copy.md)."""
 
 import asyncio
 import logging
 import os
 import secrets
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from stele.core.errors import Corrupt, Refused, Unavailable
+from stele.core.errors import Corrupt, Refused
 from stele.core.fragments import versions
 from stele.core.table import Replicas
 from stele.core.tablet_owner import Flow
 from stele.member import crash, limits
-from stele.member.local_transfer import bracketed
+from stele.member.fetches import Fetches, remove_session
 from stele.member.node import Node
 from stele.member.replica import Replica
-from stele.member.volume import CHECKPOINTS, STAGING, sync_folder, write_aside
+from stele.member.volume import CHECKPOINTS, DATA, sync_folder, write_aside
 from stele.ports import Transfer
 from stele.wire import keys
 from stele.wire import messages as m
-from stele.wire.copyjobs import CopyJob, CopyJobStatus, SessionFile, damage_note
+from stele.wire.copyjobs import SessionFile, damage_note
 from stele.wire.volume import APPLIED, DataState, decode_state
 
 log = logging.getLogger("stele.sessions")
 
-POLL_SECONDS = 0.2
-FETCH_SILENCE_SECONDS_MAX = 60.0
-FETCHES_MAX = 64
 _encode = msgspec.json.Encoder().encode
-_status = msgspec.json.Decoder(CopyJobStatus).decode
+_decode = msgspec.json.Decoder(SessionFile).decode
 
 
 @dataclass(slots=True)
-class _Open:
-    """A session at the source. `floor`: the last operation that it does not need, by partition."""
+class Session:
+    """One session. `floor`: the last operation that it does not need, by partition.
 
+    `ended` is why it ended by itself: then nothing of it is left but that, until it is closed.
+    """
+
+    began: float
     until: float
     floor: dict[int, int]
     task: "asyncio.Task[m.SessionInfo]"
+    destination: int
+    engine: str
+    bytes_per_second: int
+    held_bytes: int = 0
+    ended: str = ""
 
-
-@dataclass(slots=True)
-class _Fetch:
-    """A copy that the transfer process makes for this member."""
-
-    report: m.FetchReport
-    task: "asyncio.Task[None] | None" = field(default=None)
+    @property
+    def info(self) -> m.SessionInfo | None:
+        """What was opened; None while the checkpoint is being made."""
+        made = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return self.task.result() if made else None
 
 
 class Sessions:
-    """Open sessions end by CloseSession, or when nobody opens them again within their lease."""
+    """Open sessions end by CloseSession, when nobody renews their lease, and when they hold too much disk.
+
+    `fetches` are the copies to this member; closing a session ends it on either side.
+    """
 
     def __init__(self, node: Node, transfer: Transfer) -> None:
         self._node = node
-        self._transfer = transfer
-        self.open: dict[str, _Open] = {}
-        self._fetches: dict[str, _Fetch] = {}
+        self.transfer = transfer
+        self._watching = False
+        self.known: dict[str, Session] = {}
+        self.fetches = Fetches(node, transfer)
         node.pins, node.unpin = self.pin, self.unpin
+
+    @property
+    def open(self) -> dict[str, Session]:
+        """Sessions that did not end."""
+        return {name: session for name, session in self.known.items() if not session.ended}
 
     def pin(self, partition: int) -> int:
         """The last operation that no open session needs."""
-        return min((s.floor[partition] for s in self.open.values() if partition in s.floor), default=2**62)
+        floors = (s.floor[partition] for s in self.known.values() if partition in s.floor)
+        return min(floors, default=2**62)
 
     def unpin(self, partition: int) -> None:
         """No session needs the partition's log any more: what it copied may be too old when it ends."""
-        for session in self.open.values():
+        for session in self.known.values():
             session.floor.pop(partition, None)
 
-    # -- at the source
+    # -- commands
 
     async def open_session(self, command: m.OpenSession) -> m.Result:
-        """Flush, checkpoint, describe. Asked again it renews the lease and gives the same answer."""
-        node, name = self._node, _plain(command.session)
-        session = self.open.get(name)
+        """Flush, checkpoint, describe. Asked again it renews the lease and gives the same answer.
+
+        Raises Refused: SESSION_LOST, BUSY, ILLEGAL_STATE.
+        """
+        node, name = self._node, plain(command.session)
+        session = self.known.get(name)
         if session is None:
-            if len(self.open) >= limits.SESSIONS_MAX:
-                raise Refused(f"{limits.SESSIONS_MAX} sessions are open; close one first", "BUSY")
-            floor = {p: node.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)}
-            task = asyncio.create_task(self._checkpoint(name, sorted(floor), command.fragments))
-            session = self.open[name] = _Open(0.0, floor, task)
+            session = self._begin(name, command)
+        if session.ended:
+            raise Refused(session.ended, "SESSION_LOST")
         session.until = node.loop.time() + max(1.0, command.lease_seconds)
+        session.engine = command.engine or session.engine
         done, _ = await asyncio.wait([session.task], timeout=5.0)
         if not done:
             return m.Result("WAIT", "the checkpoint is being made", wait_ms=200)
         if session.task.exception() is not None:
-            self.open.pop(name, None)
-        return m.Result(session=session.task.result())
+            self.known.pop(name, None)
+        info = session.task.result()
+        await self._set_rate(name, session, command.bytes_per_second)
+        return m.Result(session=None if command.renew else info)
+
+    def _begin(self, name: str, command: m.OpenSession) -> Session:
+        if command.renew:
+            raise Refused(f"session {name} is not open here", "SESSION_LOST")
+        if len(self.open) >= limits.SESSIONS_PER_MEMBER_MAX:
+            count = limits.SESSIONS_PER_MEMBER_MAX
+            raise Refused(f"{count} sessions are open (sessions_per_member_max); close one first", "BUSY")
+        node = self._node
+        floor = {p: node.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)}
+        task = asyncio.create_task(self._checkpoint(name, sorted(floor), command))
+        began, who = node.loop.time(), (command.destination, command.engine, command.bytes_per_second)
+        session = self.known[name] = Session(began, began, floor, task, *who)
+        if not self._watching:
+            self._watching = True
+            node.spawn(self._watch())
+        return session
 
     def _readable(self, partitions: tuple[int, ...]) -> list[int]:
         for partition in partitions:
@@ -99,13 +132,15 @@ class Sessions:
                 raise Refused(f"partition {partition} is {state} here; READY is needed", "ILLEGAL_STATE")
         return list(partitions)
 
-    async def _checkpoint(self, name: str, partitions: list[int], fragments: bool) -> m.SessionInfo:
+    async def _checkpoint(self, name: str, partitions: list[int], command: m.OpenSession) -> m.SessionInfo:
         node = self._node
-        folder = node.volume.path(CHECKPOINTS) / name
         held = [_held(node.replicas[p]) for p in partitions]
-        return await node.loop.run_in_executor(node.slow, self._make, folder, held, fragments)
+        return await node.loop.run_in_executor(node.slow, self._make, self._folder(name), held, command)
 
-    def _make(self, folder: Path, held: "list[_Held]", fragments: bool) -> m.SessionInfo:
+    def _folder(self, name: str) -> Path:
+        return self._node.volume.path(CHECKPOINTS) / name
+
+    def _make(self, folder: Path, held: "list[_Held]", command: m.OpenSession) -> m.SessionInfo:
         """In the executor. The applied OpIds are read from the checkpoint itself, so they cannot disagree."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -117,29 +152,111 @@ class Sessions:
         finally:
             reader.close()
         info = m.SessionInfo(folder.name, secrets.token_urlsafe(24), tablets)
-        path = folder / "session.json"
-        write_aside(path, _encode(SessionFile(info.session, info.token, info.tablets, fragments)))
-        os.replace(path.with_name(path.name + ".new"), path)
+        how = (command.fragments, command.bytes_per_second)
+        _write_description(folder, SessionFile(info.session, info.token, info.tablets, *how))
         sync_folder(folder)
         crash.reached("session.described")
         return info
 
+    async def _set_rate(self, name: str, session: Session, rate: int) -> None:
+        """The transfer process reads it from the session's description."""
+        if session.bytes_per_second != rate:
+            session.bytes_per_second = rate
+            node = self._node
+            await node.loop.run_in_executor(node.slow, self._change_rate, self._folder(name), rate)
+
+    @staticmethod
+    def _change_rate(folder: Path, rate: int) -> None:
+        """In the executor, as what removes the session: a removed one stays so."""
+        path = folder / "session.json"
+        if path.exists():
+            described = _decode(path.read_bytes())
+            _write_description(folder, msgspec.structs.replace(described, bytes_per_second=rate))
+
     async def close_session(self, command: m.CloseSession) -> m.Result:
         """Forget it, at source or destination. Unknown is done already."""
-        name = _plain(command.session)
-        session = self.open.pop(name, None)
+        name = plain(command.session)
+        session = self.known.pop(name, None)
         if session is not None:
             await asyncio.wait([session.task])
-        fetch = self._fetches.pop(name, None)
-        if fetch is not None and fetch.task is not None:
-            fetch.task.cancel()
-            await self._cancel_copy(name)
-        node = self._node
-        self._heed_damage(node.volume.path(CHECKPOINTS) / name)
-        for folder in (CHECKPOINTS, STAGING):
-            path = node.volume.path(folder) / name
-            await node.loop.run_in_executor(node.slow, _remove, path)
+        await self._remove(name)
+        await self.fetches.close(name)
         return m.Result()
+
+    async def fetch(self, command: m.FetchDirect) -> m.Result:
+        """See `Fetches.fetch`."""
+        return await self.fetches.fetch(plain(command.session), command)
+
+    async def cancel(self, name: str, reason: str) -> None:
+        """End a session because a user says so. Raises Refused (NOT_FOUND)."""
+        if plain(name) not in self.open:
+            raise Refused(f"there is no open session {name} here", "NOT_FOUND")
+        await self._end(name, reason)
+
+    # -- reports
+
+    def reports(self) -> tuple[m.SessionReport, ...]:
+        """All sessions that were not closed."""
+        now = self._node.loop.time()
+        return tuple(
+            m.SessionReport(name, max(0, int((each.until - now) * 1000)), each.held_bytes, each.ended)
+            for name, each in self.known.items()
+        )
+
+    # -- time
+
+    async def _watch(self) -> None:
+        """End what is overdue or holds too much, while any session is open."""
+        try:
+            while self.open:
+                await asyncio.sleep(limits.SESSION_WATCH_SECONDS)
+                now = self._node.loop.time()
+                for name in [name for name, session in self.open.items() if session.until <= now]:
+                    await self._end(name, "nobody renewed its lease")
+                await self._bound_disk()
+        finally:
+            self._watching = False
+
+    async def _bound_disk(self) -> None:
+        node = self._node
+        names = [name for name, session in self.open.items() if session.info is not None]
+        if not names:
+            return
+        held = await node.loop.run_in_executor(node.slow, self._held, names)
+        for name, size in held.items():
+            if name in self.open:
+                self.known[name].held_bytes = size
+        most = max(held, key=lambda name: (held[name], name))
+        free = node.volume.free_bytes()
+        if held[most] > limits.SESSION_HELD_BYTES_MAX:
+            limit = f"at most {limits.SESSION_HELD_BYTES_MAX} may be held (session_held_bytes_max)"
+            await self._end(most, f"its checkpoint holds {held[most]} bytes beyond the database; {limit}")
+        elif held[most] and free < limits.SESSIONS_FREE_BYTES_MIN:
+            await self._end(most, f"{free} bytes of the volume are free, its checkpoint holds {held[most]}")
+
+    def _held(self, names: list[str]) -> dict[str, int]:
+        """In the executor: bytes of files that only checkpoints have, by session."""
+        live = {inode for inode, _ in _files(self._node.volume.path(DATA))}
+        return {
+            name: sum(size for inode, size in _files(self._folder(name) / "db") if inode not in live)
+            for name in names
+        }
+
+    async def _end(self, name: str, reason: str) -> None:
+        """The session is over for those that copy; the master reads why."""
+        session = self.known[name]
+        log.warning("session %s ends: %s", name, reason)
+        session.ended, session.floor, session.held_bytes = reason, {}, 0
+        await asyncio.wait([session.task])
+        await self._remove(name)
+        ended = [each for each, session in self.known.items() if session.ended]
+        for each in ended[: -limits.SESSIONS_ENDED_MAX]:
+            self.known.pop(each, None)
+
+    async def _remove(self, name: str) -> None:
+        node, folder = self._node, self._folder(name)
+        self._heed_damage(folder)
+        await node.loop.run_in_executor(node.slow, remove_session, folder)
 
     def _heed_damage(self, folder: Path) -> None:
         """A checkpoint has the files of the database: what could not be read there is damaged here."""
@@ -149,98 +266,39 @@ class Sessions:
             if replica is not None and replica.ready and replica.generation == generation:
                 self._node.tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
 
-    # -- at the destination
-
-    async def fetch(self, command: m.FetchDirect) -> m.Result:
-        """Let the own transfer process copy. Asked again while it runs or is done: the same."""
-        name = _plain(command.session)
-        known = self._fetches.get(name)
-        if known is not None and known.report.state != "FAILED":
-            return m.Result()
-        source = self._node.table.members.get(command.source)
-        if source is None:
-            raise Refused(f"member {command.source} is not known here", "UNKNOWN_MEMBER")
-        if known is None and len(self._fetches) >= FETCHES_MAX:
-            raise Refused(f"{FETCHES_MAX} copies are known here; close their sessions first", "BUSY")
-        job = CopyJob(
-            session=name,
-            destination=self._node.settings.name,
-            claim="",
-            source_url=f"http://{bracketed(source.address)}:{self._node.settings.transfer_port}",
-            token=command.token,
-            items=command.items,
-        )
-        fetch = self._fetches[name] = _Fetch(m.FetchReport(name, "RUNNING", 0))
-        fetch.task = asyncio.create_task(self._follow(fetch, job))
-        return m.Result()
-
-    async def _follow(self, fetch: _Fetch, job: CopyJob) -> None:
-        """Start the copy and ask how far it is until it ended; what goes wrong is in the report."""
-        heard = self._node.loop.time()
-        started = False
-        while fetch.report.state == "RUNNING":
-            try:
-                if not started:
-                    await self._transfer.call("POST", "/v1/copies", _encode(job))
-                    started = True
-                status = _status(await self._transfer.call("GET", f"/v1/copies/{job.session}"))
-                heard = self._node.loop.time()
-                fetch.report = _fetch_report(job.session, status)
-            except Refused as error:
-                fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=str(error))
-            except (Unavailable, msgspec.MsgspecError) as error:
-                if self._node.loop.time() - heard > FETCH_SILENCE_SECONDS_MAX:
-                    text = f"the transfer process does not answer: {error}"
-                    fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=text)
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def _cancel_copy(self, session: str) -> None:
-        try:
-            await self._transfer.call("DELETE", f"/v1/copies/{session}")
-        except (Unavailable, Refused) as error:
-            log.warning("session %s: its copy could not be cancelled: %s", session, error)
-
-    def fetch_reports(self) -> list[m.FetchReport]:
-        return [fetch.report for fetch in self._fetches.values()]
-
-    # -- time
-
     async def sweep(self) -> None:
-        """End sessions whose lease ran out; remove folders that belong to none."""
-        now = self._node.loop.time()
-        for name in [name for name, session in self.open.items() if session.until <= now]:
-            log.warning("session %s ends: nobody renewed it", name)
-            await self.close_session(m.CloseSession(name))
+        """Remove folders that belong to no session."""
         node = self._node
         await node.loop.run_in_executor(node.slow, self._sweep_folders, frozenset(self.open))
+        await self.fetches.sweep()
 
     def _sweep_folders(self, open_now: frozenset[str]) -> None:
-        volume = self._node.volume
-        for path in volume.path(CHECKPOINTS).iterdir():
+        for path in self._node.volume.path(CHECKPOINTS).iterdir():
             if path.name not in open_now and path.name not in self.open:
-                _remove(path)
-        for path in volume.path(STAGING).iterdir():
-            if path.name not in self._fetches and self._age_seconds(path) > limits.STAGING_AGE_SECONDS:
-                _remove(path)
-
-    def _age_seconds(self, path: Path) -> float:
-        try:
-            return self._node.wall() - path.stat().st_mtime
-        except FileNotFoundError:
-            return 0.0
+                remove_session(path)
 
     async def stop(self) -> None:
-        for fetch in self._fetches.values():
-            if fetch.task is not None:
-                fetch.task.cancel()
-        await self._transfer.close()
+        self.fetches.stop()
+        await self.transfer.close()
 
 
-def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
-    state: Literal["RUNNING", "DONE", "FAILED"] = "RUNNING"
-    if status.state in {"DONE", "FAILED"}:
-        state = "DONE" if status.state == "DONE" else "FAILED"
-    return m.FetchReport(session, state, status.copied_bytes, status.finished, status.error)
+def _write_description(folder: Path, described: SessionFile) -> None:
+    path = folder / "session.json"
+    write_aside(path, _encode(described))
+    os.replace(path.with_name(path.name + ".new"), path)
+
+
+def _files(folder: Path) -> list[tuple[int, int]]:
+    """(inode, bytes) of each file."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                told = entry.stat(follow_symlinks=False)
+                found.append((told.st_ino, told.st_size))
+    except FileNotFoundError:
+        return []
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,16 +326,10 @@ def _describe(get: "object", tablet: _Held, me: int) -> m.SessionTablet:
     return m.SessionTablet(tablet.partition, tablet.generation, state.applied, size, vector)
 
 
-def _plain(session: str) -> str:
+def plain(session: str) -> str:
+    """The session's name as a folder's name. Raises Refused (BAD_REQUEST)."""
     if not session or "/" in session or session.startswith(".") or len(session) > 200:
         raise Refused(
             f"session is {session!r}; it must be a plain name of at most 200 letters", "BAD_REQUEST"
         )
     return session
-
-
-def _remove(path: Path) -> None:
-    """The description first: without it there is no session."""
-    (path / "session.json").unlink(missing_ok=True)
-    crash.reached("session.closing")
-    shutil.rmtree(path, ignore_errors=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 
 from stele.adapters.transfer.direct import DirectRunner
@@ -55,7 +56,16 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 def make_app(settings: Settings) -> web.Application:
     """The HTTP application of one member's transfer process."""
     app = web.Application(client_max_size=JOB_BYTES_MAX)
-    Source(Sessions(settings.data / "checkpoints")).add_routes(app)
+    sessions = Sessions(settings.data / "checkpoints")
+
+    async def sent(request: web.Request) -> web.Response:
+        """What was sent of each session, for the member of this pod."""
+        if not _is_local(request):
+            raise web.HTTPForbidden(text="sessions are only told to the member in the same pod\n")
+        return web.Response(body=msgspec.json.encode(sessions.sent()), content_type="application/json")
+
+    Source(sessions).add_routes(app)
+    app.router.add_get("/v1/sessions", sent)
     runner = DirectRunner(settings.data / "staging")
     add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
     return app

@@ -143,6 +143,15 @@ class MigrationSpec(Model):
 
     max_parallel_per_member: int = whole("spec.migration.maxParallelPerMember", 1, MAX_PARALLEL_LIMIT, 10)
     """How many migrations a member takes part in at once, as source or as destination."""
+    bandwidth_per_member: Quantity | None = quantity(
+        "spec.migration.bandwidthPerMember",
+        None,
+        (
+            "!isQuantity(self) || quantity(self).compareTo(quantity('1Mi')) >= 0",
+            "spec.migration.bandwidthPerMember must be at least 1Mi: with less a copy is taken for dead",
+        ),
+    )
+    """Bytes a second that copies read from and write to one member, both together; no limit when left out."""
     engine: EngineChoice = EngineChoice.AUTO
     fragments: bool = True
     """Copies a tablet keyspace by keyspace, in turn with others; false copies each tablet as one piece."""

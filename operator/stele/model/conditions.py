@@ -63,6 +63,7 @@ class Reason(StrEnum):
     WAITS_FOR_APPROVAL = "WaitsForApproval"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     NO_PROGRESS = "NoProgress"
+    NO_SPACE = "NoSpace"
     HOLDS_LAST_COPIES = "HoldsLastCopies"
     HOLDS_DATA = "HoldsData"
     HOLDS_NOTHING = "HoldsNothing"

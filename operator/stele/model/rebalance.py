@@ -12,6 +12,9 @@ from stele.model.conditions import Conditions, conditions_field
 REFUSALS_LIMIT = 50
 """Refusals that a status lists; further ones are counted only."""
 
+DESTINATIONS_LIMIT = 50
+"""Destinations that a status lists; further ones are counted only."""
+
 MOVES_LIMIT = 1_000
 """Moves of one TabletRebalance, and partitions that one leaves out."""
 
@@ -163,6 +166,29 @@ class Refusal(Model):
     """The reason for people, with what to do."""
 
 
+class CopyDestination(Model):
+    """What the plan copies to one member."""
+
+    member: str = Field(max_length=MEMBER_NAME_LENGTH)
+    """Name of the TabletMember."""
+    engine: EngineChoice | None = None
+    """Who copies to it: Spark or Direct, as chosen last."""
+    engine_reason: str = Field(default="", max_length=1024)
+    """Why that engine was chosen."""
+    bytes_planned: int = count()
+    """Bytes that the plan copies to it, as estimated when the first of them were."""
+    bytes_copied: int = count()
+    """Bytes that were copied to it so far."""
+    megabytes_per_second: str = ""
+    """1,000,000 bytes per second from its first copy until now, or until its last copy ended."""
+    tasks: int = count()
+    """Tasks that shared its tablets: those of Spark, or threads of its own."""
+    retries: int = count()
+    """What was begun again: tasks by Spark, and copies of a fragment within them."""
+    failures: int = count()
+    """Sessions that failed; their migrations were copied by the other engine, or rolled back."""
+
+
 class TabletRebalanceStatus(Model):
     """What the operator observes; it alone writes it."""
 
@@ -191,6 +217,10 @@ class TabletRebalanceStatus(Model):
     """Bytes that were copied so far."""
     bytes_by_spark: int = count()
     """Bytes of bytesCopied that Spark copied."""
+    destinations: tuple[CopyDestination, ...] = Field(default=(), max_length=DESTINATIONS_LIMIT)
+    """Members that the plan copies to, those with the most bytes first."""
+    destinations_total: int = count()
+    """Number of all destinations, those that are not listed included."""
     throughput_bytes_per_second: int = count()
     """Bytes copied per second: now while it runs, on average when it is finished."""
     megabytes_per_second: str = ""

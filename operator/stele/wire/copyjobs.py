@@ -28,7 +28,10 @@ class CopyJob(msgspec.Struct, frozen=True):
 
 
 class CopyJobStatus(msgspec.Struct, frozen=True):
-    """How far a job is. `finished` are the partitions whose manifest is complete."""
+    """How far a job is. `finished` are the partitions whose manifest is complete.
+
+    `tasks` share its tablets; `retries` counts what was begun again, tasks and copies within them.
+    """
 
     session: str
     state: Literal["QUEUED", "STARTING", "RUNNING", "DONE", "FAILED"]
@@ -37,18 +40,36 @@ class CopyJobStatus(msgspec.Struct, frozen=True):
     finished: tuple[int, ...] = ()
     error: str = ""
     seconds: float = 0.0
+    tasks: int = 0
+    retries: int = 0
 
 
 class SessionFile(msgspec.Struct, frozen=True):
-    """`checkpoints/<session>/session.json`: what the transfer process may serve, and to whom.
+    """`checkpoints/<session>/session.json`: what the transfer process may serve, to whom, and how fast.
 
-    `fragments` False: each tablet is sent as one.
+    `fragments` False: each tablet is sent as one. `bytes_per_second` may change while it is served; 0: as
+    fast as it goes.
     """
 
     session: str
     token: str
     tablets: tuple[SessionTablet, ...]
     fragments: bool = True
+    bytes_per_second: int = 0
+
+
+class SentSession(msgspec.Struct, frozen=True):
+    """What a transfer process sent of a session since it opened its checkpoint, and to how many it sends."""
+
+    session: str
+    sent_bytes: int
+    streams: int
+
+
+class SentSessions(msgspec.Struct, frozen=True):
+    """`GET /v1/sessions` of a transfer process, for the member of its pod."""
+
+    sessions: tuple[SentSession, ...] = ()
 
 
 class Fragment(msgspec.Struct, frozen=True):

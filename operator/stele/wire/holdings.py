@@ -1,4 +1,4 @@
-"""What a member says of its tablets and its quarantine on its admin port, as JSON (docs/member.md).
+"""What a member says of tablets, quarantine and copy sessions on its admin port, as JSON (docs/member.md).
 
 The same structs are what `stele-member inspect` prints of a volume that no process has open.
 """
@@ -97,3 +97,31 @@ class TabletList(msgspec.Struct, frozen=True):
     stamp: str
     tablets: tuple[TabletFacts, ...]
     next: int | None = None
+
+
+class SessionFacts(msgspec.Struct, frozen=True):
+    """One copy session at its source, by names of members. `ended`: why it ended by itself, if it did.
+
+    `bytes` are those of its tablets, `sent_bytes` went out since the transfer process opened it (None: it
+    does not tell), `held_bytes` are files that only the session keeps; `limit_bytes_per_second` 0: no limit.
+    """
+
+    session: str
+    source: str
+    destination: str
+    engine: str
+    tablets: int
+    bytes: int
+    sent_bytes: int | None
+    streams: int
+    age_seconds: float
+    lease_left_seconds: float
+    held_bytes: int
+    limit_bytes_per_second: int
+    ended: str = ""
+
+
+class SessionList(msgspec.Struct, frozen=True):
+    """`GET /v1/sessions`: what was not closed yet."""
+
+    sessions: tuple[SessionFacts, ...]

@@ -68,13 +68,19 @@ class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
 class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
     """To the source of a copy: checkpoint these partitions. The result's `session` describes it.
 
-    `fragments` False: each tablet is sent as one.
+    `fragments` False: each tablet is sent as one. `bytes_per_second` 0: as fast as it goes. With `renew` it
+    only renews the lease, changes the rate and notes who copies: a session that is not open (any more) is
+    then refused with SESSION_LOST.
     """
 
     session: str
     partitions: tuple[int, ...]
     lease_seconds: float = 60.0
     fragments: bool = True
+    renew: bool = False
+    destination: int = -1
+    engine: str = ""
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class CloseSession(msgspec.Struct, frozen=True, tag="CloseSession"):
@@ -289,6 +295,20 @@ class FetchReport(msgspec.Struct, frozen=True):
     copied_bytes: int
     finished: tuple[int, ...] = ()
     error: str = ""
+    tasks: int = 0
+    retries: int = 0
+
+
+class SessionReport(msgspec.Struct, frozen=True):
+    """At a source: one session that nobody closed yet. `ended` is why it ended by itself, empty while open.
+
+    `held_bytes` are those of its checkpoint's files that the database does without by now.
+    """
+
+    session: str
+    lease_left_ms: int = 0
+    held_bytes: int = 0
+    ended: str = ""
 
 
 class SilentPeer(msgspec.Struct, frozen=True):
@@ -299,7 +319,7 @@ class SilentPeer(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counters since the process started, and sizes now."""
+    """Counters since the process started, and sizes now; -1 for free space that was not told."""
 
     reads: int = 0
     writes: int = 0
@@ -309,7 +329,7 @@ class Stats(msgspec.Struct, frozen=True):
     backups: int = 0
     entries: int = 0
     bytes: int = 0
-    disk_free_bytes: int = 0
+    disk_free_bytes: int = -1
     sessions: int = 0
 
 
@@ -320,7 +340,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     `BAD_REQUEST`, `STARTING`. `rows` is the member's whole table when `want_tablets` was asked;
     `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
     This is report `number`; `tablets` are those that changed after report `base`, which the master has, and
-    `dropped` partitions of which nothing is told any more. With `base` 0 `tablets` are all.
+    `dropped` partitions of which nothing is told any more. With `base` 0 `tablets` are all. `sessions` is
+    None when the member does not tell them; `staged` names the sessions that have a staging folder here.
     """
 
     code: str
@@ -344,6 +365,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     silent: tuple[SilentPeer, ...] = ()
     unserved: tuple[int, ...] = ()
     stats: Stats = Stats()
+    sessions: tuple[SessionReport, ...] | None = None
+    staged: tuple[str, ...] = ()
 
 
 class _Format(msgspec.Struct):

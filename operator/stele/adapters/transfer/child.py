@@ -45,10 +45,11 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 class Tally:
     """Adds up what the threads of a job did, and emits a report at most every `REPORT_SECONDS`."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, tasks: int) -> None:
         self._emit = emit
         self._lock = threading.Lock()
-        self._bytes = self._entries = 0
+        self._bytes = self._entries = self._retries = 0
+        self._tasks = tasks
         self._finished: list[int] = []
         self._next = 0.0
         self.stopped = False
@@ -59,6 +60,7 @@ class Tally:
             raise Refused("another tablet of this job failed", "CANCELLED")
         with self._lock:
             self._bytes += more
+            self._retries += more < 0
             self._report(time.monotonic() >= self._next)
 
     def finish(self, manifest: Manifest) -> None:
@@ -76,14 +78,15 @@ class Tally:
     def _report(self, due: bool) -> None:
         if due:
             self._next = time.monotonic() + REPORT_SECONDS
-            self._emit(Progress(Report(self._bytes, self._entries, tuple(self._finished))))
+            finished = tuple(self._finished)
+            self._emit(Progress(Report(self._bytes, self._entries, finished, self._tasks, self._retries)))
 
 
 def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> None:
     """Copy all items and emit reports; the first error stops the rest, and the last emitted is `Ended`."""
-    tally = Tally(emit)
-    tally.flush()
     parts = [[job.items[at] for at in part] for part in slices([item.bytes for item in job.items], threads)]
+    tally = Tally(emit, len(parts))
+    tally.flush()
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(_copy_items, job, part, staging, tally) for part in parts]
         wait(running, return_when=FIRST_EXCEPTION)

@@ -33,11 +33,16 @@ _URL = re.compile(r"http://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}/?")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a running copy says: totals so far, and the partitions that are complete."""
+    """What a running copy says: totals so far, and the partitions that are complete.
+
+    `tasks` share the tablets; `retries` counts what was begun again, whole tasks and copies within them.
+    """
 
     copied_bytes: int = 0
     entries: int = 0
     finished: tuple[int, ...] = ()
+    tasks: int = 0
+    retries: int = 0
 
 
 class Runner(Protocol):
@@ -141,6 +146,8 @@ class JobBoard:
             entries=entry.last.entries,
             finished=entry.last.finished,
             error=entry.error,
+            tasks=entry.last.tasks,
+            retries=entry.last.retries,
             seconds=round(entry.seconds if entry.over else self._clock() - entry.begun, 3),
         )
 

@@ -115,7 +115,7 @@ class Source:
         piece: bytes | None = first
         try:
             while piece is not None:
-                await response.write(piece)
+                await self._sessions.send(request.match_info["session"], piece, response.write)
                 self.sent_bytes += len(piece)
                 piece = await self._slowly(partial(next, pieces, None))
         except ConnectionError:

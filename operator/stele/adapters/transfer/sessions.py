@@ -1,32 +1,45 @@
-"""The sessions that a transfer process serves: which checkpoints are open, and for how long."""
+"""The sessions that a transfer process serves: which checkpoints are open, for how long, and how fast."""
 
+import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stele.adapters.transfer.checkpoint import Checkpoint, read_session
-from stele.core.errors import Refused
-from stele.wire.copyjobs import SessionFile, damage_note
+from stele.core.errors import Corrupt, Refused
+from stele.core.transfer import Pace
+from stele.wire.copyjobs import SentSession, SentSessions, SessionFile, damage_note
 from stele.wire.messages import SessionTablet
 
 SESSIONS_OPEN_MAX = 32
 
+RATE_SECONDS = 0.5
+"""How old the rate may be that a stream is held to; the member changes it in the session's description."""
+
+PIECE_BYTES = 64 * 1024
+"""With a rate no more is written at once: who reads takes a stream for dead when nothing comes for long."""
+
 
 @dataclass(slots=True)
 class _Open:
-    """One open checkpoint and how many streams read it now."""
+    """One open checkpoint, how many streams read it now, and what they sent so far."""
 
     checkpoint: Checkpoint
     readers: int = 0
+    sent_bytes: int = 0
+    pace: Pace = field(default_factory=lambda: Pace(0))
+    looked_seconds: float = float("-inf")
 
 
 class Sessions:
     """Checkpoints below `checkpoints/`, each opened once. May be used by many threads."""
 
-    def __init__(self, checkpoints: Path) -> None:
+    def __init__(self, checkpoints: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._checkpoints = checkpoints
+        self._clock = clock
         self._open: dict[str, _Open] = {}
         self._lock = threading.Lock()
 
@@ -49,6 +62,41 @@ class Sessions:
         finally:
             with self._lock:
                 entry.readers -= 1
+
+    async def send(self, session: str, data: bytes, write: Callable[[memoryview], Awaitable[None]]) -> None:
+        """Write a part of a stream as fast as the session's rate allows; inside `reading`, on the loop."""
+        entry = self._open[session]
+        self._look_at_rate(session, entry)
+        pieces = memoryview(data)
+        step = PIECE_BYTES if entry.pace.bytes_per_second else len(data)
+        for begin in range(0, len(data), max(1, step)):
+            piece = pieces[begin : begin + step]
+            wait = entry.pace.wait_seconds(len(piece), self._clock())
+            if wait:
+                await asyncio.sleep(wait)
+            await write(piece)
+            entry.sent_bytes += len(piece)
+
+    def _look_at_rate(self, session: str, entry: _Open) -> None:
+        """Raise ConnectionAbortedError when the session was closed meanwhile: nobody wants the rest."""
+        now = self._clock()
+        if now - entry.looked_seconds < RATE_SECONDS:
+            return
+        entry.looked_seconds = now
+        try:
+            described = self.describe(session)
+        except Corrupt as error:
+            raise ConnectionAbortedError(str(error)) from error
+        if described is None:
+            raise ConnectionAbortedError(f"session {session} was closed")
+        entry.pace.bytes_per_second = described.bytes_per_second
+
+    def sent(self) -> SentSessions:
+        """What was sent, by session."""
+        with self._lock:
+            return SentSessions(
+                tuple(SentSession(name, each.sent_bytes, each.readers) for name, each in self._open.items())
+            )
 
     def note_damage(self, session: str, tablet: SessionTablet, reason: str) -> None:
         """Leave word for the member, which looks when the session ends; without it only the copy fails."""

@@ -1,0 +1,157 @@
+"""`kubectl stele copies`: the sessions that copy tablets now, as their sources tell."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from stele.cli import output as out
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.output import Output
+from stele.core.errors import BadInput, Refused, SteleError
+
+if TYPE_CHECKING:
+    from stele.adapters.kubernetes.console import Console
+    from stele.wire.holdings import SessionFacts
+
+ASKED_AT_ONCE_MAX = 16
+"""Members that are asked side by side."""
+
+HEADERS = [
+    "SESSION",
+    "SOURCE",
+    "DESTINATION",
+    "ENGINE",
+    "TABLETS",
+    "SIZE",
+    "SENT",
+    "MB/S",
+    "AGE",
+    "LEASE",
+    "HELD",
+]
+
+app = typer.Typer(
+    help="""List the sessions that copy tablets now, or cancel one.
+
+    \b
+    Examples:
+      kubectl stele copies -n stele
+      kubectl stele copies --cluster demo -o json
+      kubectl stele copies cancel s3-17 -n stele
+    """,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Only of this cluster; of all when left out.")
+]
+
+
+@app.callback()
+def copies(
+    ctx: typer.Context,
+    cluster: ClusterOption = None,
+    *,
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
+    where = Where(namespace, context, kubeconfig)
+    found, silent = where.ask(lambda console: _ask_all(console, cluster))
+    for text in silent:
+        out.say_error(f"its sessions are not listed: {text}")
+    if output in (Output.JSON, Output.YAML):
+        import msgspec
+
+        out.data({"sessions": msgspec.to_builtins(found), "silent": silent}, output)
+        return
+    wide = output is Output.WIDE
+    out.table([*HEADERS, *(["LIMIT", "NOTE"] if wide else [])], [_row(each, wide) for each in found])
+
+
+@app.command()
+def cancel(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="As the list shows it, such as s3-17.")],
+    cluster: ClusterOption = None,
+    *,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """End a session now: its migrations are rolled back, and planned again by the operator.
+
+    \b
+    Example:
+      kubectl stele copies cancel s3-17 -n stele
+    """
+
+    async def asked(console: "Console") -> str:
+        found, silent = await _ask_all(console, cluster)
+        sources = [each.source for each in found if each.session == session and not each.ended]
+        if not sources:
+            there = ", ".join(each.session for each in found if not each.ended) or "none"
+            unknown = f"; not asked with success: {'; '.join(silent)}" if silent else ""
+            raise BadInput(f'SESSION is "{session}"; the open sessions are: {there}{unknown}', "NOT_FOUND")
+        if len(sources) > 1:
+            raise Refused(
+                f"{session} is open at {', '.join(sources)}; name its cluster with --cluster", "NOT_UNIQUE"
+            )
+        await console.ask_member("DELETE", sources[0], f"/v1/sessions/{quote(session, safe='')}")
+        return sources[0]
+
+    source = Where(namespace, context, kubeconfig).ask(asked)
+    print(f"{session} of {source} is cancelled; its migrations are rolled back and planned again")
+
+
+async def _ask_all(console: "Console", cluster: str | None) -> tuple[list["SessionFacts"], list[str]]:
+    """The sessions of all members that answer, and what the others said."""
+    import asyncio
+
+    import msgspec
+
+    from stele.wire.holdings import SessionList
+
+    gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def ask(member: str) -> Any:
+        async with gate:
+            return await console.ask_member("GET", member, "/v1/sessions")
+
+    members = [each.metadata.name for each in await console.members(cluster)]
+    answers: Sequence[Any] = await asyncio.gather(*map(ask, members), return_exceptions=True)
+    found: list[SessionFacts] = []
+    silent: list[str] = []
+    for answer in answers:
+        if isinstance(answer, SteleError):
+            silent.append(str(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found += msgspec.convert(answer, SessionList).sessions
+    return found, silent
+
+
+def _row(each: "SessionFacts", wide: bool) -> list[str]:
+    sent = each.sent_bytes
+    rate = "-" if sent is None or not each.age_seconds else f"{sent / each.age_seconds / 1e6:.1f}"
+    row = [
+        each.session,
+        each.source,
+        each.destination or "-",
+        each.engine or "-",
+        str(each.tablets),
+        out.size(each.bytes),
+        "-" if sent is None else out.size(sent),
+        rate,
+        f"{each.age_seconds:.0f}s",
+        "ended" if each.ended else f"{each.lease_left_seconds:.0f}s",
+        out.size(each.held_bytes),
+    ]
+    limit = f"{each.limit_bytes_per_second / 1e6:.1f}" if each.limit_bytes_per_second else "-"
+    return [*row, limit, each.ended or "-"] if wide else row
