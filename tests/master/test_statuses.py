@@ -230,6 +230,10 @@ def test_a_state_that_is_wished_shows_what_it_waits_for_and_the_one_in_force() -
     assert found.state == "Active"
     assert (paused.status.value, paused.reason) == ("True", "ClusterState")
     assert paused.message == "Passive is not in force yet: " + why
+    held = replace(seen, wishes=replace(seen.wishes, held=True))
+    paused = condition(facts.cluster_status(cluster(), held, "").conditions, "Paused")
+    assert paused.reason == "PausedByAnnotation"
+    assert paused.message.endswith("; Passive is not in force yet: " + why)
 
 
 def test_a_member_that_may_not_join_says_why() -> None:

@@ -1,6 +1,7 @@
 """`kubectl stele` with a real API server: what it says of clusters, members, rows and plans."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -249,6 +250,29 @@ def test_why_a_cluster_is_as_it_is(ask: Run, stored: str, control_plane: Control
     paused = '{"spec":{"migration":{"paused":true}}}'
     control_plane.kubectl("patch", "-n", stored, "tabletcluster", "demo", "--type=merge", "-p", paused)
     assert "nothing is migrated now: spec.migration.paused is true" in ask("why", "demo", "-n", stored).out
+
+
+def test_why_a_state_is_not_in_force(ask: Run, stored: str, control_plane: ControlPlane) -> None:
+    def patch(body: dict[str, Any], *more: str) -> None:
+        arguments = ("patch", "-n", stored, "tabletcluster", "demo", "--type=merge", *more, "-p")
+        control_plane.kubectl(*arguments, json.dumps(body))
+
+    waits = "Passive is not in force yet: 3 migrations are under way and end first"
+    paused = {
+        "type": "Paused",
+        "status": "True",
+        "reason": "ClusterState",
+        "message": waits,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    patch({"spec": {"state": "Passive"}})
+    patch({"status": {"state": "Active", "conditions": [paused]}}, "--subresource=status")
+    fact = f"nothing is migrated now: spec.state is Passive and Active is still in force ({waits})"
+    for about in ("demo", "demo/1", "demo-1"):
+        assert fact in ask("why", about, "-n", stored, "-o", "json").json["facts"]
+    patch({"status": {"state": "Passive", "conditions": []}}, "--subresource=status")
+    facts = ask("why", "demo", "-n", stored, "-o", "json").json["facts"]
+    assert "nothing is migrated now: spec.state is Passive" in facts
 
 
 def test_why_a_member_may_not_go(ask: Run, stored: str, control_plane: ControlPlane) -> None:

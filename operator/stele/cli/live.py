@@ -8,6 +8,7 @@ from stele.core.plan import DataMember
 from stele.core.scaling import Candidate, leaving
 from stele.core.table import PartitionTable
 from stele.model.cluster import Approval, ClusterState
+from stele.model.conditions import ConditionType, find_condition
 from stele.model.member import MemberState
 
 if TYPE_CHECKING:
@@ -67,9 +68,19 @@ class Live:
             found.append(
                 "spec.migration.approval is Manual, so what only balances waits: kubectl stele approve"
             )
-        if spec.state is not ClusterState.ACTIVE:
+        in_force = self.cluster.status.state or spec.state
+        if in_force is not spec.state:
+            found.append(self._pending(in_force))
+        elif spec.state is not ClusterState.ACTIVE:
             found.append(f"spec.state is {spec.state.value}")
         return found
+
+    def _pending(self, in_force: ClusterState) -> str:
+        """A state that is wished and not in force, and what it waits for."""
+        text = f"spec.state is {self.cluster.spec.state.value} and {in_force.value} is still in force"
+        paused = find_condition(self.cluster.status.conditions, ConditionType.PAUSED)
+        told = paused is not None and paused.status.value == "True"
+        return f"{text} ({paused.message})" if told and paused is not None else text
 
 
 async def look(console: "Console", cluster: str) -> Live:

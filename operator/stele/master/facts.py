@@ -295,14 +295,16 @@ def _degraded(view: View) -> Condition:
 
 
 def _paused(view: View) -> Condition:
-    type_, wishes = ConditionType.PAUSED, view.wishes
+    type_, wishes, change = ConditionType.PAUSED, view.wishes, view.state.change
+    pending = f"{change.wish} is not in force yet: {change.reason}" if change.pending else ""
+    besides = f"; {pending}" if pending else ""
     if wishes.held:
-        return type_, True, Reason.PAUSED_BY_ANNOTATION, "remove the annotation stele.dev/paused to go on"
+        text = "remove the annotation stele.dev/paused to go on"
+        return type_, True, Reason.PAUSED_BY_ANNOTATION, text + besides
     if wishes.migration_paused:
-        return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on"
-    if view.state.change.pending:
-        change = view.state.change
-        return type_, True, Reason.CLUSTER_STATE, f"{change.wish} is not in force yet: {change.reason}"
+        return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on" + besides
+    if pending:
+        return type_, True, Reason.CLUSTER_STATE, pending
     if not wishes.migration_allowed:
         return type_, True, Reason.CLUSTER_STATE, f"state {wishes.state} allows no migration"
     if view.waits:
