@@ -20,9 +20,10 @@ log = logging.getLogger("stele.commands")
 
 Handler = Callable[[Any], Awaitable[m.Result]]
 
-PATIENCE_SECONDS = 0.5
+PATIENCE_SECONDS = 0.05
 """How long one exchange waits for bulk work. What takes longer goes on, and answers WAIT until it is asked
-again after its end: a master that hears nothing for a few seconds takes the member for lost.
+again after its end: other orders to this member wait for the exchange, and a master that hears nothing for a
+few seconds takes the member for lost.
 """
 _BULK = (m.Ingest, m.OpenSession)
 _STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)

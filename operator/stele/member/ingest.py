@@ -1,5 +1,6 @@
 """Takes finished copies in: check the manifests, move the files into the database, let the tablets live."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,8 @@ log = logging.getLogger("stele.ingest")
 
 READ_BYTES = 1024 * 1024
 COUNT_ENTRIES = 1000
+INGESTED_TOGETHER_MAX = 4
+"""Files that RocksDB takes in by one call, 1 to 2 ms each."""
 R = TypeVar("R")
 
 
@@ -33,6 +36,7 @@ class Ingester:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._files = _Files(node)
 
     async def ingest(self, command: m.Ingest) -> m.Result:
         """All partitions of the command, or an error that names the first that could not be."""
@@ -40,7 +44,11 @@ class Ingester:
         for partition in command.partitions:
             if not 0 <= partition < len(self._node.rows):
                 raise Refused(f"partition {partition} is not in this member's table", "BAD_REQUEST")
-            await self._ingest_one(folder, command.session, partition)
+        work = (self._ingest_one(folder, command.session, partition) for partition in command.partitions)
+        # All come to their end, so that none goes on behind the answer.
+        for ended in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
         return m.Result()
 
     def _folder(self, session: str) -> Path:
@@ -71,11 +79,11 @@ class Ingester:
         wanted = (session, replica.partition, copy.generation)
         manifest = await self._slowly(partial(self._check, folder, wanted))
         begin, end = keys.tablet_range(replica.partition, copy.generation)
-        node.engine.drop_data(begin, end)
+        if await self._slowly(partial(self._holds, begin, end)):
+            node.engine.drop_data(begin, end)
         crash.reached("ingest.dropped")
         if manifest.files:
-            paths = [str(folder / file) for file in manifest.files]
-            await self._slowly(partial(node.engine.ingest, paths))
+            await self._files.take_in([str(folder / file) for file in manifest.files])
         crash.reached("ingest.ingested")
         state = await self._slowly(partial(self._check_state, manifest))
         # The old log first: its operations must never be taken for what follows the new data.
@@ -105,6 +113,15 @@ class Ingester:
         return msgspec.structs.replace(block, state="READY", generation=copy.generation)
 
     # -- in the executor
+
+    def _holds(self, begin: bytes, end: bytes) -> bool:
+        """Whether an earlier try left anything. Where nothing is nothing may be deleted: RocksDB would write
+        all that is in memory to disk before it takes the file in.
+        """
+        try:
+            return bool(self._node.engine.scan(begin, end, 1))
+        except Corrupt:
+            return True
 
     @staticmethod
     def _check(folder: Path, wanted: tuple[str, int, int]) -> Manifest:
@@ -148,6 +165,61 @@ class Ingester:
                     found[split[0]] = (count + 1, size + len(split[1]) + len(value))
             begin = page[-1][0] + b"\0"
         return DataState(manifest.applied, found)
+
+
+class _Files:
+    """Moves files of several tablets into the database at once: most of what it costs is paid per call.
+
+    No more than `INGESTED_TOGETHER_MAX`, because RocksDB's Python binding holds Python's lock meanwhile, and
+    clients wait.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: list[tuple[list[str], asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def take_in(self, paths: list[str]) -> None:
+        """Return when the files are in; raise what their ingestion raised."""
+        ended: asyncio.Future[None] = self._node.loop.create_future()
+        self._waiting.append((paths, ended))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        await ended
+
+    async def _run(self) -> None:
+        while self._waiting:
+            count = self._count()
+            some, self._waiting = self._waiting[:count], self._waiting[count:]
+            if not await self._together(some) and count > 1:
+                # One of them is at fault: the others must not suffer for it.
+                for each in some:
+                    await self._together([each])
+        self._task = None
+
+    def _count(self) -> int:
+        """How many of those that wait go together: one, or as many as fit."""
+        files = count = 0
+        for paths, _ in self._waiting:
+            files += len(paths)
+            if count and files > INGESTED_TOGETHER_MAX:
+                break
+            count += 1
+        return count
+
+    async def _together(self, some: list[tuple[list[str], "asyncio.Future[None]"]]) -> bool:
+        """Whether all are in; when a single one is not, it is told why."""
+        paths = [path for each, _ in some for path in each]
+        try:
+            await self._node.loop.run_in_executor(self._node.slow, self._node.engine.ingest, paths)
+        except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+            if len(some) == 1 and not some[0][1].done():
+                some[0][1].set_exception(error)
+            return False
+        for _, ended in some:
+            if not ended.done():
+                ended.set_result(None)
+        return True
 
 
 def _check_file(folder: Path, fragment: Fragment) -> None:
