@@ -8,6 +8,7 @@ from stele.core.asks import NamedMove
 from stele.core.moving import Step
 from stele.core.planning import preview
 from stele.core.reign import Record, State
+from stele.wire.messages import Result
 from tests.master.harness import Crash, Fuse, Harness
 from tests.master.test_convergence import balanced
 
@@ -206,6 +207,20 @@ async def test_progress_of_a_user_s_plan_is_on_its_own_object() -> None:
     assert record.planned == record.done
     assert record.done.total() >= 1
     assert record.bytes_copied > 0
+
+
+async def test_a_user_s_plan_that_fails_again_and_again_waits_longer_each_time() -> None:
+    harness = await formed()
+    number = movable(harness, 0, 2)[0]
+    harness.world.volumes[2]._Ingest = lambda c: Result("CORRUPT", "bytes")  # type: ignore[method-assign]
+    harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-2"),))
+    before = len(harness.world.events)
+    for _ in range(600):
+        await harness.tick(0.1)
+    begun = [each for each in harness.world.events[before:] if each.reason == "RebalanceStarted"]
+    assert 3 <= len(begun) <= 10, len(begun)
+    assert state_of(harness).failures >= 3
+    assert number not in held(harness, 2)
 
 
 REFUSED = [

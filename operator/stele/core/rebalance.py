@@ -206,7 +206,8 @@ def note_failed(state: State, running: Running, now: float) -> None:
     state.running.pop(running.partition, None)
     state.queues.drop(running.partition)
     records = state.records.pop(running.id, ())
-    _back_off(state, running, first=not any(record.failed for record in records), now=now)
+    # A user's plan keeps its count of failures while plan follows plan for it.
+    _back_off(state, running, first=not any(each.failed for each in records if not each.name), now=now)
     if running.session in state.waves:
         state.waves[running.session].drop(running.partition)
     for record in records:
