@@ -33,11 +33,11 @@ def run_slice(given: Slice) -> bytes:
         if not progress.retries:
             check_space(Path(staging), sum(item.bytes for item in job.items))
         copy_tablets(job, job.items, staging=Path(staging), progress=progress.add, finished=progress.finish)
+        progress.send()
     except (Unavailable, Corrupt) as error:
         raise RuntimeError(f"STELE[{error.code}] {error.args[0]}") from None
     except SteleError as error:
         return encode(SliceResult(code=error.code, text=str(error.args[0]), retries=progress.retries))
-    progress.send()
     finished = tuple(progress.finished)
     return encode(SliceResult(progress.bytes, progress.entries, finished, retries=progress.retries))
 
