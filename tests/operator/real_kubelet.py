@@ -27,7 +27,9 @@ Process = asyncio.subprocess.Process
 
 
 class RealKubelet:
-    """Runs the members of one namespace, until closed."""
+    """Runs the members of one namespace, until closed. `commands`: Python text by a container's command."""
+
+    commands = COMMANDS
 
     def __init__(self, api: Api, namespace: str, directory: Path) -> None:
         self._api, self._namespace, self._directory = api, namespace, directory
@@ -82,17 +84,20 @@ class RealKubelet:
     async def _start(self, name: str, container: dict[str, Any]) -> None:
         folder = self._directory / name
         folder.mkdir(exist_ok=True)
-        given = {each["name"]: each["value"] for each in container["env"]}
-        own = {"STELE_DATA_DIR": str(folder), "STELE_BIND": self.addresses[name]}
+        given = {each["name"]: each.get("value", "") for each in container["env"]}
         with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
             self._processes[name][container["name"]] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
-                COMMANDS[container["command"][0]],
-                env={**os.environ, **given, **own},
+                self.commands[container["command"][0]],
+                env={**os.environ, **given, **self._environment(name, container)},
                 stdout=log,
                 stderr=log,
             )
+
+    def _environment(self, name: str, container: dict[str, Any]) -> dict[str, str]:
+        """What the container gets beside its manifest."""
+        return {"STELE_DATA_DIR": str(self._directory / name), "STELE_BIND": self.addresses[name]}
 
     async def _status(self, name: str, state: dict[str, Any]) -> None:
         restarts = self._restarts.setdefault(name, 0)
@@ -115,22 +120,25 @@ class RealKubelet:
                 process.send_signal(number)
             await process.wait()
 
-    async def kill(self, name: str, back_after_seconds: float) -> None:
-        """SIGKILL of the member's container; it is started again on the same pod, address and volume."""
-        await self.crash(name)
+    async def kill(self, name: str, back_after_seconds: float, container: str = "member") -> None:
+        """SIGKILL of the pod's container; it is started again on the same pod, address and volume."""
+        await self.crash(name, container)
         await asyncio.sleep(back_after_seconds)
-        await self.revive(name)
+        await self.revive(name, container)
 
-    async def crash(self, name: str) -> None:
-        """SIGKILL of the member's container, which is not started again by itself."""
-        process = self._processes[name]["member"]
-        process.kill()
+    async def crash(self, name: str, container: str = "member") -> None:
+        """SIGKILL of the pod's container, which is not started again by itself."""
+        process = self._processes[name][container]
+        if process.returncode is None:
+            process.kill()
         await process.wait()
-        await self._status(name, {"terminated": {"exitCode": 137}})
+        if container == "member":
+            await self._status(name, {"terminated": {"exitCode": 137}})
 
-    async def revive(self, name: str) -> None:
+    async def revive(self, name: str, container: str = "member") -> None:
         """Start the container again, on the same pod, address and volume."""
-        self._restarts[name] += 1
         containers = self._pods[name]["spec"]["containers"]
-        await self._start(name, next(each for each in containers if each["name"] == "member"))
-        await self._status(name, {"running": {}})
+        await self._start(name, next(each for each in containers if each["name"] == container))
+        if container == "member":
+            self._restarts[name] += 1
+            await self._status(name, {"running": {}})

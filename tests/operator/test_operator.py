@@ -41,12 +41,14 @@ class Operator:
         self._process: asyncio.subprocess.Process | None = None
         self.log = directory / "operator.log"
 
-    async def start(self) -> None:
+    async def start(self, before: str = "pass") -> None:
+        """`before` is a statement of Python that the process runs first."""
+        text = f"{before}; from stele.master.__main__ import main; raise SystemExit(main())"
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "stele.master",
+                "-c",
+                text,
                 "--kubeconfig",
                 str(self._plane.kubeconfig),
                 env=self._env,
@@ -54,10 +56,14 @@ class Operator:
                 stderr=log,
             )
 
-    async def end(self, number: int = signal.SIGTERM) -> int:
+    def send(self, number: int) -> None:
         assert self._process is not None
         if self._process.returncode is None:
             self._process.send_signal(number)
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        self.send(number)
+        assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), 20)
 
 

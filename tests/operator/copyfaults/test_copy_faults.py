@@ -1,0 +1,295 @@
+"""Each fault strikes a copy at one block of its stream; it ends in a commit, and nothing is lost or left."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.operator.copyfaults.stage import SMALL_DISK, FaultStage, verified
+from tests.operator.copyfaults.wire import Block
+from tests.operator.test_operator import DEADLINE_SECONDS
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.asyncio(loop_scope="module")]
+
+BAD_BYTE = 40
+SLOW_SECONDS = 0.2
+
+
+def staged_files(stage: FaultStage, member: str, pattern: str) -> list[Path]:
+    return sorted((stage.directory / member / "staging").glob(f"*/{pattern}"))
+
+
+async def test_a_quiet_move_is_copied_by_the_executor(stage: FaultStage) -> None:
+    move = await stage.plan(tablets=2)
+    stage.wire.arm(None, move.partitions)
+    status = await move.done()
+    assert (status["engine"], status["failed"]) == ("Spark", 0), status
+    assert len(stage.wire.passed) >= 3 * len(move.partitions)
+
+
+async def test_an_executor_killed_mid_fragment_is_replaced(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes:
+        os.kill(stage.kubelet.the("executor", move.destination), signal.SIGKILL)
+        return block.data
+
+    struck = move.at(2, kill)
+    status = await move.done()
+    assert struck.is_set()
+    assert (status["engine"], status["failed"]) == ("Spark", 0), status
+
+
+async def test_a_driver_killed_mid_fragment_lets_the_destination_copy_itself(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes:
+        os.kill(stage.kubelet.the("driver", move.destination), signal.SIGKILL)
+        return block.data
+
+    struck = move.at(2, kill)
+    await move.done()
+    assert struck.is_set()
+    assert any(reason == "SparkFailed" and "DRIVER" in text for reason, text in await stage.events())
+
+
+async def test_a_copier_killed_mid_fragment_does_its_job_again(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes:
+        await stage.kubelet.kill_copier()
+        await stage.kubelet.start_copier()
+        return block.data
+
+    struck = move.at(2, kill)
+    status = await move.done()
+    assert struck.is_set()
+    assert (status["engine"], status["failed"]) == ("Spark", 0), status
+
+
+async def test_a_zombie_task_that_writes_after_the_commit_does_no_harm(stage: FaultStage) -> None:
+    """Its driver is gone, another copied what it was to copy; only then it goes on."""
+    move = await stage.plan()
+    zombies: list[int] = []
+
+    async def freeze(block: Block) -> bytes:
+        zombies.append(stage.kubelet.the("executor", move.destination))
+        os.kill(zombies[0], signal.SIGSTOP)
+        os.kill(stage.kubelet.the("driver", move.destination), signal.SIGKILL)
+        return block.data
+
+    struck = move.at(2, freeze)
+    await move.done()
+    assert struck.is_set()
+    os.kill(zombies[0], signal.SIGCONT)
+
+    async def ended() -> bool:
+        return zombies[0] not in stage.kubelet.alive("executor", move.destination)
+
+    await stage.until("the end of the zombie", ended)
+
+
+async def test_a_source_member_killed_mid_fragment_is_copied_from_again(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes:
+        await stage.kill_member(block.source)
+        return block.data
+
+    struck = move.at(2, kill)
+    await move.done()
+    assert struck.is_set()
+
+
+async def test_a_source_whose_transfer_process_is_killed_is_asked_again(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes | None:
+        await stage.kubelet.kill(block.source, 0.0, container="transfer")
+        return None
+
+    struck = move.at(2, kill)
+    status = await move.done()
+    assert struck.is_set()
+    assert status["failed"] == 0
+
+
+async def test_a_destination_killed_mid_fragment_is_copied_to_again(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes:
+        await stage.kill_member(move.destination)
+        return block.data
+
+    struck = move.at(2, kill)
+    await move.done()
+    assert struck.is_set()
+
+
+async def test_a_block_corrupted_on_the_wire_is_asked_for_again(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def corrupt(block: Block) -> bytes:
+        wrong = bytearray(block.data)
+        wrong[BAD_BYTE] ^= 1
+        return bytes(wrong)
+
+    struck = move.at(2, corrupt)
+    status = await move.done()
+    assert struck.is_set()
+    assert status["failed"] == 0
+
+
+async def test_a_block_that_comes_twice_is_not_taken_twice(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def repeat(block: Block) -> bytes:
+        return block.data + block.data
+
+    struck = move.at(2, repeat)
+    status = await move.done()
+    assert struck.is_set()
+    assert status["failed"] == 0
+
+
+async def test_a_file_truncated_in_staging_is_not_taken_in(stage: FaultStage) -> None:
+    move = await stage.plan(tablets=2)
+    struck = asyncio.Event()
+
+    async def truncate(block: Block) -> bytes:
+        """When a block of the second tablet comes, the first one's file is complete."""
+        whole = staged_files(stage, move.destination, "*.sst")
+        if whole and staged_files(stage, move.destination, "*.json") and not struck.is_set():
+            os.truncate(whole[0], whole[0].stat().st_size - 1)
+            struck.set()
+        return block.data
+
+    stage.wire.arm(truncate, move.partitions)
+    await move.done()
+    assert struck.is_set()
+    assert any("its manifest says otherwise" in text for _, text in await stage.events())
+
+
+async def test_a_full_disk_at_the_destination_is_waited_for(stage: FaultStage) -> None:
+    move = await stage.plan(destination=SMALL_DISK)
+    if not stage.disk_is_small:
+        pytest.skip("mounting a small file system needs root")
+    disk = stage.directory / SMALL_DISK
+    ballast = disk / "ballast"
+
+    async def fill(block: Block) -> bytes:
+        free = os.statvfs(disk)
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_bsize)
+        return block.data
+
+    struck = move.at(1, fill)
+
+    async def told() -> bool:
+        return "NO_SPACE" in json.dumps([await move.status(), list(await stage.events())])
+
+    stage.member_died = True  # It cannot write at all, and its process may end.
+    await move.start()
+    try:
+        await stage.until("NO_SPACE in the status or an event", told)
+    finally:
+        ballast.unlink(missing_ok=True)
+    await move.done()
+    assert struck.is_set()
+
+
+async def test_an_executor_that_cannot_be_placed_is_told_and_done_without(stage: FaultStage) -> None:
+    move = await stage.plan()
+    no_room = stage.kubelet.twin / "no-room"
+    no_room.touch()
+    try:
+        stage.wire.arm(None, move.partitions)
+        status = await move.done()
+    finally:
+        no_room.unlink()
+    assert (status["bytesBySpark"], status["failed"]) == (0, 0), status
+    assert any(reason == "SparkFailed" and "NO_EXECUTORS" in text for reason, text in await stage.events())
+
+
+async def test_a_slow_source_is_waited_for(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def slow(block: Block) -> bytes:
+        await asyncio.sleep(SLOW_SECONDS)
+        return block.data
+
+    stage.wire.arm(slow, move.partitions)
+    status = await move.done()
+    assert (status["engine"], status["failed"]) == ("Spark", 0), status
+
+
+async def test_a_master_killed_mid_fragment_leaves_its_copies_to_the_sweep(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def kill(block: Block) -> bytes:
+        await stage.operator.end(signal.SIGKILL)
+        await stage.start_operator()
+        return block.data
+
+    struck = move.at(2, kill)
+    await move.done()
+    assert struck.is_set()
+
+
+async def test_a_session_whose_lease_is_lost_ends_and_another_copies(stage: FaultStage) -> None:
+    move = await stage.plan()
+
+    async def stand_still(block: Block) -> bytes:
+        """The master sleeps until the source gave the session up."""
+        stage.operator.send(signal.SIGSTOP)
+        session = stage.directory / block.source / "checkpoints" / block.session
+        assert session.exists()
+
+        async def given_up() -> bool:
+            return not session.exists()
+
+        try:
+            await stage.until("the end of the session", given_up)
+        finally:
+            stage.operator.send(signal.SIGCONT)
+        return block.data
+
+    struck = move.at(2, stand_still)
+    await move.done()
+    assert struck.is_set()
+
+
+async def test_a_copy_that_is_rolled_back_leaves_the_rows_as_they_were(stage: FaultStage) -> None:
+    before = (await stage.rows()).rows
+    move = await stage.plan()
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(block: Block) -> bytes:
+        reached.set()
+        await go_on.wait()
+        return block.data
+
+    move.at(2, hold)
+    await move.start()
+    await asyncio.wait_for(reached.wait(), DEADLINE_SECONDS)
+    status = await move.cancel()
+    go_on.set()
+    assert status["phase"] == "Superseded", status
+    assert (status.get("done") or {}).get("total", 0) == 0, status
+    assert (await stage.rows()).rows == before
+
+
+async def test_at_the_end_nothing_is_lost_left_behind_or_doubled(stage: FaultStage) -> None:
+    stage.wire.arm(None)
+    await stage.settled(3)
+    await stage.nothing_left()
+    clients, tally, violations = await verified(stage)
+    assert clients["acknowledged"] > 100
+    assert (clients["violations"], violations) == ([], [])
+    assert not tally.faults, tally.differences
+    assert tally.replicas == 2 * tally.partitions == 62
+    await stage.until("tablets as the rows say", stage.nothing_doubled)
+    assert min(stage.fewest.values()) == 2, stage.fewest
