@@ -70,9 +70,11 @@ class FaultStage(Stage):
     async def plan(self, *, destination: str | None = None, tablets: int = 1) -> "Move":
         """Backups of one owner that shall go from one member to another, and as many the other way.
 
-        So the cluster stays balanced, and the master moves nothing besides.
+        So the cluster stays balanced, and the master moves nothing besides. None is left where it shall go:
+        that would come up to date from the log.
         """
         await self.settled(3)
+        await self.until("tablets as the rows say", self.nothing_doubled)
         ways: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         for number, row in enumerate((await self.rows()).rows):
             owner, backup = row.replicas

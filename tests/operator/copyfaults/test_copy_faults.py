@@ -212,6 +212,7 @@ async def test_an_executor_that_cannot_be_placed_is_told_and_done_without(stage:
         no_room.unlink()
     assert (status["bytesBySpark"], status["failed"]) == (0, 0), status
     assert any(reason == "SparkFailed" and "NO_EXECUTORS" in text for reason, text in await stage.events())
+    assert "NO_EXECUTORS" in json.dumps(status), status
 
 
 async def test_a_slow_source_is_waited_for(stage: FaultStage) -> None:
