@@ -145,8 +145,14 @@ class Engine(Protocol):
         """Slow. The data of a checkpoint that this engine made."""
         ...
 
+    def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Slow. Write ascending entries into an SST file for `ingest`; on disk on return."""
+        ...
+
     def ingest(self, paths: Sequence[str]) -> None:
-        """Slow. Move finished SST files into `data`; on disk on return."""
+        """Slow. Move finished SST files into `data`, all or none, on disk on return. Their ranges never
+        overlap.
+        """
         ...
 
     def close(self) -> None:

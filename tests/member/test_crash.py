@@ -75,7 +75,7 @@ AT_START: dict[str, Step] = {
     "start.engine": steps.nothing,
     "start.rolled_back": steps.interrupted_copy,
 }
-ELSEWHERE = {"start.swept", "aside.reason", "aside.moved"}
+ELSEWHERE = {"start.swept", "aside.reason", "aside.moved", "load.prepared", "load.ingested"}
 """Tests of their own pass these."""
 
 

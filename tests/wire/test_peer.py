@@ -6,9 +6,9 @@ import typing
 import msgspec
 
 from stele.core.tablet import Code
-from stele.wire import peer, volume_log
+from stele.wire import bulk, peer, volume_log
 
-SHAPE = {2: "c805ea2266747a01"}
+SHAPE = {3: "3f228e5e908a595d"}
 """What travels in each format: a member of another build must be able to tell."""
 
 
@@ -29,8 +29,9 @@ def shape() -> str:
         )
     ]
     told += [(code.name, int(code)) for code in Code]
-    told.append((volume_log.NOOP, volume_log.PUT, volume_log.DELETE, volume_log.BATCH, volume_log.HEAD_BYTES))
-    told.append(str(msgspec.structs.fields(volume_log.Change)))
+    kinds = (volume_log.NOOP, volume_log.PUT, volume_log.DELETE, volume_log.BATCH, volume_log.LOAD)
+    told.append((*kinds, volume_log.HEAD_BYTES))
+    told += [str(msgspec.structs.fields(kind)) for kind in (volume_log.Change, bulk.LoadValue)]
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

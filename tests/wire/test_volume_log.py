@@ -7,13 +7,16 @@ from hypothesis import strategies as st
 
 from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.core.errors import Corrupt
+from stele.wire.bulk import LoadValue, encode_packed
 from stele.wire.keys import KEYSPACE_BYTES_MAX, pack_value, user_head, user_key, user_tail
 from stele.wire.volume_log import (
     BATCH,
+    LOAD,
     Change,
     batch_record,
     check_record,
     delete_record,
+    load_record,
     noop_record,
     put_record,
     split_batch,
@@ -57,9 +60,20 @@ def test_records_that_are_cut_short_or_unknown_are_refused() -> None:
             with pytest.raises(Corrupt):
                 check_record(record[:size])
     unknown = bytearray(noop_record(1))
-    unknown[8] = BATCH + 1
-    with pytest.raises(Corrupt, match="kind 4"):
+    unknown[8] = LOAD + 1
+    with pytest.raises(Corrupt, match="kind 5"):
         check_record(bytes(unknown))
+
+
+def test_a_load_is_read_as_it_was_written_and_refused_when_it_is_none() -> None:
+    value = encode_packed(LoadValue(5, 100, 7))
+    record = load_record(7, b"default", b"load-1", value)
+    check_record(record)
+    assert split_record(record) == (LOAD, b"default", b"load-1", value, 0)
+    wrong = [(b"", b"load-1", value), (b"default", b"../up", value), (b"default", b"load-1", b"\x93\x01\x02")]
+    for keyspace, load, body in wrong:
+        with pytest.raises(Corrupt):
+            check_record(load_record(7, keyspace, load, body))
 
 
 @given(

@@ -65,7 +65,7 @@ class Admin:
     @web.middleware
     async def _when_loaded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """While the volume is read, nothing is told of tablets: "not there" would be a lie."""
-        of_tablets = request.path.startswith(("/v1/tablets", "/v1/digest", "/v1/quarantine"))
+        of_tablets = request.path.startswith(("/v1/tablets", "/v1/digest", "/v1/quarantine", "/v1/bulk"))
         if of_tablets and not self._exchange.started:
             raise web.HTTPServiceUnavailable(text="the member is loading its volume; ask again in a moment\n")
         return await handler(request)

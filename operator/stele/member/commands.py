@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from stele.core.errors import SteleError
+from stele.member.bulk import Loads
 from stele.member.ingest import Ingester
 from stele.member.migrations import Migrations
 from stele.member.node import Node
@@ -40,6 +41,7 @@ class Commands:
         self.orphans = Orphans(node, self.migrations)
         self.sessions = Sessions(node, transfer)
         self.ingester = Ingester(node)
+        self.loads = Loads(node, transfer)
         self.state_lock = StateLock(node)
         migrations, promotion, sessions = self.migrations, self.promotion, self.sessions
         self._handlers: dict[Any, Handler] = {

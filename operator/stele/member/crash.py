@@ -38,6 +38,8 @@ POINTS: dict[str, str] = {
     "session.closing": "session.json was removed; the checkpoint was not",
     "ingest.dropped": "what an earlier try left under the copy's generation was deleted",
     "ingest.ingested": "the copied files are in the database; the superblock still says COPYING",
+    "load.prepared": "all is ready to take a bulk load's file in; the database does not have it",
+    "load.ingested": "the database has it, with the tablet's new state; nobody was told",
     "block.ready": "the superblock says READY",
     "block.deleted": "the superblock is a tombstone; data and log are still there",
     "quarantine.data_dropped": "data that was quarantined long enough was deleted; its log was not",

@@ -27,7 +27,9 @@ class Expiry:
         if self._serving.refusal is PASSIVE or not self._serving.has_room:
             return 0
         owned = sorted(
-            p for p, r in replicas.items() if r.entries and r.owner is not None and r.owner.serving
+            p
+            for p, r in replicas.items()
+            if r.entries and r.owner is not None and r.owner.serving and not r.loading
         )
         entries_left, bytes_left, removed = limits.EXPIRY_ENTRIES, limits.EXPIRY_BYTES, 0
         for _ in owned:

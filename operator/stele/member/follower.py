@@ -76,16 +76,16 @@ class Follower:
         replica, code = self._heed(sender, item.partition, item.version, item.term, item.row)
         match = 0
         if replica is not None and code is Code.OK:
-            code = self._take(replica, item)
+            code = self._take(sender, replica, item)
             match = item.prev_index + len(item.records)
         elif replica is not None and code is Code.NO_TABLET and item.prev_index == 0:
             self._hooks.fill(replica)
         promised = 0 if replica is None else replica.tablet.promised
         return peer.AckItem(item.partition, item.term, int(code), match, promised)
 
-    def _take(self, replica: Replica, item: peer.AppendItem) -> Code:
+    def _take(self, sender: int, replica: Replica, item: peer.AppendItem) -> Code:
         try:
-            code = self._replication.take(replica, (item.prev_term, item.prev_index), item.records)
+            code = self._replication.take(replica, (item.prev_term, item.prev_index), item.records, sender)
         except Corrupt as error:
             self._tablets.break_off(replica, error)
             return Code.NO_TABLET

@@ -19,6 +19,7 @@ from stele.member.sweep import quarantine
 from stele.member.volume import STAGING
 from stele.wire import keys
 from stele.wire import messages as m
+from stele.wire.bulk import LOADED
 from stele.wire.copyjobs import Fragment, Manifest, decode_manifest
 from stele.wire.volume import CopyRecord, DataState, Superblock
 
@@ -150,7 +151,9 @@ class Ingester:
                 f"{manifest.applied}"
             )
         counted = sum(count for count, _ in state.keyspaces.values())
-        if manifest.files and counted != manifest.entries - 1:
+        loaded = keys.meta_key(manifest.partition, manifest.generation, LOADED)
+        own = 1 if self._node.engine.get(loaded) is None else 2
+        if manifest.files and counted != manifest.entries - own:
             return self._recount(manifest)
         return state
 

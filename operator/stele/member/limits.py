@@ -71,6 +71,9 @@ STAGING_AGE_SECONDS = 600.0
 STAGED_REPORTED_MAX = 256
 """Staging folders that one report names."""
 
+LOAD_AGE_SECONDS = 3600.0
+"""A file of a bulk load that no log names, and that nobody wrote for so long, is swept."""
+
 SWEEP_SECONDS = 10.0
 NO_SPACE_BYTES = 64 * 1024 * 1024
 """With less free disk than this, writes are refused before RocksDB fails."""

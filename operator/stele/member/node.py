@@ -40,6 +40,7 @@ from stele.wire.messages import MemberInfo, Row
 from stele.wire.volume import Consensus, CopyRecord, Instance, Superblock, Waited, encode_file
 
 if TYPE_CHECKING:
+    from stele.member.bulk import Loads
     from stele.member.orphans import Orphans
 
 log = logging.getLogger("stele.member")
@@ -93,6 +94,7 @@ class Node:
         self._began_serving = 0
         self._expiry = Expiry(self.serving_requests)
         self.orphans: Orphans
+        self.loads: Loads
         self.pins: Callable[[int], int] = lambda partition: 2**62
         self.unpin: Callable[[int], None] = lambda partition: None
         self.disk_free_bytes = self.volume.free_bytes()
@@ -345,6 +347,9 @@ class Node:
         await self.meta.save(f"{CONSENSUS}/{replica.partition}", replica.meta)
         crash.reached("create.consensus")
         await self.save_block(replica, block)
+
+    def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
+        return self.loads.has_load(replica, record, source)
 
     # -- hooks of the follower
 

@@ -16,6 +16,7 @@ from stele.adapters.rpc.connection import Connection
 from stele.core.errors import Corrupt, SteleError
 from stele.member import crash, limits
 from stele.member.admin import Admin
+from stele.member.bulk_routes import BulkRoutes
 from stele.member.commands import Commands
 from stele.member.door import start_door
 from stele.member.exchange import Exchange
@@ -96,6 +97,7 @@ class Process:
             for folder in (CHECKPOINTS, STAGING):
                 await loop.run_in_executor(node.slow, partial(volume.sweep, folder))
             node.load()
+            commands.loads.recover()
             node.start()
             await self._listen_to_members(node, stack)
             node.spawn(self._sweeps(commands))
@@ -114,6 +116,7 @@ class Process:
         commands = Commands(node, LocalTransfer(settings))
         exchange = Exchange(node, commands)
         admin = Admin(node, exchange, Metrics(node)).application()
+        BulkRoutes(node, commands.loads, commands.sessions).add_routes(admin)
         runner = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -135,6 +138,7 @@ class Process:
             await asyncio.sleep(limits.SWEEP_SECONDS)
             await commands.migrations.sweep()
             await commands.sessions.sweep()
+            await commands.loads.sweep()
 
     async def _close(self, node: Node, commands: Commands) -> None:
         try:

@@ -26,7 +26,8 @@ class Replica:
     what the newest such operation makes of each data key, and `clients` whom it remembers (`core.once`), when
     it was asked. `flushed` is the last index that a crash cannot take from the data. `owner_commit` is what
     the owner last told as committed, `fetched_at` when a log's tail was last asked for. `broken` says why
-    the tablet is offline, if it is.
+    the tablet is offline, if it is. `loads` are the bulk loads that the log has, by index; while one is
+    `ingesting`, nothing is applied.
     """
 
     __slots__ = (
@@ -36,7 +37,9 @@ class Replica:
         "clients",
         "fetched_at",
         "flushed",
+        "ingesting",
         "keyspaces",
+        "loads",
         "lock",
         "meta",
         "owner",
@@ -68,6 +71,8 @@ class Replica:
         self.clients: Clients | None = None
         self.waiters: deque[Request] = deque()
         self.starved: list[Request] = []
+        self.loads: dict[int, str] = {}
+        self.ingesting = False
         self.keyspaces: dict[bytes, tuple[int, int]] = {}
         self.prefixes: dict[bytes, bytes] = {}
         self.lock = asyncio.Lock()
@@ -101,6 +106,11 @@ class Replica:
         if self.block is not None and self.block.state != "READY":
             return self.block.last
         return OpId(*self.tablet.log.last)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a bulk load is logged and not applied: what stands under its keys then is not known."""
+        return bool(self.loads) and max(self.loads) > self.tablet.log.applied[1]
 
     def forget_ahead(self) -> None:
         """What the log makes of keys is not known ahead of the data any more, or needs not be."""

@@ -18,7 +18,7 @@ from stele.member.links import Inbound, Link
 from stele.member.replica import Replica
 from stele.member.tablets import Tablets
 from stele.wire import peer
-from stele.wire.volume_log import check_record, noop_record, term_of
+from stele.wire.volume_log import KIND_AT, LOAD, check_record, noop_record, split_record, term_of
 
 log = logging.getLogger("stele.replication")
 
@@ -39,6 +39,10 @@ class Hooks(Protocol):
         ...
 
     def leases_changed(self) -> None: ...
+
+    def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
+        """Whether the file of a bulk load is here; if not, it is fetched from member `source`."""
+        ...
 
 
 class HeldLater(Protocol):
@@ -141,11 +145,12 @@ class Replication:
 
     def _apply(self) -> None:
         waiting, self._to_apply = self._to_apply, {}
-        replicas = [r for r in waiting.values() if r.ready]
+        replicas = [r for r in waiting.values() if r.ready and not r.ingesting]
         complete = self.tablets.apply(replicas)
         for replica in replicas:
             self._applied(replica)
-            if not complete and replica.tablet.log.applied[1] < replica.tablet.log.committed:
+            behind = replica.tablet.log.applied[1] < replica.tablet.log.committed
+            if not complete and behind and not replica.ingesting:
                 self.to_apply(replica)
 
     def _applied(self, replica: Replica) -> None:
@@ -404,13 +409,20 @@ class Replication:
             else:
                 self._fetch(replica, owner, Fetch(fetch.member, applied), again=True)
             return
-        self.take(replica, tail.prev, tail.records)
+        member = owner.tablet.me if fetch is None else fetch.member
+        if self.take(replica, tail.prev, tail.records, member) is not Code.OK:
+            # A file is fetched first: ask again after a while, not at once.
+            replica.fetched_at = self._loop.time()
         self.step(replica)
 
     # -- taking operations of another log
 
-    def take(self, replica: Replica, prev: OpId, records: list[bytes]) -> Code:
-        """Put operations that follow `prev` in an owner's log into this one. Corrupt: they contradict it."""
+    def take(self, replica: Replica, prev: OpId, records: list[bytes], source: int) -> Code:
+        """Put operations that follow `prev` in the log of member `source` into this one.
+
+        LOG_MISMATCH also when only the first of them were taken: the next names a file that is not here yet.
+        Raise Corrupt when they contradict this log.
+        """
         terms: list[int] = []
         for record in records:
             check_record(record)
@@ -420,8 +432,19 @@ class Replication:
             return place.code
         if place.cut is not None:
             self.tablets.cut(replica, place.cut)
-        self._append_runs(replica, records, terms, place.skip)
-        return Code.OK
+        end = self._takeable(replica, prev[1] + 1, records, place.skip, source)
+        self._append_runs(replica, records[:end], terms[:end], place.skip)
+        return Code.OK if end == len(records) else Code.LOG_MISMATCH
+
+    def _takeable(self, replica: Replica, first: int, records: list[bytes], skip: int, source: int) -> int:
+        """How many of the records may be logged: those before a load whose file is not here."""
+        for at in range(skip, len(records)):
+            record = records[at]
+            if record[KIND_AT] == LOAD:
+                if not self.hooks.has_load(replica, record, source):
+                    return at
+                replica.loads[first + at] = split_record(record)[2].decode()
+        return len(records)
 
     def _append_runs(self, replica: Replica, records: list[bytes], terms: list[int], skip: int) -> None:
         """Append, one call per run of equal terms."""

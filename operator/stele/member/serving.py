@@ -110,7 +110,7 @@ class Serving:
         pending, owner = replica.pending, replica.owner
         assert owner is not None
         index, term, keyspace = replica.tablet.log.last[1], owner.term, request.keyspace
-        refusal = self._refusal(owner)
+        refusal = self.refusal_at(owner)
         for args in request.commands:
             if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
                 # The commonest write, as `evaluate` does it, but nothing needs to be read for it.
@@ -150,7 +150,7 @@ class Serving:
             request.bytes = size
             self._replication.append(replica, records)
 
-    def _refusal(self, owner: Owner) -> Failure | None:
+    def refusal_at(self, owner: Owner) -> Failure | None:
         """Why nothing may be written to the tablet now; a backup's full volume counts as the owner's own."""
         full = self._replication.full
         if self.refusal is not None or not full:
@@ -200,7 +200,7 @@ class Serving:
             raw = self._engine.get(data_key)
             return None if raw is None else unpack_value(raw)
 
-        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self._refusal(owner))
+        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self.refusal_at(owner))
         reply, changes = run_once(self._engine, replica, attempt, read)
         request.replies.append(reply)
         if not changes:
@@ -258,7 +258,7 @@ class Serving:
 
     def _answer(self, replica: Replica, request: Request) -> None:
         # A committed write proves that this member was the owner after the request came: it needs no lease.
-        if request.reads and not request.wrote and not self._may_read(replica):
+        if request.reads and not request.wrote and not self.may_read(replica):
             replica.starved.append(request)
             self.starved[replica.partition] = replica
             return
@@ -269,7 +269,8 @@ class Serving:
             self.latencies["read"].add(seconds)
         request.done(request.replies)
 
-    def _may_read(self, replica: Replica) -> bool:
+    def may_read(self, replica: Replica) -> bool:
+        """Whether what is applied here holds all that was acknowledged: by a lease of every replica."""
         owner = replica.owner
         # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
         if owner is None or owner.phase is not Phase.SERVING:

@@ -197,6 +197,8 @@ class Store:
         owner = None if replica is None else replica.owner
         if replica is None or owner is None or not owner.serving or not self._serving.has_room:
             return False
+        if replica.loads and replica.loading:
+            return False
         try:
             self._serving.run(replica, request)
         except Corrupt as error:

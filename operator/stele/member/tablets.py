@@ -17,7 +17,17 @@ from stele.ports import Engine
 from stele.wire import keys
 from stele.wire.messages import OpId
 from stele.wire.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
-from stele.wire.volume_log import BATCH, DELETE, KIND_AT, PUT, split_batch, split_put, split_record, term_of
+from stele.wire.volume_log import (
+    BATCH,
+    DELETE,
+    KIND_AT,
+    LOAD,
+    PUT,
+    split_batch,
+    split_put,
+    split_record,
+    term_of,
+)
 from stele.wire.volume_log import Change as BatchChange
 
 log = logging.getLogger("stele.tablets")
@@ -74,6 +84,8 @@ class Tablets:
         self._puts_bytes = 0
         self.on_broken: Callable[[Replica], None] = lambda replica: None
         self.on_cut: Callable[[Replica, int], None] = lambda replica, index: None
+        self.on_load: Callable[[Replica, int, bytes], None] = lambda replica, index, record: None
+        self.on_loads_gone: Callable[[Replica, list[str]], None] = lambda replica, loads: None
 
     def break_off(self, replica: Replica, error: Corrupt) -> None:
         """What the tablet holds contradicts itself or its owner: offline, until it is copied anew."""
@@ -180,6 +192,7 @@ class Tablets:
         crash.reached("write.cut")
         for gone in range(index + 1, last + 1):
             replica.records.pop(gone, None)
+        replica.loads = {at: load for at, load in replica.loads.items() if at <= index}
         self.on_cut(replica, index)
 
     def write(self) -> bool:
@@ -217,16 +230,24 @@ class Tablets:
         self.engine.write_log([], [log_range(replica.partition)])
         crash.reached("copy.log_cleared")
         replica.records.clear()
+        replica.loads.clear()
 
     def trim(self, replica: Replica, up_to: int) -> None:
         """Let operations up to `up_to` go, but for the retained tail."""
         record_log = replica.tablet.log
-        point = record_log.trim_point(min(up_to, replica.flushed), limits.LOG_RETAINED_BYTES)
+        most = min(up_to, replica.flushed)
+        point = record_log.trim_point(most, limits.LOG_RETAINED_BYTES)
+        # Small as its record is, a load keeps its files: it goes as soon as nobody needs it.
+        point = max([point, *(index for index in replica.loads if index <= min(most, record_log.applied[1]))])
         if point >= record_log.first and point < record_log.last[1]:
             record_log.trim(point)
             begin, end = keys.log_key(replica.partition, 0), keys.log_key(replica.partition, point + 1)
             self.engine.write_log([], [(begin, end)])
             crash.reached("trim.dropped")
+            gone = [load for index, load in replica.loads.items() if index <= point]
+            replica.loads = {index: load for index, load in replica.loads.items() if index > point}
+            if gone:
+                self.on_loads_gone(replica, gone)
 
     # -- the data
 
@@ -253,8 +274,12 @@ class Tablets:
         head = keys.user_head(replica.partition, replica.generation)
         index = begin
         while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
+            record = replica.records.get(index + 1) or self._logged(replica.partition, index + 1)
+            if record[KIND_AT] == LOAD:
+                # Its file is taken in as a whole, after all before it and before all behind it.
+                self.on_load(replica, index + 1, record)
+                break
             index += 1
-            record = replica.records.get(index) or self._logged(replica.partition, index)
             size += len(record)
             for of_user, new in entries_of(record):
                 data_key = head + of_user
@@ -270,6 +295,14 @@ class Tablets:
             record_log.apply(index)
             self._forget(replica, begin, index, fresh)
         return size, index
+
+    def applied_load(self, replica: Replica, state: DataState) -> None:
+        """A load's file is in the data, with this state of the tablet."""
+        index = state.applied.index
+        replica.keyspaces = dict(state.keyspaces)
+        replica.tablet.log.apply(index)
+        replica.flushed = index
+        self._forget(replica, index - 1, index, ())
 
     @staticmethod
     def _forget(replica: Replica, begin: int, index: int, fresh: Iterable[bytes]) -> None:

@@ -16,12 +16,15 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from stele.adapters.transfer.bulk import LoadFiles
+from stele.adapters.transfer.bulk_routes import Bulk
 from stele.adapters.transfer.direct import DirectRunner
 from stele.adapters.transfer.jobs import JobBoard
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.adapters.transfer.serve import Source
 from stele.adapters.transfer.sessions import Sessions
 from stele.core.errors import BadInput
+from stele.wire.bulk import LOADS
 
 DIRECT_JOBS_PARALLEL = 2
 SHUTDOWN_SECONDS = 5.0
@@ -66,6 +69,7 @@ def make_app(settings: Settings) -> web.Application:
 
     Source(sessions).add_routes(app)
     app.router.add_get("/v1/sessions", sent)
+    Bulk(LoadFiles(settings.data / LOADS), sessions).add_routes(app)
     runner = DirectRunner(settings.data / "staging")
     add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
     return app

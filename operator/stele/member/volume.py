@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from stele.core.errors import Conflict, Corrupt
 from stele.member import crash
+from stele.wire.bulk import LOADS
 from stele.wire.holdings import QuarantinedVolume
 from stele.wire.volume import (
     Consensus,
@@ -42,7 +43,7 @@ STAGING = "staging"
 QUARANTINE = "quarantine"
 ASIDE_PREFIX = "volume-"
 REASON = "reason"
-FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE)
+FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE, LOADS)
 LOG_END = "log-end"
 DAMAGED = "damaged"
 STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED)

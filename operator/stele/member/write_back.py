@@ -163,6 +163,9 @@ class WriteBack:
     def open_checkpoint(self, path: str) -> View:
         return self._engine.open_checkpoint(path)
 
+    def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self._engine.make_file(path, entries)
+
     def ingest(self, paths: Sequence[str]) -> None:
         self.settle()
         self._engine.ingest(paths)

@@ -10,7 +10,7 @@ import msgspec
 
 from stele.wire.messages import Slots, VersionNumber
 
-PEER_FORMAT = 2
+PEER_FORMAT = 3
 """Raised whenever members of the format before could misread a message or a logged operation."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]

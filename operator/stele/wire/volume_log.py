@@ -2,7 +2,8 @@
 
 Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1), length of key (4), then
 keyspace, key and value. The index is in the log's key, and follows from the place in a message. A BATCH has
-neither keyspace nor key; its value is msgpack of changes that are applied as one, in order.
+neither keyspace nor key; its value is msgpack of changes that are applied as one, in order. A LOAD names a
+file that is ingested (`wire.bulk`): its key is the load's id.
 """
 
 import struct
@@ -12,12 +13,14 @@ import msgspec
 
 from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.core.errors import Corrupt
+from stele.wire.bulk import LOAD_ID, decode_load
 from stele.wire.keys import KEYSPACE_BYTES_MAX
 
 NOOP = 0
 PUT = 1
 DELETE = 2
 BATCH = 3
+LOAD = 4
 
 _HEAD = struct.Struct(">QBQBI")
 HEAD_BYTES = _HEAD.size
@@ -63,6 +66,11 @@ def batch_record(term: int, changes: list[Change]) -> bytes:
     return _pack(term, BATCH, 0, 0, 0) + _encode(changes)
 
 
+def load_record(term: int, keyspace: bytes, load: bytes, value: bytes) -> bytes:
+    """`value` is a packed `wire.bulk.LoadValue`."""
+    return _pack(term, LOAD, 0, len(keyspace), len(load)) + keyspace + load + value
+
+
 def split_batch(value: bytes) -> list[Change]:
     """The changes of a batch, from its value. Raise Corrupt when the bytes are none."""
     try:
@@ -96,7 +104,16 @@ def check_record(record: bytes) -> None:
     _, kind, _, keyspace_bytes, key_bytes = _unpack(record)
     if kind == BATCH:
         split_batch(record[HEAD_BYTES + keyspace_bytes + key_bytes :])
-    if kind > BATCH or keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
+    elif kind == LOAD:
+        _check_load(record)
+    if kind > LOAD or keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
         raise Corrupt(f"log record of kind {kind}, keyspace {keyspace_bytes} and key {key_bytes} bytes")
     if len(record) < HEAD_BYTES + keyspace_bytes + key_bytes:
         raise Corrupt("log record is shorter than its keyspace and key")
+
+
+def _check_load(record: bytes) -> None:
+    _, keyspace, load, value, _ = split_record(record)
+    decode_load(value)
+    if not keyspace or not LOAD_ID.fullmatch(load.decode("ascii", "replace")):
+        raise Corrupt(f"log record of bulk load {load[:80]!r} into keyspace {keyspace[:80]!r}")

@@ -127,6 +127,9 @@ class MemoryEngine:
     def open_checkpoint(self, path: str) -> MemoryView:
         return MemoryView(self.checkpoints[path])
 
+    def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self.files[path] = list(entries)
+
     def ingest(self, paths: Sequence[str]) -> None:
         for path in paths:
             self.write_data(self.files.pop(path))

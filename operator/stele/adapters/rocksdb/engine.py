@@ -1,5 +1,6 @@
 """The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without)."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from rocksdict import (
     IngestExternalFileOptions,
     Rdict,
     ReadOptions,
+    SstFileWriter,
     WriteBatch,
     WriteOptions,
 )
 
-from stele.adapters.rocksdb.options import DATA, LOG, database_options, families
+from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
 from stele.core.errors import Corrupt, Unavailable
 
 DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
@@ -130,10 +132,25 @@ class RocksEngine:
     def open_checkpoint(self, path: str) -> "CheckpointReader":
         return open_checkpoint(Path(path))
 
+    def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        writer = SstFileWriter(data_options())
+        try:
+            writer.open(path)
+            for key, value in entries:
+                writer[key] = value
+            writer.finish()
+        except Exception as error:  # rocksdict raises bare Exception
+            raise Unavailable(f"SST file: {error}", "DISK_ERROR") from error
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
     def ingest(self, paths: Sequence[str]) -> None:
         options = IngestExternalFileOptions()
         options.set_move_files(True)
-        self._data.ingest_external_file(list(paths), options)
+        try:
+            self._data.ingest_external_file(list(paths), options)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise Unavailable(f"SST files were not taken in: {error}", "DISK_ERROR") from error
 
     def close(self) -> None:
         self.flush()

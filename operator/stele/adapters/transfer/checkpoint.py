@@ -55,9 +55,10 @@ class Checkpoint:
         """
         for begin, end in planned.ranges:
             if after < end:
-                yield from self._range(max(begin, after), end)
+                yield from self.range(max(begin, after), end)
 
-    def _range(self, begin: bytes, end: bytes) -> Iterator[Entry]:
+    def range(self, begin: bytes, end: bytes) -> Iterator[Entry]:
+        """Entries of [begin, end), which are all of one partition; as `entries`."""
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         options.set_readahead_size(READAHEAD_BYTES)

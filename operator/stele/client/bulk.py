@@ -1,0 +1,452 @@
+"""Bulk loads and exports without Spark: rows to pieces, pieces to tablets, tablets to rows (docs/bulk.md).
+
+A load has an id. Whoever repeats it with the same id and the same rows goes on where it stopped: a tablet
+takes a load in once, whole or not at all. `Loader` is used by one task at a time, `finish` by the one that
+has all pieces.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from stele.client.members import Members
+from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, text_of
+from stele.core.errors import BadInput, Conflict, Corrupt, Stale, SteleError, Unavailable, Uncertain
+from stele.core.routing import partitions_of
+from stele.wire.blocks import BlockReader
+from stele.wire.bulk import (
+    BuildOrder,
+    Duplicates,
+    Loaded,
+    LoadList,
+    LoadManifest,
+    LoadOrder,
+    LoadPlace,
+    Section,
+    SnapshotOrder,
+    check_load_id,
+    encode_json,
+    encode_run,
+    piece_head,
+)
+from stele.wire.keys import EXPIRY_BYTES, KEYSPACE_BYTES_MAX, pack_value, unpack_value
+from stele.wire.messages import SessionInfo
+
+PIECE_BYTES = 32 * 1024 * 1024
+"""Rows are gathered up to about this many bytes, then sent: a task needs a few times as much memory."""
+ROW_BYTES = 100
+"""What Python takes for a row beside its bytes, about."""
+PARALLEL = 8
+PATIENCE_SECONDS = 120.0
+"""So long a tablet's load is tried again while its row changes or its members do not answer."""
+AGAIN_SECONDS = 0.2
+SNAPSHOT_SECONDS = 120.0
+T = TypeVar("T")
+Row = tuple[bytes, bytes, int]
+"""Key, value, expire_at_ms (0: never)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task sent: its name, its partitions, and how many rows it holds."""
+
+    name: str
+    partitions: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load did: tablets and entries that it took in now, and tablets that had it already."""
+
+    load: str
+    tablets: int
+    entries: int
+    skipped: int
+
+
+def check_keyspace(keyspace: str) -> str:
+    """The name itself. Raise BadInput for one that no keyspace can have."""
+    if not 1 <= len(keyspace.encode()) <= KEYSPACE_BYTES_MAX or keyspace.startswith("@"):
+        raise BadInput(
+            f"keyspace is '{keyspace[:80]}'; expected 1 to {KEYSPACE_BYTES_MAX} bytes, the first not @"
+        )
+    return keyspace
+
+
+class Loader:
+    """One bulk load, as one task sees it. `finish` ends it; without it nothing of the load is ever seen."""
+
+    def __init__(
+        self, members: Members, load: str, keyspace: str = "default", duplicates: Duplicates = "error"
+    ) -> None:
+        self._members = members
+        self.load = check_load_id(load)
+        self._keyspace = check_keyspace(keyspace)
+        self._duplicates: Duplicates = duplicates
+        self._done: frozenset[int] | None = None
+
+    # -- pieces
+
+    def send(self, name: str, rows: Iterable[Row]) -> list[Piece]:
+        """Send rows, of which equal keys are in order, as pieces `name`-0, `name`-1, ..."""
+        pieces, batch, size = list[Piece](), list[tuple[bytes, bytes]](), 0
+        for key, value, expire_at_ms in rows:
+            _check_row(key, value, expire_at_ms)
+            batch.append((key, pack_value(value, expire_at_ms)))
+            size += ROW_BYTES + len(key) + len(value)
+            if size >= PIECE_BYTES:
+                pieces.append(self._send(f"{name}-{len(pieces)}", batch))
+                batch, size = [], 0
+        if batch:
+            pieces.append(self._send(f"{name}-{len(pieces)}", batch))
+        return pieces
+
+    def _send(self, name: str, batch: list[tuple[bytes, bytes]]) -> Piece:
+        streams = dict(self._streams(batch))
+        again = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                self._put(name, streams)
+                return Piece(name, tuple(streams), len(batch))
+            except Unavailable:
+                if time.monotonic() > again:
+                    raise
+                time.sleep(1.0)
+                self._members.refresh()
+
+    def _streams(self, batch: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
+        """(partition, its rows as blocks), for partitions that do not have the load yet."""
+        partitions = partitions_of([key for key, _ in batch], len(self._members.table.rows))
+        # Sorting is stable: equal keys stay in order.
+        placed = sorted(zip(partitions, batch, strict=True), key=lambda row: (row[0], row[1][0]))
+        done = self.done
+        for partition, found in groupby(placed, key=itemgetter(0)):
+            if partition not in done:
+                entries = _once((entry for _, entry in found), self._duplicates)
+                yield partition, b"".join(encode_run(entries, partition))
+
+    @property
+    def done(self) -> frozenset[int]:
+        """Partitions that took this load in before it was repeated."""
+        if self._done is None:
+            found: set[int] = set()
+            for member in {replicas[0] for _, replicas in self._members.table.rows if replicas}:
+                if member is not None:
+                    path = f"/v1/bulk/loads/{self.load}"
+                    answer = self._members.call(self._members.admin(member), "GET", path)
+                    found.update(msgspec.json.decode(answer, type=LoadList).partitions)
+            self._done = frozenset(found)
+        return self._done
+
+    def _put(self, name: str, streams: dict[int, bytes]) -> None:
+        """To every member the streams of the tablets that it holds."""
+        rows = self._members.table.rows
+        for member in sorted({m for p in streams for m in rows[p][1] if m is not None}):
+            mine = {p: body for p, body in streams.items() if member in rows[p][1]}
+            path = f"/v1/bulk/loads/{self.load}/pieces/{name}"
+            self._members.call(self._members.transfer(member), "PUT", path, _piece(mine))
+
+    # -- the end
+
+    def finish(
+        self, pieces: Sequence[Piece], progress: Callable[[int, int], None] = lambda done, all: None
+    ) -> LoadResult:
+        """Make every tablet's file at all replicas, and when all are made, let the tablets take them in.
+
+        So a row that is wrong, or a key that comes twice, is found before anything is loaded. `progress` gets
+        (steps done, all steps). Raise what cannot be helped; the same load may be repeated then.
+        """
+        order: dict[int, list[str]] = {}
+        for piece in sorted(pieces, key=lambda piece: piece.name):
+            for partition in piece.partitions:
+                order.setdefault(partition, []).append(piece.name)
+        tablets = [_Tablet(self, partition, tuple(names)) for partition, names in sorted(order.items())]
+        steps = _Steps(2 * len(tablets), progress)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            steps.run(pool, [tablet.stage for tablet in tablets])
+            made = steps.run(pool, [tablet.take_in for tablet in tablets])
+        self.end()
+        fresh = [loaded.entries for loaded, skipped in made if not skipped]
+        return LoadResult(self.load, len(fresh), sum(fresh), len(made) - len(fresh) + len(self.done))
+
+    def end(self) -> None:
+        """Tell the members that pieces are not needed any more; without it they go after an hour."""
+        for member in self._members.table.members:
+            with suppress(SteleError):
+                place = self._members.transfer(member.index)
+                self._members.call(place, "DELETE", f"/v1/bulk/loads/{self.load}")
+
+    # -- what tablets ask
+
+    @property
+    def members(self) -> Members:
+        return self._members
+
+    def order(self, generation: int, pieces: tuple[str, ...]) -> BuildOrder:
+        """To make a file of pieces."""
+        count = len(self._members.table.rows)
+        return BuildOrder(generation, self._keyspace, count, pieces, self._duplicates)
+
+    def fetch(self, generation: int, source: str, crc: int) -> BuildOrder:
+        """To make a file of another member's run."""
+        count = len(self._members.table.rows)
+        return BuildOrder(generation, self._keyspace, count, source=source, crc32c=crc)
+
+
+class _Tablet:
+    """One tablet's part of a load."""
+
+    def __init__(self, loader: Loader, partition: int, pieces: tuple[str, ...]) -> None:
+        self._loader, self._members = loader, loader.members
+        self._partition, self._pieces = partition, pieces
+        self._place: LoadPlace | None = None
+        self._made: dict[int, LoadManifest] = {}
+        self._path = f"/v1/bulk/loads/{loader.load}/partitions/{partition}"
+
+    def stage(self) -> None:
+        """The files are made at the owner, at every other replica, and at a destination of a migration."""
+        self._patiently(self._stage)
+
+    def take_in(self) -> tuple[Loaded, bool]:
+        """(what the tablet remembers of the load, whether it had it before)."""
+        return self._patiently(self._take_in)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return work()
+            except (Stale, Unavailable, Uncertain) as error:
+                if time.monotonic() > end:
+                    text = Exception.__str__(error)
+                    raise Unavailable(
+                        f"load {self._loader.load}, partition {self._partition}: {text}; repeat the load "
+                        "with this id when the cluster is well again, what is loaded is skipped then"
+                    ) from error
+                time.sleep(AGAIN_SECONDS)
+                self._place = None
+                with suppress(Unavailable):
+                    self._members.refresh()
+
+    def _stage(self) -> LoadPlace:
+        place = self._place = self._ask(self._owner())
+        if place.loaded is not None:
+            return place
+        if not place.members:
+            raise Stale(f"its owner, member {self._owner()}, does not serve it now", "NOT_OWNER")
+        for member in place.members:
+            generation = place.generation if member == self._owner() else self._ask(member).generation
+            known = self._made.get(member)
+            if generation >= 0 and (known is None or known.generation != generation):
+                self._made[member] = self._build(member, generation)
+        if len({manifest.crc32c for manifest in self._made.values()}) > 1:
+            raise Corrupt(f"partition {self._partition}: its replicas made different files of one load")
+        return place
+
+    def _owner(self) -> int:
+        replicas = self._members.table.rows[self._partition][1]
+        if not replicas or replicas[0] is None:
+            raise Stale("the partition has no owner now", "NOT_OWNER")
+        return replicas[0]
+
+    def _ask(self, member: int) -> LoadPlace:
+        answer = self._members.call(self._members.admin(member), "GET", self._path)
+        return msgspec.json.decode(answer, type=LoadPlace)
+
+    def _build(self, member: int, generation: int) -> LoadManifest:
+        try:
+            return self._post(member, self._loader.order(generation, self._pieces))
+        except Stale as error:
+            # It came into the row after the pieces were sent: it has the rows of one that was there.
+            other = next((m for m in self._made if m != member), None)
+            if error.code != "NOT_STAGED" or other is None:
+                raise
+            host, port = self._members.transfer(other)
+            source = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            crc = self._made[other].crc32c
+            return self._post(member, self._loader.fetch(generation, source, crc))
+
+    def _post(self, member: int, order: BuildOrder) -> LoadManifest:
+        place = self._members.transfer(member)
+        answer = self._members.call(place, "POST", self._path, encode_json(order))
+        return msgspec.json.decode(answer, type=LoadManifest)
+
+    def _take_in(self) -> tuple[Loaded, bool]:
+        place = self._place or self._stage()
+        if place.loaded is not None:
+            return place.loaded, True
+        owner = self._owner()
+        made = self._made[owner]
+        order = LoadOrder(
+            place.version, tuple(self._made), made.keyspace, made.entries, made.bytes, made.crc32c
+        )
+        answer = self._members.call(self._members.admin(owner), "POST", self._path, encode_json(order))
+        return msgspec.json.decode(answer, type=Loaded), False
+
+
+class _Steps:
+    """Runs work in threads; the first error ends it all."""
+
+    def __init__(self, count: int, progress: Callable[[int, int], None]) -> None:
+        self._count, self._progress, self._done = count, progress, 0
+
+    def run(self, pool: ThreadPoolExecutor, work: Sequence[Callable[[], T]]) -> list[T]:
+        running = [pool.submit(each) for each in work]
+        found = []
+        try:
+            for future in running:
+                found.append(future.result())
+                self._done += 1
+                self._progress(self._done, self._count)
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+        return found
+
+
+def _check_row(key: bytes, value: bytes, expire_at_ms: int) -> None:
+    if len(key) > KEY_BYTES_MAX:
+        raise BadInput(f"a key has {len(key)} bytes; at most {KEY_BYTES_MAX} are allowed", "TOO_LARGE")
+    if len(value) > VALUE_BYTES_MAX:
+        text = (
+            f"the value of key '{text_of(key)}' has {len(value)} bytes; at most {VALUE_BYTES_MAX} are allowed"
+        )
+        raise BadInput(text, "TOO_LARGE")
+    if not 0 <= expire_at_ms <= EXPIRE_AT_MS_MAX:
+        raise BadInput(
+            f"expire_at of key '{text_of(key)}' is {expire_at_ms}; expected milliseconds since 1970, or 0 "
+            "for never"
+        )
+
+
+def _once(entries: Iterable[tuple[bytes, bytes]], duplicates: Duplicates) -> Iterator[tuple[bytes, bytes]]:
+    last: tuple[bytes, bytes] | None = None
+    for entry in entries:
+        if last is not None and last[0] != entry[0]:
+            yield last
+        elif last is not None and duplicates == "error":
+            raise Conflict(
+                f"key '{text_of(entry[0])}' comes more than once in the load: nothing of it was loaded; "
+                "remove the duplicates, or load with duplicates=last",
+                "DUPLICATE_KEY",
+            )
+        last = entry
+    if last is not None:
+        yield last
+
+
+def _piece(streams: dict[int, bytes]) -> bytes:
+    sections, at, crc = [], 0, 0
+    for partition, body in streams.items():
+        sections.append(Section(partition, at, len(body)))
+        at, crc = at + len(body), crc32c(body, crc)
+    return b"".join((piece_head(sections, crc), *streams.values()))
+
+
+# -- exports
+
+
+def export_groups(members: Members, at_once: int = 8) -> list[tuple[int, ...]]:
+    """All partitions, in groups that one owner has at present; each member's in about `at_once` groups."""
+    owned: dict[int, list[int]] = {}
+    for partition, (_, replicas) in enumerate(members.refresh().rows):
+        owner = replicas[0] if replicas else None
+        owned.setdefault(-1 if owner is None else owner, []).append(partition)
+    return [tuple(mine[i::at_once]) for mine in owned.values() for i in range(at_once) if mine[i::at_once]]
+
+
+def export(
+    members: Members, partitions: Sequence[int], keyspace: str = "default"
+) -> Iterator[tuple[list[bytes], list[bytes], list[int]]]:
+    """(keys, values, expire_at_ms) of these partitions in batches, without what is expired.
+
+    Each tablet is as it was at one moment after the call: all that was acknowledged before it is there. When
+    an owner changes before a tablet was begun it is read from the new one. Raise Unavailable when an owner
+    cannot be had for long, or is lost while its tablet is read: repeat the export then.
+    """
+    check_keyspace(keyspace)
+    left = list(partitions)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while left:
+        owner = _owner_of(members, left[0])
+        mine = [p for p in left if _owner_of(members, p) == owner]
+        try:
+            with _Snapshot(members, owner, tuple(mine)) as snapshot:
+                for partition in mine:
+                    yield from snapshot.read(partition, keyspace)
+                    left.remove(partition)
+                    end = time.monotonic() + PATIENCE_SECONDS
+        except (Stale, Unavailable) as error:
+            if time.monotonic() > end or (isinstance(error, Unavailable) and error.code == "CUT_OFF"):
+                raise Unavailable(
+                    f"partitions {mine}: {Exception.__str__(error)}; repeat the export"
+                ) from error
+            time.sleep(AGAIN_SECONDS)
+            with suppress(Unavailable):
+                members.refresh()
+
+
+def _owner_of(members: Members, partition: int) -> int:
+    replicas = members.table.rows[partition][1]
+    return -1 if not replicas or replicas[0] is None else replicas[0]
+
+
+class _Snapshot:
+    """A checkpoint at one owner; it ends with the block, or when nobody reads for a while."""
+
+    def __init__(self, members: Members, owner: int, partitions: tuple[int, ...]) -> None:
+        self._members, self._owner = members, owner
+        self._body = encode_json(SnapshotOrder(partitions, SNAPSHOT_SECONDS))
+        self._path = f"/v1/bulk/snapshots/export-{os.urandom(8).hex()}"
+        self._renewed = time.monotonic()
+
+    def __enter__(self) -> "_Snapshot":
+        self._info = self._open()
+        return self
+
+    def _open(self) -> SessionInfo:
+        self._renewed = time.monotonic()
+        answer = self._members.call(self._members.admin(self._owner), "POST", self._path, self._body)
+        return msgspec.json.decode(answer, type=SessionInfo)
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(SteleError):
+            self._members.call(self._members.admin(self._owner), "DELETE", self._path)
+
+    def read(self, partition: int, keyspace: str) -> Iterator[tuple[list[bytes], list[bytes], list[int]]]:
+        from urllib.parse import quote
+
+        session = f"/v1/bulk/sessions/{self._info.session}"
+        path = f"{session}/partitions/{partition}?keyspace={quote(keyspace, safe='')}"
+        place, begun = self._members.transfer(self._owner), False
+        try:
+            with self._members.request(place, "GET", path, token=self._info.token) as response:
+                for keys, stored in BlockReader(response.read):
+                    begun = True
+                    yield _live(keys, stored)
+                    if time.monotonic() - self._renewed > SNAPSHOT_SECONDS / 4:
+                        self._open()
+        except (Corrupt, Unavailable) as error:
+            raise Unavailable(Exception.__str__(error), "CUT_OFF" if begun else None) from error
+
+
+def _live(keys: list[bytes], stored: list[bytes]) -> tuple[list[bytes], list[bytes], list[int]]:
+    """Without what is expired by this machine's clock."""
+    now_ms = int(time.time() * 1000)
+    never = bytes(EXPIRY_BYTES)
+    if all(value.startswith(never) for value in stored):
+        return keys, [value[EXPIRY_BYTES:] for value in stored], [0] * len(keys)
+    rows = [(key, *unpack_value(value)) for key, value in zip(keys, stored, strict=True)]
+    live = [row for row in rows if not 0 < row[2] <= now_ms]
+    return [row[0] for row in live], [row[1] for row in live], [row[2] for row in live]

@@ -1,0 +1,161 @@
+"""A cluster's members over HTTP: who owns what, and calls that name what went wrong. Threads may share it."""
+
+import http.client
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
+from stele.wire.bulk import BulkTable
+
+ADMIN_PORT = 7001
+CALL_SECONDS_MAX = 300.0
+DETAIL_CHARACTERS_MAX = 2000
+_KINDS: dict[str, type[SteleError]] = {
+    "STALE_VERSION": Stale,
+    "NOT_OWNER": Stale,
+    "NOT_STAGED": Stale,
+    "UNCERTAIN": Uncertain,
+    "BUSY": Unavailable,
+    "UNAVAILABLE": Unavailable,
+    "DISK_ERROR": Unavailable,
+    "SOURCE": Unavailable,
+    "DUPLICATE_KEY": Conflict,
+    "LOAD_CONFLICT": Conflict,
+    "BAD_INPUT": BadInput,
+    "TOO_LARGE": BadInput,
+}
+_table = msgspec.json.Decoder(BulkTable).decode
+Address = tuple[str, int]
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """HOST[:PORT], several with commas between; the port is a member's admin port. Raise BadInput."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon:
+            host, port = part, str(ADMIN_PORT)
+        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise BadInput(f"address is '{text}'; expected HOST or HOST:PORT of a member, 7001 by default")
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise BadInput("address is empty; expected HOST or HOST:PORT of a member, 7001 by default")
+    return found
+
+
+class Members:
+    """Calls to members. `table` is as of the last `refresh`; it is read at the first use."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.seeds = list(addresses)
+        self._known: BulkTable | None = None
+        self._idle: dict[Address, list[http.client.HTTPConnection]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def table(self) -> BulkTable:
+        return self._known or self.refresh()
+
+    def refresh(self) -> BulkTable:
+        """The table of the member that knows most, of those that answer. Raise Unavailable when none does."""
+        known = self._known
+        places = list(self.seeds)
+        if known is not None:
+            places += [(member.address, known.admin_port) for member in known.members]
+        found, told = [], "no member was named"
+        for place in dict.fromkeys(places):
+            try:
+                found.append(_table(self.call(place, "GET", "/v1/bulk/table")))
+            except SteleError as error:
+                told = str(error)
+        if not found:
+            raise Unavailable(f"no member answers: {told}; is the address right, and is the cluster up?")
+        best = max(found, key=lambda table: sum(version for version, _ in table.rows))
+        if not best.rows:
+            raise Unavailable("the members have no table yet: wait until the TabletCluster is Ready")
+        self._known = best
+        return best
+
+    def admin(self, member: int) -> Address:
+        return self._address(member), self.table.admin_port
+
+    def transfer(self, member: int) -> Address:
+        return self._address(member), self.table.transfer_port
+
+    def _address(self, member: int) -> str:
+        for known in self.table.members:
+            if known.index == member:
+                return known.address
+        raise Stale(f"member {member} is not in the table")
+
+    def call(self, place: Address, method: str, path: str, body: bytes | None = None) -> bytes:
+        """The answer's body. Raise the error that the member tells, Unavailable when there is no answer."""
+        with self.request(place, method, path, body) as response:
+            return response.read()
+
+    @contextmanager
+    def request(
+        self, place: Address, method: str, path: str, body: bytes | None = None, token: str = ""
+    ) -> Iterator[http.client.HTTPResponse]:
+        """An answer that is read while the block runs; as `call`."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection, response = self._answered(place, (method, path, body, headers))
+        done = False
+        try:
+            if response.status >= 300:
+                raise _error(f"{place[0]}:{place[1]}", response.status, response.read())
+            yield response
+            done = response.isclosed()
+        except (OSError, http.client.HTTPException) as error:
+            text = str(error) or type(error).__name__
+            raise Unavailable(f"{place[0]}:{place[1]}: {text}") from error
+        finally:
+            if done:
+                with self._lock:
+                    self._idle.setdefault(place, []).append(connection)
+            else:
+                connection.close()
+
+    def _answered(
+        self, place: Address, asked: tuple[str, str, bytes | None, dict[str, str]]
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """On a connection that was used before, or on a new one when those are closed by now."""
+        while True:
+            with self._lock:
+                idle = self._idle.get(place)
+                used = idle.pop() if idle else None
+            connection = used or http.client.HTTPConnection(*place, timeout=CALL_SECONDS_MAX)
+            try:
+                connection.request(*asked)
+                return connection, connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                # Every call may be repeated.
+                if used is None or isinstance(error, TimeoutError):
+                    raise Unavailable(f"{place[0]}:{place[1]}: {error or type(error).__name__}") from error
+
+    def close(self) -> None:
+        """Close what is open and not in use."""
+        with self._lock:
+            for idle in self._idle.values():
+                while idle:
+                    idle.pop().close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tasks of Spark get the addresses, and ask for the table themselves."""
+        return Members, (self.seeds,)
+
+
+def _error(place: str, status: int, body: bytes) -> SteleError:
+    try:
+        told = msgspec.json.decode(body, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        told = {"detail": body[:DETAIL_CHARACTERS_MAX].decode(errors="replace").strip()}
+    code, detail = told.get("code", ""), told.get("detail", "")[:DETAIL_CHARACTERS_MAX]
+    default = Unavailable if status >= 500 and status != 507 else Refused
+    kind = BadInput if status == 400 and code not in _KINDS else _KINDS.get(code, default)
+    return kind(f"{place}: {detail}", code or None)
