@@ -1,6 +1,5 @@
 """The data source in a real Spark on one machine, against real member processes."""
 
-import asyncio
 import os
 import re
 import sys
@@ -54,11 +53,11 @@ async def test_a_frame_is_written_and_read_back(session, tmp_path):
     wanted = rows(3000)
     async with loading(tmp_path) as (_, members):
         frame = session.createDataFrame(list(wanted.items()), "key binary, value binary").repartition(5)
-        await asyncio.to_thread(write, session, frame, members, keyspace="users")
-        found = await asyncio.to_thread(read, session, members, keyspace="users")
+        write(session, frame, members, keyspace="users")
+        found = read(session, members, keyspace="users")
         assert {bytes(row.key): bytes(row.value) for row in found} == wanted
         assert {row.expire_at_ms for row in found} == {0}
-        assert await asyncio.to_thread(read, session, members) == []
+        assert read(session, members) == []
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -69,8 +68,8 @@ async def test_text_and_timestamps_are_taken(session, tmp_path):
             "union all select 'b', 'two', null union all select 'c', 'gone', timestamp'2001-01-01 00:00:00'"
         )
         columns = {"keyColumn": "name", "valueColumn": "text", "expireColumn": "until"}
-        await asyncio.to_thread(write, session, frame, members, **columns)
-        found = await asyncio.to_thread(read, session, members)
+        write(session, frame, members, **columns)
+        found = read(session, members)
         assert sorted((bytes(r.key), bytes(r.value), r.expire_at_ms) for r in found) == [
             (b"a", b"one", 4_102_444_800_000),
             (b"b", b"two", 0),

@@ -24,6 +24,7 @@ from stele.core.errors import BadInput, Conflict, Corrupt, Stale, SteleError, Un
 from stele.core.routing import partitions_of
 from stele.wire.blocks import BlockReader
 from stele.wire.bulk import (
+    EXPORT_PREFIX,
     BuildOrder,
     Duplicates,
     Loaded,
@@ -408,7 +409,7 @@ class _Snapshot:
     def __init__(self, members: Members, owner: int, partitions: tuple[int, ...]) -> None:
         self._members, self._owner = members, owner
         self._body = encode_json(SnapshotOrder(partitions, SNAPSHOT_SECONDS))
-        self._path = f"/v1/bulk/snapshots/export-{os.urandom(8).hex()}"
+        self._path = f"/v1/bulk/snapshots/{EXPORT_PREFIX}{os.urandom(8).hex()}"
         self._renewed = time.monotonic()
 
     def __enter__(self) -> "_Snapshot":

@@ -18,7 +18,15 @@ from stele.member.bulk import Loads
 from stele.member.node import Node
 from stele.member.sessions import Sessions
 from stele.wire import messages as m
-from stele.wire.bulk import BulkMember, BulkTable, LoadList, LoadOrder, SnapshotOrder, check_load_id
+from stele.wire.bulk import (
+    EXPORT_PREFIX,
+    BulkMember,
+    BulkTable,
+    LoadList,
+    LoadOrder,
+    SnapshotOrder,
+    check_load_id,
+)
 
 T = TypeVar("T", LoadOrder, SnapshotOrder)
 
@@ -63,7 +71,7 @@ class BulkRoutes:
 
     async def _open(self, request: web.Request) -> web.Response:
         """Every acknowledged write of these partitions is in the checkpoint: the lease is looked at first."""
-        name = check_load_id(request.match_info["session"])
+        name = _session(request)
         order = _decoded(SnapshotOrder, await request.read())
         for partition in order.partitions:
             self._check_reads(partition)
@@ -81,7 +89,7 @@ class BulkRoutes:
             raise Stale(f"member {self._node.me} does not serve partition {partition} now", "NOT_OWNER")
 
     async def _close(self, request: web.Request) -> web.Response:
-        await self._sessions.close_session(m.CloseSession(check_load_id(request.match_info["session"])))
+        await self._sessions.close_session(m.CloseSession(_session(request)))
         return web.Response(status=204)
 
     def _partition(self, request: web.Request) -> int:
@@ -89,6 +97,13 @@ class BulkRoutes:
         if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) >= count:
             raise BadInput(f"partition is {text[:40]!r}; this member's table has {count}")
         return int(text)
+
+
+def _session(request: web.Request) -> str:
+    name = check_load_id(request.match_info["session"])
+    if not name.startswith(EXPORT_PREFIX):
+        raise BadInput(f"session is {name!r}; that of an export begins with {EXPORT_PREFIX}")
+    return name
 
 
 def _decoded(kind: type[T], body: bytes) -> T:

@@ -22,6 +22,7 @@ from stele.member.volume import CHECKPOINTS, DATA, sync_folder, write_aside
 from stele.ports import Transfer
 from stele.wire import keys
 from stele.wire import messages as m
+from stele.wire.bulk import EXPORT_PREFIX
 from stele.wire.copyjobs import SessionFile, damage_note
 from stele.wire.volume import APPLIED, DataState, decode_state
 
@@ -196,11 +197,12 @@ class Sessions:
     # -- reports
 
     def reports(self) -> tuple[m.SessionReport, ...]:
-        """All sessions that were not closed."""
+        """All sessions that were not closed; of exports, which their readers close, only those that ended."""
         now = self._node.loop.time()
         return tuple(
             m.SessionReport(name, max(0, int((each.until - now) * 1000)), each.held_bytes, each.ended)
             for name, each in self.known.items()
+            if each.ended or not name.startswith(EXPORT_PREFIX)
         )
 
     # -- time

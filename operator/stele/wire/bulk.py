@@ -29,6 +29,8 @@ FORMAT = 1
 LOAD_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 PIECE_BYTES_MAX = 256 * 1024 * 1024
 INDEX_BYTES_MAX = 4 * 1024 * 1024
+EXPORT_PREFIX = "export-"
+"""What the names of export's sessions begin with: the master does not know of them, and lets them be."""
 LOADED = b"loads"
 """Name of the tablet's own entry that remembers its last loads; see `wire.keys.meta_key`."""
 LOADED_MAX = 64
