@@ -74,6 +74,8 @@ class FakeMember:
         self.sessions: dict[str, dict[int, list[int]]] = {}
         self.fetches: dict[str, wire.FetchReport] = {}
         self.staged: dict[str, dict[int, list[int]]] = {}
+        self.renewals: list[wire.OpenSession] = []
+        self.free_bytes = -1
         self.frozen: dict[int, str] = {}
         self.news = News[int, wire.TabletReport](1 << 32)
         self.events = Events()
@@ -247,6 +249,9 @@ class FakeMember:
         return Result()
 
     def _OpenSession(self, c: wire.OpenSession) -> Result:  # noqa: N802
+        if c.renew:
+            self.renewals.append(c)
+            return Result() if c.session in self.sessions else Result("SESSION_LOST", "not open here")
         snapshot = self.sessions.setdefault(c.session, {p: list(self.tablets[p].data) for p in c.partitions})
         tablets = tuple(
             wire.SessionTablet(p, self.tablets[p].generation, OpId(1, len(data)), 100 * len(data))
@@ -429,6 +434,9 @@ class FakeMember:
                 for p, each in self.copies.items()
             ),
             fetches=tuple(self.fetches.values()),
+            stats=wire.Stats(disk_free_bytes=self.free_bytes),
+            sessions=tuple(wire.SessionReport(each, 60_000) for each in self.sessions),
+            staged=tuple(self.staged),
         )
 
 

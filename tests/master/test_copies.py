@@ -1,0 +1,325 @@
+"""Copies as the master drives them: from whom, how fast, into what space, by whom, and what it shows."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from stele.core.reign import Record, State
+from stele.core.transfer import SPACE_MARGIN_BYTES
+from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Job, Wave
+from stele.master import facts
+from stele.master.metrics import copy_metrics
+from stele.model.conditions import find_condition
+from stele.model.rebalance import TabletRebalanceStatus
+from tests.master.harness import Harness
+from tests.master.test_convergence import balanced
+from tests.master.test_statuses import cluster, rebalance
+
+NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+class Copier:
+    """Spark: `outcome` is what becomes of a job; DONE stages what the source holds."""
+
+    def __init__(self, harness: Harness, outcome: str = "DONE") -> None:
+        self._harness = harness
+        self.outcome = outcome
+        self.told: dict[str, Job] = {}
+        self.waves: dict[str, Wave] = {}
+
+    def problem(self) -> str:
+        return ""
+
+    def want(self, waves: Sequence[Wave], state: State) -> None:
+        for wave in waves:
+            self.waves[wave.session] = wave
+            if self.outcome == "DONE":
+                member = self._harness.world.volumes[wave.destination]
+                if member.stage(wave.session, wave.source, sorted(wave.partitions)):
+                    self.told[wave.session] = Job("DONE", wave.bytes, tasks=4, retries=1)
+            elif self.outcome == "RUNNING":
+                self.told[wave.session] = Job("RUNNING", wave.bytes // 2, tasks=4)
+            else:
+                self.told[wave.session] = Job("FAILED", 0, self.outcome)
+
+    def jobs(self) -> Mapping[str, Job]:
+        return self.told
+
+    async def close(self) -> None:
+        return
+
+
+async def three(**wishes: object) -> Harness:
+    """Three members with data."""
+    harness = Harness(members=3, partitions=12, **wishes)
+    await harness.settle()
+    return harness
+
+
+async def with_copier(outcome: str = "DONE", **wishes: object) -> tuple[Harness, Copier]:
+    harness = Harness(members=3, partitions=12, engine="Spark", **wishes)
+    copier = Copier(harness, outcome)
+    await harness.loop.close()
+    harness.start_master(copier=copier)
+    await harness.settle()
+    return harness, copier
+
+
+def state_of(harness: Harness) -> State:
+    assert harness.loop.state is not None
+    return harness.loop.state
+
+
+def view(harness: Harness) -> facts.View:
+    return facts.View(state_of(harness), harness.world.wanted, harness.clock, NOON)
+
+
+def shown(harness: Harness, record: Record) -> TabletRebalanceStatus:
+    return facts.rebalance_status(record, view(harness), rebalance())
+
+
+def events(harness: Harness, reason: str) -> list[str]:
+    return [each.message for each in harness.world.events if each.reason == reason]
+
+
+# -- sources
+
+
+async def test_new_members_are_filled_from_backups_and_owners_are_left_alone() -> None:
+    harness, copier = await with_copier()
+    harness.rewish(members=4)
+    before = harness.table().partitions
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert copier.waves
+    for wave in copier.waves.values():
+        for item in wave.items:
+            assert wave.source in before[item.partition].replicas[1:], (wave, before[item.partition])
+
+
+# -- space
+
+
+async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some() -> None:
+    harness = await three()
+    for member in harness.world.volumes.values():
+        member.free_bytes = SPACE_MARGIN_BYTES
+    harness.rewish(members=4)
+    for _ in range(40):
+        await harness.tick()
+        harness.world.volumes[max(harness.world.volumes)].free_bytes = SPACE_MARGIN_BYTES
+    record = state_of(harness).record
+    assert record is not None
+    assert (state_of(harness).running, state_of(harness).waves, record.failed) == ({}, {}, 0)
+    assert 3 not in {member for row in harness.table().partitions for member in row.members}
+    status = shown(harness, record)
+    assert {each.reason for each in status.refusals} == {"NO_SPACE"}
+    assert "demo-3 has" in status.refusals[0].message
+    assert status.refusals_total == len(status.refusals) > 0
+    assert len(events(harness, "NoSpace")) == 1
+    stalled = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
+    assert stalled is not None
+    assert (stalled.status.value, stalled.reason) == ("True", "NoSpace")
+    # Nothing is under way: the master sleeps between its heartbeats.
+    assert not await harness.tick()
+    harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES + (1 << 30)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert shown(harness, record).refusals == ()
+
+
+async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
+    harness = await three()
+    size = max(t.bytes for t in state_of(harness).contacts[0].tablets.values())
+    harness.rewish(members=4)
+    for _ in range(5):
+        await harness.tick()
+        if 3 in harness.world.volumes:
+            harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES + 2 * size
+    most = 0
+    for _ in range(60):
+        await harness.tick()
+        state = state_of(harness)
+        coming = [each for each in state.running.values() if each.destination == 3]
+        most = max(most, len(coming))
+    assert 1 <= most <= 2
+
+
+async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
+    harness = await three(engine="Direct")
+    harness.rewish(members=4)
+    found: set[str] = set()
+    for _ in range(200):
+        await harness.tick()
+        if state_of(harness).running:
+            harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES
+        record = state_of(harness).record
+        records = [*state_of(harness).finished, *([] if record is None else [record])]
+        found |= {failure.reason for each in records for failure in each.failures.values()}
+        if found:
+            break
+    assert found == {"NO_SPACE"}
+    harness.world.volumes[3].free_bytes = -1
+    await harness.settle(ticks=800)
+    balanced(harness, 4, 2)
+
+
+# -- engines
+
+
+async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_event() -> None:
+    text = "NO_EXECUTORS: no executor could be placed beside the destination for 30 s"
+    harness, copier = await with_copier(text)
+    harness.rewish(members=4)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert copier.waves
+    (record,) = state_of(harness).finished
+    (copied,) = record.destinations.values()
+    assert (copied.engine, copied.engine_reason) == (
+        Engine.DIRECT,
+        f"Spark failed for this destination: {text}",
+    )
+    assert (record.failed, record.bytes_by_spark, copied.failures > 0) == (0, 0, True)
+    assert events(harness, "SparkFailed")[0] == f"copies to demo-3 go on without Spark: {text}"
+    status = shown(harness, record)
+    assert status.destinations[0].engine_reason.endswith("for 30 s")
+
+
+async def test_spark_is_tried_again_after_a_while() -> None:
+    harness, copier = await with_copier("DRIVER: it ended")
+    harness.rewish(members=4)
+    await harness.settle()
+    copier.outcome, tried = "DONE", len(copier.waves)
+    harness.clock += SPARK_PATIENCE_SECONDS
+    harness.rewish(members=3)
+    await harness.settle()
+    harness.rewish(members=4)
+    await harness.settle()
+    assert len(copier.waves) > tried
+    assert state_of(harness).finished[-1].bytes_by_spark > 0
+
+
+# -- sessions
+
+
+async def test_a_session_is_renewed_as_long_as_it_is_copied() -> None:
+    harness, _ = await with_copier("RUNNING")
+    harness.rewish(members=4)
+    for _ in range(20):
+        await harness.tick()
+    (session, wave), *_ = state_of(harness).waves.items()
+    source = harness.world.volumes[wave.source]
+    before = sum(each.session == session for each in source.renewals)
+    assert before >= 1
+    for _ in range(50):
+        await harness.tick(1.0)
+    assert sum(each.session == session for each in source.renewals) >= before + 2
+
+
+@pytest.mark.parametrize("how", ["ended", "restarted"])
+async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
+    harness, copier = await with_copier("RUNNING")
+    harness.rewish(members=4)
+    for _ in range(20):
+        await harness.tick()
+    wave = next(iter(state_of(harness).waves.values()))
+    copier.outcome = "DONE"
+    copier.told.clear()
+    if how == "ended":
+        harness.world.volumes[wave.source].sessions.clear()
+    else:
+        harness.kill(wave.source)
+        harness.revive(wave.source)
+    await harness.settle(ticks=1200)
+    balanced(harness, 4, 2)
+    if how == "ended":
+        failures = [each for record in state_of(harness).finished for each in record.failures.values()]
+        assert {each.reason for each in failures} == {"SESSION_LOST"}
+        assert events(harness, "SparkFailed") == []
+    assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
+
+
+async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_staging() -> None:
+    harness, _ = await with_copier("RUNNING")
+    harness.rewish(members=4)
+    for _ in range(20):
+        await harness.tick()
+    assert any(each.sessions for each in harness.world.volumes.values())
+    harness.world.volumes[3].staged["s1-99"] = {}
+    await harness.loop.close()
+    harness.start_master()
+    await harness.settle(ticks=1200)
+    balanced(harness, 4, 2)
+    assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
+
+
+# -- bandwidth
+
+
+async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() -> None:
+    limit = 100 << 20
+    harness, _ = await with_copier("RUNNING", bandwidth_per_member=limit)
+    harness.rewish(members=6)
+    for _ in range(40):
+        await harness.tick()
+        rates: dict[int, int] = {}
+        for wave in state_of(harness).waves.values():
+            for member in (wave.source, wave.destination):
+                rates[member] = rates.get(member, 0) + wave.bytes_per_second
+        assert all(rate <= limit for rate in rates.values())
+    waves = state_of(harness).waves.values()
+    assert len({(wave.source, wave.destination) for wave in waves}) > 1
+    for wave in waves:
+        told = [r for r in harness.world.volumes[wave.source].renewals if r.session == wave.session]
+        assert told[-1].bytes_per_second == wave.bytes_per_second > 0
+    harness.rewish(bandwidth_per_member=0)
+    for _ in range(4):
+        await harness.tick()
+    told = [each for member in harness.world.volumes.values() for each in member.renewals[-1:]]
+    assert {each.bytes_per_second for each in told} == {0}
+
+
+# -- what is shown
+
+
+async def test_a_plan_shows_what_is_copied_to_whom() -> None:
+    harness, _ = await with_copier()
+    harness.rewish(members=5)
+    await harness.settle()
+    record = next(each for each in state_of(harness).finished if each.destinations)
+    status = shown(harness, record)
+    assert [each.member for each in status.destinations] == sorted(
+        (each.member for each in status.destinations),
+        key=lambda name: -next(e.bytes_planned for e in status.destinations if e.member == name),
+    )
+    assert {each.member for each in status.destinations} <= {f"demo-{n}" for n in range(5)}
+    assert status.destinations_total == len(status.destinations) > 0
+    for each in status.destinations:
+        assert (each.engine, each.engine_reason) == ("Spark", "spec.migration.engine is Spark")
+        assert each.bytes_planned > 0
+        assert each.tasks >= 4
+        assert each.retries * 4 == each.tasks
+        assert float(each.megabytes_per_second) >= 0
+    assert sum(each.bytes_copied for each in status.destinations) == status.bytes_copied > 0
+
+
+async def test_what_is_under_way_is_shown_too_and_metrics_agree() -> None:
+    harness, _ = await with_copier("RUNNING")
+    harness.rewish(members=4)
+    for _ in range(30):
+        await harness.tick()
+    record = state_of(harness).record
+    assert record is not None
+    (shown_now,) = shown(harness, record).destinations
+    assert shown_now.bytes_copied > 0
+    assert shown_now.tasks >= 4
+    metrics = {
+        (sample.name, sample.labels["destination"], sample.labels["engine"]): sample.value
+        for metric in copy_metrics({("ns", "demo"): state_of(harness)})
+        for sample in metric.samples
+    }
+    assert metrics["stele_copied_bytes_total", "demo-3", "Spark"] == shown_now.bytes_copied
+    assert metrics["stele_copy_tasks_total", "demo-3", "Spark"] == shown_now.tasks
+    assert metrics["stele_copy_failures_total", "demo-3", "Spark"] == 0
