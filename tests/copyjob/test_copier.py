@@ -5,7 +5,9 @@ import importlib.util
 import socket
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import msgspec
@@ -13,8 +15,11 @@ import pytest
 from aiohttp import web
 
 from stele.adapters.spark.client import CopierClient
-from stele.copyjob import drivers
+from stele.adapters.transfer import copy, jobs
+from stele.adapters.transfer import sessions as transfer_sessions
+from stele.copyjob import drivers, pods, task
 from stele.copyjob.__main__ import make_app
+from stele.copyjob.messages import decode_result
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
 from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
@@ -252,3 +257,118 @@ async def test_the_client_names_a_copier_that_does_not_answer_or_is_something_el
     async with serving(app) as url, CopierClient(url) as client:
         with pytest.raises(Corrupt, match="hello"):
             await client.status("s-1")
+
+
+async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, monkeypatch):
+    """The source cuts its first streams: a task begins a fragment again, within itself."""
+    cut = []
+    send = transfer_sessions.Sessions.send
+
+    async def send_once_cut(self, session, data, write):
+        if len(cut) < 4:
+            cut.append(len(data))
+            raise ConnectionResetError("cut")
+        await send(self, session, data, write)
+
+    monkeypatch.setattr(transfer_sessions.Sessions, "send", send_once_cut)
+    big = {(b"default", b"k%d" % number): (bytes(1000), 0) for number in range(2000)}
+    volume = tmp_path / "source"
+    (volume / "staging").mkdir(parents=True)
+    volume_maker.make_checkpoint(volume, "s-1", dict.fromkeys(range(4), (1, big)))
+    settings = transfer_main.read_settings({"STELE_DATA_DIR": str(volume)})
+    items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(4))
+    async with (
+        serving(transfer_main.make_app(settings)) as url,
+        copying(tmp_path, staging) as (client, _),
+    ):
+        await client.submit(job_of(url, items=items))
+        status = await over(client)
+    assert (status.state, status.error) == ("DONE", "")
+    assert status.tasks == 4
+    assert status.retries == len(cut) == 4
+
+
+async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(tmp_path, staging, monkeypatch):
+    """The master that wanted it is gone; a new one knows nothing of it."""
+    monkeypatch.setattr(jobs, "UNASKED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(jobs, "UNASKED_LOOK_SECONDS", 0.05)
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    async with copying(tmp_path, staging) as (client, runner):
+        await client.submit(job_of(url, idle_seconds=1))
+        for _ in range(400):
+            await asyncio.sleep(0.02)
+            if (await client.status("s-1")).state == "RUNNING":
+                break
+        await asyncio.sleep(1.0)
+        status = await client.status("s-1")
+        assert (status.state, status.error) == ("FAILED", "CANCELLED: nobody asked about the job for 0.3 s")
+        for _ in range(400):
+            await asyncio.sleep(0.05)
+            if not runner._drivers:
+                break
+        assert runner._drivers == {}
+    silent.close()
+
+
+async def test_a_slice_without_room_for_it_is_not_begun(tmp_path, staging, monkeypatch):
+    job = job_of("http://127.0.0.1:1")
+    usage = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    monkeypatch.setattr(task.os, "statvfs", lambda folder: usage)
+    given = (0, 1, msgspec.json.encode(job), str(staging), "http://127.0.0.1:1")
+    result = decode_result(await asyncio.to_thread(task.run_slice, given))
+    assert result.code == "NO_SPACE"
+    assert "60000 bytes are to come" in result.text
+    assert list(staging.iterdir()) == []
+    monkeypatch.setattr(task, "attempts_before", lambda: 1)
+    monkeypatch.setattr(copy, "ATTEMPTS_MAX", 1)
+    with pytest.raises(RuntimeError, match="SOURCE"):
+        await asyncio.to_thread(task.run_slice, given)
+
+
+@asynccontextmanager
+async def pods_api(answers):
+    """As much of an API server as deletes pods; `answers` are its statuses, the last one for ever."""
+    asked = []
+
+    async def delete(request):
+        asked.append((request.path, request.query["labelSelector"], request.headers["Authorization"]))
+        return web.Response(status=answers.pop(0) if len(answers) > 1 else answers[0])
+
+    app = web.Application()
+    app.router.add_delete("/api/v1/namespaces/ns/pods", delete)
+    async with serving(app) as url:
+        yield url, asked
+
+
+async def test_executors_of_an_earlier_start_are_deleted_however_long_that_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(pods, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(pods.ssl, "create_default_context", lambda cafile: False)
+    (tmp_path / "token").write_text("t\n")
+    async with pods_api([500, 500, 200]) as (url, asked):
+        given = {"POD_IP": "::1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
+        settings = read_settings(given | {"STELE_SPARK_MASTER": f"k8s://{url}"})
+        async with asyncio.timeout(10):
+            await pods.sweep_leftovers(replace(settings, start="now"), tmp_path)
+    selector = "spark-role=executor,stele.dev/copier=copier,stele.dev/copier-start notin (now)"
+    assert asked == [("/api/v1/namespaces/ns/pods", selector, "Bearer t")] * 3
+
+
+async def test_executors_of_a_lost_driver_are_deleted(tmp_path, staging, monkeypatch):
+    deleted = []
+
+    async def delete(settings, selector, account=None):
+        deleted.append(selector)
+        return True
+
+    monkeypatch.setattr(drivers, "delete_executors", delete)
+    monkeypatch.setenv("TWIN", "crash")
+    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
+        await client.submit(job_of(url))
+        assert (await over(client)).state == "FAILED"
+        monkeypatch.setenv("TWIN", "")
+        await client.cancel("s-1")
+        await client.submit(job_of(url))
+        assert (await over(client)).state == "DONE"
+        assert deleted == ["spark-app-selector=twin-1"]
+    assert deleted == ["spark-app-selector=twin-1"]

@@ -63,6 +63,16 @@ async def test_streams_of_a_session_share_its_rate(volume: Path, tmp_path: Path,
     assert seconds < 3 * size / RATE
 
 
+async def test_small_tablets_are_held_to_the_rate_as_well(volume: Path, tmp_path: Path) -> None:
+    some = dict(list(LARGE.items())[:100])
+    make_checkpoint(volume, "s-1", dict.fromkeys(range(20), (3, some)))
+    set_rate(volume, RATE)
+    async with transfer(volume) as url:
+        size, seconds = await copied(url, tmp_path / "staging", *range(20))
+    assert size > 20 * 100_000
+    assert size <= RATE * (seconds + BURST_SECONDS) * 1.01
+
+
 async def test_without_a_rate_nothing_is_held_back(volume: Path, tmp_path: Path) -> None:
     make_checkpoint(volume, "s-1", {7: (3, LARGE)})
     async with transfer(volume) as url:

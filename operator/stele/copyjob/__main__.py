@@ -4,8 +4,10 @@ import argparse
 import asyncio
 import logging
 import os
+import secrets
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import msgspec
 from aiohttp import web
@@ -13,7 +15,7 @@ from aiohttp import web
 from stele.adapters.transfer.jobs import JobBoard
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.copyjob.messages import decode_slice
-from stele.copyjob.pods import delete_leftovers
+from stele.copyjob.pods import sweep_leftovers
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import VARIABLES, Settings, read_settings
 from stele.core.errors import BadInput
@@ -26,9 +28,11 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
     """The copier's HTTP application; it owns the runner."""
 
     async def running(app: web.Application) -> AsyncIterator[None]:
-        await delete_leftovers(settings)
+        sweeping = asyncio.get_running_loop().create_task(sweep_leftovers(settings))
         runner.open()
         yield
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
         await runner.close()
 
     async def progress(request: web.Request) -> web.Response:
@@ -60,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        settings = read_settings(os.environ)
+        settings = replace(read_settings(os.environ), start=secrets.token_hex(4))
     except BadInput as wrong:
         print(f"stele-copier: {wrong.args[0]}", file=sys.stderr)
         return 2

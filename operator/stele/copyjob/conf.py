@@ -18,6 +18,7 @@ TASK_FAILURES_MAX = 3
 USER = 10001
 MEMBER_LABEL = "stele.dev/member"
 COPIER_LABEL = "stele.dev/copier"
+START_LABEL = "stele.dev/copier-start"
 MOUNT = "/staging"
 CONTAINER = "spark-kubernetes-executor"
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -76,6 +77,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         f"{k8s}.executor.request.cores": "100m",
         f"{k8s}.executor.podNamePrefix": _pod_prefix(job.destination),
         f"{k8s}.executor.label.{COPIER_LABEL}": settings.pod_name,
+        f"{k8s}.executor.label.{START_LABEL}": settings.start,
         f"{k8s}.executor.podTemplateFile": template,
         f"{k8s}.executor.podTemplateContainerName": CONTAINER,
         # More than 100ms, or Spark refuses to start; the default is a second.

@@ -12,6 +12,7 @@ from typing import IO
 from stele.adapters.transfer.direct import lines_of
 from stele.copyjob.conf import pod_template, spark_conf
 from stele.copyjob.messages import Began, Cancel, Copy, Ended, Start, Up, decode_news, encode
+from stele.copyjob.pods import delete_executors
 from stele.copyjob.settings import Settings
 from stele.core.errors import Refused
 from stele.wire.copyjobs import CopyJob
@@ -46,6 +47,7 @@ class Driver:
         self._waiting: dict[int, asyncio.Future[Ended]] = {}
         self._began: dict[int, Callable[[], None]] = {}
         self._up: asyncio.Future[str] | None = None
+        self._application = ""
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._template = settings.scratch / f"executor-{job.destination}.json"
@@ -70,6 +72,7 @@ class Driver:
             self.broken = True
             text = f"Spark did not start in {START_SECONDS_MAX:g} s; see the copier's log"
             raise Refused(text, "DRIVER") from None
+        self._application = application
         log.info("driver of %s runs application %s", self.destination, application)
 
     async def copy(self, job: CopyJob, began: Callable[[], None]) -> Ended:
@@ -90,8 +93,8 @@ class Driver:
             self._began.pop(ticket, None)
 
     async def stop(self) -> None:
-        """End the application and the process; by force when it takes too long."""
-        self.broken = True
+        """End the application and the process; by force when it takes too long. Its executors go with it."""
+        lost, self.broken = self.broken, True
         process = self._process
         if process is None:
             return
@@ -103,6 +106,9 @@ class Driver:
             log.warning("driver of %s does not end by itself and is killed", self.destination)
             process.kill()
             await process.wait()
+            lost = True
+        if lost and self._application:
+            await delete_executors(self._settings, f"spark-app-selector={self._application}")
         if self._reading is not None:
             await self._reading
         await asyncio.to_thread(self._template.unlink, missing_ok=True)

@@ -33,7 +33,7 @@ class Settings:
     """Where this pod is, and what its drivers start.
 
     `master` is Spark's master URL: the cluster that the pod runs in, or `local[n]`, where the driver runs the
-    tasks and `staging` is a folder of this machine.
+    tasks and `staging` is a folder of this machine. `start` tells this life of the container from others.
     """
 
     bind: str
@@ -48,6 +48,7 @@ class Settings:
     service_account: str
     pull_policy: str
     drivers_max: int
+    start: str = "none"
 
     @property
     def is_local(self) -> bool:

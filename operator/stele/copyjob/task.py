@@ -32,7 +32,14 @@ def run_slice(given: Slice) -> bytes:
     try:
         if not progress.retries:
             check_space(Path(staging), sum(item.bytes for item in job.items))
-        copy_tablets(job, job.items, staging=Path(staging), progress=progress.add, finished=progress.finish)
+        copy_tablets(
+            job,
+            job.items,
+            staging=Path(staging),
+            progress=progress.add,
+            finished=progress.finish,
+            again=progress.again,
+        )
         progress.send()
     except (Unavailable, Corrupt) as error:
         raise RuntimeError(f"STELE[{error.code}] {error.args[0]}") from None
@@ -75,9 +82,12 @@ class _Progress:
     def add(self, more: int) -> None:
         """Bytes of one copy. Raise Refused (CANCELLED) when the copier does not know the job any more."""
         self.bytes += more
-        self.retries += more < 0
         if time.monotonic() >= self._next:
             self.send()
+
+    def again(self) -> None:
+        """A fragment is begun again."""
+        self.retries += 1
 
     def finish(self, manifest: Manifest) -> None:
         """One tablet is complete."""

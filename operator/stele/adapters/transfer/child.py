@@ -60,8 +60,12 @@ class Tally:
             raise Refused("another tablet of this job failed", "CANCELLED")
         with self._lock:
             self._bytes += more
-            self._retries += more < 0
             self._report(time.monotonic() >= self._next)
+
+    def again(self) -> None:
+        """A fragment is begun again."""
+        with self._lock:
+            self._retries += 1
 
     def finish(self, manifest: Manifest) -> None:
         """One tablet is complete."""
@@ -99,7 +103,9 @@ def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> 
 
 
 def _copy_items(job: CopyJob, items: Sequence[CopyItem], staging: Path, tally: Tally) -> None:
-    copy_tablets(job, items, staging=staging, progress=tally.add_bytes, finished=tally.finish)
+    copy_tablets(
+        job, items, staging=staging, progress=tally.add_bytes, finished=tally.finish, again=tally.again
+    )
 
 
 def _ended(running: Sequence[Future[None]]) -> Ended:

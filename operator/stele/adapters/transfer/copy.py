@@ -43,16 +43,23 @@ _decode_line = msgspec.json.Decoder(Line).decode
 
 
 def copy_tablets(
-    job: CopyJob, items: Sequence[CopyItem], *, staging: Path, progress: Progress, finished: Finished
+    job: CopyJob,
+    items: Sequence[CopyItem],
+    *,
+    staging: Path,
+    progress: Progress,
+    finished: Finished,
+    again: Callable[[], None] = lambda: None,
 ) -> None:
     """Copy these tablets of the job; `finished` gets each manifest, at once when it is complete already.
+    `again` is called when a fragment is begun again.
 
     `staging` is the destination's folder of that name. Raise Unavailable (SOURCE) or Corrupt (BAD_STREAM)
     after `ATTEMPTS_MAX` attempts at a fragment, Stale or BadInput (SOURCE) for what the source refuses,
     Refused (NO_SPACE) for a full disk, and whatever `progress` raises.
     """
     source, folder = Source(job.source_url, job.token, job.session), staging / job.session
-    copies = [_TabletCopy(source, item, folder, progress) for item in items]
+    copies = [_TabletCopy(source, item, folder, progress, again) for item in items]
 
     def take_turn(copy: _TabletCopy) -> bool:
         manifest = copy.step()
@@ -87,8 +94,11 @@ def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
 class _TabletCopy:
     """One tablet on its way. Between two steps all that came is on disk and noted."""
 
-    def __init__(self, source: Source, item: CopyItem, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, source: Source, item: CopyItem, folder: Path, progress: Progress, again: Callable[[], None]
+    ) -> None:
         self._source, self._item, self._folder, self._progress = source, item, folder, progress
+        self._again = again
         self._fragments: list[Fragment] = []
         self._begun = False
 
@@ -110,6 +120,7 @@ class _TabletCopy:
             except (Unavailable, Corrupt):
                 if attempt == ATTEMPTS_MAX:
                     raise
+                self._again()
                 time.sleep(min(BACKOFF_SECONDS * 2**attempt, BACKOFF_SECONDS_MAX))
         raise AssertionError("the last attempt returns or raises")
 

@@ -18,6 +18,11 @@ from stele.wire.copyjobs import CopyJob, CopyJobStatus
 
 log = logging.getLogger(__name__)
 
+UNASKED_SECONDS_MAX = 60.0
+"""A job that nobody asked about for so long is cancelled: whoever wanted it is gone."""
+
+UNASKED_LOOK_SECONDS = 1.0
+
 JOBS_MAX = 64
 JOBS_KEPT_MAX = 256
 ITEMS_MAX = 65_536
@@ -60,6 +65,7 @@ class Runner(Protocol):
 class _Entry:
     job: CopyJob
     begun: float
+    asked: float
     state: State = "QUEUED"
     last: Report = field(default_factory=Report)
     error: str = ""
@@ -87,18 +93,18 @@ class JobBoard:
         if known is not None:
             if known.job != job:
                 raise Conflict(f"session {job.session} has another job: delete it first")
-            return self._status(known)
+            return self._ask(known)
         if sum(not entry.over for entry in self._jobs.values()) >= JOBS_MAX:
             raise Refused(f"{JOBS_MAX} copy jobs are under way: ask again later", "BUSY")
         self._forget_oldest()
-        entry = self._jobs[job.session] = _Entry(job, self._clock())
+        entry = self._jobs[job.session] = _Entry(job, self._clock(), self._clock())
         entry.task = asyncio.get_running_loop().create_task(self._run(entry))
         return self._status(entry)
 
     def status(self, session: str) -> CopyJobStatus | None:
         """How the job stands; None when it is not known here."""
         entry = self._jobs.get(session)
-        return None if entry is None else self._status(entry)
+        return None if entry is None else self._ask(entry)
 
     async def cancel(self, session: str) -> bool:
         """Stop the job and forget it; False when it was not known. What it finished stays on the volume."""
@@ -117,7 +123,7 @@ class JobBoard:
         try:
             async with self._slots:
                 entry.state = "STARTING"
-                await self._runner.run(entry.job, lambda report: self._note(entry, report))
+                await self._while_wanted(entry)
             self._end(entry, "DONE", "")
         except SteleError as error:
             self._end(entry, "FAILED", str(error))
@@ -127,6 +133,25 @@ class JobBoard:
         except Exception as error:
             log.exception("copy job %s failed by a defect", entry.job.session)
             self._end(entry, "FAILED", f"INTERNAL: {type(error).__name__}: {error}")
+
+    async def _while_wanted(self, entry: _Entry) -> None:
+        """Run the job as long as somebody asks how it is."""
+        work = asyncio.ensure_future(self._runner.run(entry.job, lambda report: self._note(entry, report)))
+        try:
+            while not work.done():
+                if self._clock() - entry.asked > UNASKED_SECONDS_MAX:
+                    text = f"nobody asked about the job for {UNASKED_SECONDS_MAX:g} s"
+                    raise Refused(text, "CANCELLED")
+                await asyncio.wait([work], timeout=UNASKED_LOOK_SECONDS)
+            work.result()
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+
+    def _ask(self, entry: _Entry) -> CopyJobStatus:
+        entry.asked = self._clock()
+        return self._status(entry)
 
     @staticmethod
     def _note(entry: _Entry, report: Report) -> None:

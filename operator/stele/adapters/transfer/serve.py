@@ -71,8 +71,10 @@ class Source:
             with self._sessions.reading(request.match_info["session"]) as checkpoint:
                 pieces = _pieces(checkpoint, tablet, at)
                 first = await self._slowly(partial(next, pieces, b""))
-                if len(first) < BLOCK_BYTES:
+                name = request.match_info["session"]
+                if len(first) < BLOCK_BYTES and not self._sessions.is_paced(name):
                     self.sent_bytes += len(first)
+                    self._sessions.note_sent(name, len(first))
                     return web.Response(body=first, content_type=BLOCKS)
                 return await self._stream(request, first, pieces, tablet)
         except BadInput as error:

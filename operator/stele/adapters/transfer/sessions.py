@@ -65,9 +65,8 @@ class Sessions:
 
     async def send(self, session: str, data: bytes, write: Callable[[memoryview], Awaitable[None]]) -> None:
         """Write a part of a stream as fast as the session's rate allows; inside `reading`, on the loop."""
-        entry = self._open[session]
-        self._look_at_rate(session, entry)
-        pieces = memoryview(data)
+        self._look_at_rate(session)
+        entry, pieces = self._open[session], memoryview(data)
         step = PIECE_BYTES if entry.pace.bytes_per_second else len(data)
         for begin in range(0, len(data), max(1, step)):
             piece = pieces[begin : begin + step]
@@ -75,11 +74,21 @@ class Sessions:
             if wait:
                 await asyncio.sleep(wait)
             await write(piece)
-            entry.sent_bytes += len(piece)
+            self.note_sent(session, len(piece))
 
-    def _look_at_rate(self, session: str, entry: _Open) -> None:
+    def is_paced(self, session: str) -> bool:
+        """Whether the session has a rate; inside `reading`."""
+        with suppress(ConnectionAbortedError):
+            self._look_at_rate(session)
+        return bool(self._open[session].pace.bytes_per_second)
+
+    def note_sent(self, session: str, size_bytes: int) -> None:
+        """Count what was sent; inside `reading`."""
+        self._open[session].sent_bytes += size_bytes
+
+    def _look_at_rate(self, session: str) -> None:
         """Raise ConnectionAbortedError when the session was closed meanwhile: nobody wants the rest."""
-        now = self._clock()
+        entry, now = self._open[session], self._clock()
         if now - entry.looked_seconds < RATE_SECONDS:
             return
         entry.looked_seconds = now
