@@ -118,6 +118,19 @@ class FaultKubelet(RealKubelet):
             self._copier.kill()
             await self._copier.wait()
 
+    def running(self) -> dict[str, str]:
+        """Addresses of the members that have a pod, by name."""
+        return {name: self.addresses[name] for name in sorted(self._pods)}
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of all containers, by `<pod>/<container>`."""
+        return {
+            f"{name}/{container}": process.pid
+            for name, processes in self._processes.items()
+            for container, process in processes.items()
+            if process.returncode is None
+        }
+
     def alive(self, role: str, destination: str) -> list[int]:
         """Process ids of the `driver`s or `executor`s for a destination that live."""
         found = (int(path.name.rpartition(".")[2]) for path in self.twin.glob(f"{role}.{destination}.*"))

@@ -92,6 +92,12 @@ class FaultStage(Stage):
     async def events(self) -> set[tuple[str, str]]:
         return {(each["reason"], each["message"]) for each in await self.api.list(EVENTS, self.namespace)}
 
+    async def safe(self) -> bool:
+        """Whether every partition has its two copies, as the status says."""
+        status = (await self.cluster()).get("status") or {}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+        return conditions.get("ReplicationSatisfied") == "True"
+
     async def start_operator(self) -> None:
         await self.operator.start(SOON)
 
@@ -119,7 +125,7 @@ class FaultStage(Stage):
         """Folders of sessions and their checkpoints, at any member."""
         folders = [
             path
-            for name in self.kubelet.addresses
+            for name in self.kubelet.running()
             for part in ("staging", "checkpoints")
             for path in (self.directory / name / part).glob("*")
         ]
@@ -137,11 +143,11 @@ class FaultStage(Stage):
     async def nothing_doubled(self) -> bool:
         """Whether tablets live exactly at the members that their rows name."""
         rows = (await self.rows()).rows
-        for member, address in self.kubelet.addresses.items():
+        for member, address in self.kubelet.running().items():
             async with self._http.get(f"http://{address}:{ADMIN_PORT}/v1/tablets") as answer:
                 told = (await answer.json())["tablets"]
             held = {each["partition"] for each in told if each["state"] in ("READY", "COPYING")}
-            if held != {p for p, row in enumerate(rows) if int(member[-1]) in row.members}:
+            if held != {p for p, row in enumerate(rows) if int(member.split("-")[1]) in row.members}:
                 return False
         return True
 
@@ -249,7 +255,7 @@ class Service:
             self._server.close()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        members = [address for _, address in sorted(self._kubelet.addresses.items())]
+        members = list(self._kubelet.running().values())
         for _ in members:
             with contextlib.suppress(OSError):
                 there, onward = await asyncio.open_connection(
