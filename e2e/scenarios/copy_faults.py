@@ -155,7 +155,7 @@ class Faults:
     async def _wish(self, members: int, engine: str, spark: Json) -> None:
         migration = {"engine": engine, "bandwidthPerMember": BANDWIDTH if engine == "Spark" else None}
         patch = json.dumps({"spec": {"members": members, "migration": migration, "spark": spark}})
-        self._plans_before = frozenset(await self._plans())
+        self._plans_before |= (await self._plans()).keys()
         await self.kubectl("patch", self._settings.resource, "--type=merge", "--patch", patch)
 
     async def _blow(self, name: str, strike: Strike, *, amid: bool) -> Blow:

@@ -8,6 +8,9 @@ SLICES_PER_SLOT_MAX = 2
 SPACE_MARGIN_BYTES = 256 << 20
 """Free bytes that a destination must keep beyond what comes: its logs and RocksDB need room meanwhile."""
 
+STOP_FREE_BYTES = 128 << 20
+"""A copy under way stops when less is free: at half of it members refuse the writes of clients."""
+
 BURST_SECONDS = 0.1
 """What may be sent at once after a pause, as time at the rate."""
 

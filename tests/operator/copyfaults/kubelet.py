@@ -102,7 +102,7 @@ class FaultKubelet(RealKubelet):
             "STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1",
             "STELE_SCRATCH": str(self.twin),
             "TWIN_FOLDER": str(self.twin),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}",
         }
         with (self._directory / "copier.log").open("ab") as log:
             self._copier = await asyncio.create_subprocess_exec(

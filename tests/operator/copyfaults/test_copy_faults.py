@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.operator.copyfaults.stage import SMALL_DISK, FaultStage, verified
+from tests.operator.copyfaults.stage import SMALL_DISK, FaultStage, Move, verified
 from tests.operator.copyfaults.wire import Block
 from tests.operator.test_operator import DEADLINE_SECONDS
 
@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.asyncio(loop_scope="module"
 
 BAD_BYTE = 40
 SLOW_SECONDS = 0.2
+BALLAST, NEARLY_FULL_BYTES = "ballast", 100 << 20
 
 
 def staged_files(stage: FaultStage, member: str, pattern: str) -> list[Path]:
@@ -173,30 +174,61 @@ async def test_a_file_truncated_in_staging_is_not_taken_in(stage: FaultStage) ->
     assert any("its manifest says otherwise" in text for _, text in await stage.events())
 
 
-async def test_a_full_disk_at_the_destination_is_waited_for(stage: FaultStage) -> None:
-    move = await stage.plan(destination=SMALL_DISK)
-    if not stage.disk_is_small:
-        pytest.skip("mounting a small file system needs root")
-    disk = stage.directory / SMALL_DISK
-    ballast = disk / "ballast"
+def fill(disk: Path, free_bytes: int) -> None:
+    """Leave so much of the disk."""
+    now = os.statvfs(disk)
+    with (disk / BALLAST).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, now.f_bavail * now.f_frsize - free_bytes)
 
-    async def fill(block: Block) -> bytes:
-        free = os.statvfs(disk)
-        with ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_bsize)
-        return block.data
 
-    struck = move.at(1, fill)
-
+async def told_of_no_space(stage: FaultStage, move: Move) -> None:
     async def told() -> bool:
         return "NO_SPACE" in json.dumps([await move.status(), list(await stage.events())])
 
-    stage.member_died = True  # It cannot write at all, and its process may end.
+    await stage.until("NO_SPACE in the status or an event", told)
+
+
+async def test_a_disk_that_gets_full_stops_the_copy_and_not_the_member(stage: FaultStage) -> None:
+    if not stage.disk_is_small:
+        pytest.skip("mounting a small file system needs root")
+    disk, before = stage.directory / SMALL_DISK, stage.kubelet.pids()
+    move = await stage.plan(destination=SMALL_DISK)
+
+    async def nearly(block: Block) -> bytes:
+        fill(disk, NEARLY_FULL_BYTES)
+        return block.data
+
+    struck = move.at(1, nearly)
     await move.start()
     try:
-        await stage.until("NO_SPACE in the status or an event", told)
+        await told_of_no_space(stage, move)
     finally:
-        ballast.unlink(missing_ok=True)
+        (disk / BALLAST).unlink(missing_ok=True)
+    await move.done()
+    assert struck.is_set()
+    assert stage.kubelet.pids() == before
+
+
+async def test_a_disk_without_a_byte_left_ends_the_member_and_loses_nothing(stage: FaultStage) -> None:
+    if not stage.disk_is_small:
+        pytest.skip("mounting a small file system needs root")
+    disk = stage.directory / SMALL_DISK
+    move = await stage.plan(destination=SMALL_DISK)
+
+    async def completely(block: Block) -> bytes:
+        fill(disk, 0)
+        return block.data
+
+    async def died() -> bool:
+        return stage.kubelet.pids().get(f"{SMALL_DISK}/member") != before
+
+    struck, before = move.at(1, completely), stage.kubelet.pids()[f"{SMALL_DISK}/member"]
+    stage.member_died = True
+    await move.start()
+    try:
+        await stage.until("the end of a member that cannot write", died)
+    finally:
+        (disk / BALLAST).unlink(missing_ok=True)
     await move.done()
     assert struck.is_set()
 

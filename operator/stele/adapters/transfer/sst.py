@@ -10,6 +10,7 @@ from rocksdict import SstFileWriter
 
 from stele.adapters.rocksdb.options import data_options
 from stele.core.errors import Corrupt, Refused
+from stele.core.transfer import STOP_FREE_BYTES
 from stele.wire.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, tablet_prefix
 from stele.wire.messages import CopyItem
 
@@ -38,9 +39,16 @@ class SstWriter:
         self._guard(lambda: self._sst.open(str(path)))
 
     def write(self, keys: list[bytes], values: list[bytes]) -> None:
-        """Append what did not expire long ago. Raise Corrupt for keys of another tablet."""
+        """Append what did not expire long ago. Raise Corrupt for keys of another tablet.
+
+        The last of the disk is the member's own: a copy that took it would end a process that serves.
+        """
         if not (keys[0].startswith(self._source_prefix) and keys[-1].startswith(self._source_prefix)):
             raise Corrupt("the stream holds keys of another tablet or generation")
+        usage = os.statvfs(self._path.parent)
+        if (free := usage.f_bavail * usage.f_frsize) < STOP_FREE_BYTES:
+            text = f"{free} bytes of the volume are free, a copy goes on with {STOP_FREE_BYTES} or more"
+            raise Refused(text, "NO_SPACE")
         self._guard(lambda: self._append(keys, values))
 
     def _append(self, keys: list[bytes], values: list[bytes]) -> None:
@@ -73,6 +81,8 @@ class SstWriter:
         except Exception as error:  # rocksdict raises bare Exception
             if "No space left" in str(error):
                 raise Refused(f"the volume is full: {error}", "NO_SPACE") from None
+            if not self._path.parent.exists():
+                raise Refused("the session's staging folder is gone", "CANCELLED") from None
             raise Refused(f"SST file {self._path.name}: {error}", "INTERNAL") from error
 
 
