@@ -104,7 +104,10 @@ def parser() -> argparse.ArgumentParser:
     command("kubeconfig", _kubeconfig, "print the path of the cluster's kubeconfig")
     make = command("images", _images, "build the project's images and print their names with tags")
     make.add_argument(
-        "name", nargs="*", metavar="NAME", help=f"which: {', '.join(images.NAMES)} (default: all)"
+        "name",
+        nargs="*",
+        metavar="NAME",
+        help=f"which: {', '.join(images.NAMES)} (default: these), {', '.join(images.ON_REQUEST)}",
     )
     make.add_argument("--load", action="store_true", help="load them into the nodes too")
     command(

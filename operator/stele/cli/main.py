@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import changing, copies, looking, planning, quarantine, tablets, why
+from stele.cli import bulk, changing, copies, looking, planning, quarantine, tablets, why
 from stele.cli import output as out
 from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
 
@@ -42,6 +42,8 @@ for command in (
     changing.cancel,
     changing.move,
     changing.drain,
+    bulk.load,
+    bulk.dump,
 ):
     app.command()(command)
 app.add_typer(quarantine.app, name="quarantine")

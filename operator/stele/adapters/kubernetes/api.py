@@ -4,7 +4,8 @@ See docs/decisions/0020-kubernetes-client.md for why it is not the generated one
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ import aiohttp
 from stele.adapters.kubernetes.login import Login
 from stele.core.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
 
+SILENCE_SECONDS = 300.0
+"""A pod's answer through the API server may pause for so long."""
 REQUEST_SECONDS = 10.0
 """Limit of one request; a write that runs into it may have been done."""
 
@@ -151,6 +154,32 @@ class Api:
         """Status and body of a request that the API server passes on to `pod`, a name and a port."""
         way = f"{PODS.path(namespace, pod)}/proxy{path}"
         return await self._exchange(method, way, query=query)
+
+    @asynccontextmanager
+    async def through_pod(
+        self, method: str, place: tuple[str, str], path: str, body: Any, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer of `place`, a namespace and a pod with its port, to be read while the block runs.
+
+        A body may be JSON or a stream of any length. Raise Unavailable when there is no answer or one of status
+        300 or more: the pod may be asked again.
+        """
+        assert self._session is not None, "use the client inside `async with`"
+        url = f"{self._login.server.rstrip('/')}{PODS.path(*place)}/proxy{path}"
+        given = dict(headers)
+        if token := self._login.token():
+            given["Authorization"] = f"Bearer {token}"
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=given, timeout=timeout
+            ) as answer:
+                if answer.status >= 300:
+                    raise error_of("GET", path, answer.status, await answer.text(errors="replace"))
+                yield answer
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _unanswered("GET", path, error) from error
 
     async def _send(
         self,

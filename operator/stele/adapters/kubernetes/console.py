@@ -6,7 +6,7 @@ what members are asked, and to create and patch the objects that commands change
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from stele.adapters.kubernetes.api import (
     Object,
     error_of,
 )
+from stele.adapters.kubernetes.bulk_pod import BulkPod, running
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
@@ -156,6 +157,14 @@ class Console:
         if isinstance(found, dict) and found.get("kind") == "Status":
             raise error_of("GET" if status >= 500 else method, f"member {member}: {path}", status, text)
         raise _answered(member, status, found if isinstance(found, dict) else {}, text.strip()[:200])
+
+    def bulk_pod(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkPod]:
+        """A pod for one bulk load or export; as `bulk_pod.running`."""
+        return running(self._api, self.namespace, cluster, image, memory)
+
+    def members_address(self, cluster: str) -> str:
+        """Of any of a cluster's members, from inside of Kubernetes."""
+        return f"{cluster}-members.{self.namespace}:{ADMIN_PORT}"
 
     async def _config_map(self, name: str) -> dict[str, str]:
         stored = await self._api.get(CONFIG_MAPS, self.namespace, name)

@@ -1,0 +1,229 @@
+"""`kubectl stele load` and `dump`: a Parquet file into a cluster, and a cluster into a Parquet file.
+
+Spark runs in a pod of the cluster's namespace, and the file goes through the API server; or, with --address,
+it runs on this machine, which then has to reach the members.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stele.cli import output as out
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.output import Output
+from stele.core.errors import BadInput, SteleError
+
+if TYPE_CHECKING:
+    from stele.adapters.kubernetes.bulk_pod import BulkPod
+    from stele.adapters.kubernetes.console import Console
+
+PARQUET = b"PAR1"
+
+ClusterOption = Annotated[str, typer.Option("--cluster", metavar="NAME", help="The TabletCluster.")]
+KeyspaceOption = Annotated[
+    str, typer.Option("--keyspace", metavar="NAME", help="Into or from this keyspace.")
+]
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        metavar="HOST[:PORT]",
+        help="Run Spark here; a member's admin port to begin with.",
+    ),
+]
+ImageOption = Annotated[
+    str,
+    typer.Option("--image", metavar="IMAGE", help="Image of the pod; beside the members' one if left out."),
+]
+MemoryOption = Annotated[str, typer.Option("--memory", help="Memory of the pod; Spark gets half of it.")]
+
+
+def load(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")],
+    *,
+    cluster: ClusterOption = "",
+    keyspace: KeyspaceOption = "default",
+    key_column: Annotated[str, typer.Option("--key-column", help="Text or binary.")] = "key",
+    value_column: Annotated[str, typer.Option("--value-column", help="Text or binary.")] = "value",
+    expire_column: Annotated[
+        str, typer.Option("--expire-column", help="A timestamp, or milliseconds since 1970; null for never.")
+    ] = "",
+    duplicates: Annotated[
+        str, typer.Option("--duplicates", metavar="error|last", help="What a key is that comes twice.")
+    ] = "error",
+    load_id: Annotated[
+        str, typer.Option("--load", metavar="ID", help="Go on with this load: what it loaded is skipped.")
+    ] = "",
+    address: AddressOption = "",
+    image: ImageOption = "",
+    memory: MemoryOption = "2Gi",
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Load a Parquet file into a cluster.
+
+    Each tablet takes its rows in as a whole, at all replicas. A load that was interrupted or failed goes on
+    with its id, which is printed first.
+
+    \b
+    Examples:
+      kubectl stele load users.parquet --cluster demo --keyspace users -n stele
+      kubectl stele load users.parquet --cluster demo --key-column id --value-column profile -n stele
+    """
+    _check_file(file)
+    if duplicates not in ("error", "last"):
+        raise BadInput(f"--duplicates is {duplicates}; expected error or last")
+    name = load_id or f"load-{uuid.uuid4().hex[:12]}"
+    arguments = ["--load", name, "--keyspace", keyspace, "--duplicates", duplicates]
+    for option, column in (("key", key_column), ("value", value_column), ("expire", expire_column)):
+        arguments += [f"--{option}-column", column]
+    print(f"load {name}", file=sys.stderr)
+    job = _Job("load", file, arguments, Where(namespace, context, kubeconfig))
+    again = f"it goes on with: kubectl stele load {file} --load {name} and the other options as before"
+    with _interrupted(again):
+        found = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
+    fresh = found["tablets"] - found["skipped"]
+    _show(found, output, f"{found['rows']} rows in {found['seconds']} s; {fresh} tablets took them in now")
+
+
+def dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to make.")],
+    *,
+    cluster: ClusterOption = "",
+    keyspace: KeyspaceOption = "default",
+    address: AddressOption = "",
+    image: ImageOption = "",
+    memory: MemoryOption = "2Gi",
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Write all rows of a keyspace to a Parquet file: key, value, expire_at_ms (0: never).
+
+    Each tablet is as it was at one moment; different tablets may be of slightly different moments.
+
+    \b
+    Example:
+      kubectl stele dump users.parquet --cluster demo --keyspace users -n stele
+    """
+    if file.exists():
+        raise BadInput(f"{file} is there already: remove it, or name another file")
+    if not file.absolute().parent.is_dir():
+        raise BadInput(f"{file.absolute().parent} is no folder")
+    job = _Job("dump", file, ["--keyspace", keyspace], Where(namespace, context, kubeconfig))
+    with _interrupted("nothing was written; start it again"):
+        found = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
+    _show(found, output, f"{found['rows']} rows, {out.size(found['bytes'])}, in {found['seconds']} s")
+
+
+class _Job:
+    """One run of `stele-bulk`."""
+
+    def __init__(self, command: str, file: Path, arguments: list[str], where: Where) -> None:
+        self._command, self._file, self._arguments, self._where = command, file, arguments, where
+
+    def run_here(self, address: str, memory: str) -> dict[str, Any]:
+        """On this machine."""
+        line = [sys.executable, "-m", "stele.client.job", self._command, str(self._file)]
+        line += [*self._arguments, "--address", address, "--memory", _half(memory)]
+        told: dict[str, Any] = {}
+        with (
+            tempfile.TemporaryFile("w+") as noise,
+            subprocess.Popen(line, stdout=subprocess.PIPE, stderr=noise, text=True) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                for text in process.stdout:
+                    told = json.loads(text)
+                    _progress(told)
+            except BaseException:
+                process.terminate()
+                raise
+            process.wait()
+            noise.seek(0)
+            words = noise.read().strip()[-1000:]
+        if "result" not in told:
+            facts = told.get("error") or {"code": "FAILED", "detail": words}
+            kind = BadInput if facts["code"] == "BAD_INPUT" else SteleError
+            raise kind(facts["detail"], facts["code"])
+        found: dict[str, Any] = told["result"]
+        return found
+
+    def run_there(self, cluster: str, image: str, memory: str) -> dict[str, Any]:
+        """In a pod."""
+        if not cluster:
+            raise BadInput("name the TabletCluster with --cluster, or a member with --address")
+        _half(memory)
+        return self._where.ask(lambda console: self._in_pod(console, cluster, image, memory))
+
+    async def _in_pod(self, console: "Console", cluster: str, image: str, memory: str) -> dict[str, Any]:
+        await console.cluster(cluster)
+        _progress({"step": "starting a pod", "done": 0, "all": 0})
+        async with console.bulk_pod(cluster, image, memory) as pod:
+            return await self._with(pod, console.members_address(cluster), memory)
+
+    async def _with(self, pod: "BulkPod", address: str, memory: str) -> dict[str, Any]:
+        if self._command == "load":
+            _progress({"step": "sending the file to the pod", "done": 0, "all": 0})
+            await pod.send(self._file)
+        await pod.start(self._command, [*self._arguments, "--address", address, "--memory", _half(memory)])
+        found = await pod.follow(_progress)
+        if self._command == "dump":
+            await pod.receive(self._file)
+        return found
+
+
+def _check_file(file: Path) -> None:
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(len(PARQUET))
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}") from None
+    if head != PARQUET:
+        raise BadInput(f"{file} is no Parquet file: it does not begin with PAR1")
+
+
+def _half(memory: str) -> str:
+    """Half of a Kubernetes quantity, as Spark takes it: Python and the page cache need the rest."""
+    number, unit = memory[:-2], memory[-2:]
+    if unit not in ("Mi", "Gi") or not number.isascii() or not number.isdigit() or int(number) < 1:
+        raise BadInput(f"--memory is {memory}; expected a number with Mi or Gi, such as 2Gi")
+    megabytes = int(number) * (1024 if unit == "Gi" else 1) // 2
+    if megabytes < 512:
+        raise BadInput(f"--memory is {memory}; at least 1Gi is needed")
+    return f"{megabytes}m"
+
+
+def _progress(told: dict[str, Any]) -> None:
+    if "step" not in told:
+        return
+    count = f" {told['done']}/{told['all']} tablets" if told["all"] else ""
+    end = "\r" if sys.stderr.isatty() else "\n"
+    print(f"{told['step']}{count}".ljust(60), end=end, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _interrupted(advice: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SteleError):
+        print(advice, file=sys.stderr)
+        raise
+
+
+def _show(found: dict[str, Any], output: Output | None, text: str) -> None:
+    if output in (Output.JSON, Output.YAML):
+        out.data(found, output)
+    else:
+        print(text)

@@ -1,0 +1,215 @@
+"""`stele-bulk`: a Parquet file into a cluster, or a cluster into a Parquet file, by Spark on this machine.
+
+`kubectl stele load` and `dump` start it, here or in a pod. It tells how far it is on standard output, one
+JSON object per line; the last one holds `result` or `error`. `serve` is the pod's side: it takes a file over
+HTTP, runs one job on it, tells its last line, and gives a file back.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stele.client.members import Members, parse_addresses
+from stele.core.errors import BadInput, SteleError
+from stele.wire.bulk import LoadList
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_SECONDS = 1.0
+PORT = 7003
+_TOLD = re.compile(r"stele\.core\.errors\.\w+: ([A-Z_]+): (.*)")
+
+
+def tell(**facts: Any) -> None:
+    """One line for whoever started this."""
+    print(json.dumps(facts), flush=True)
+
+
+def load(options: argparse.Namespace) -> dict[str, Any]:
+    """Load `options.file`; what was done."""
+    rows = _rows_in(options.file)
+    members = Members(parse_addresses(options.address))
+    begun, skipped = time.monotonic(), _taken(members, options.load)
+    with _spark(options) as spark, _watching(members, options.load):
+        writing = spark.read.parquet(options.file).write.format("stele").mode("append")
+        for name in ("address", "keyspace", "load", "duplicates"):
+            writing = writing.option(name, getattr(options, name))
+        for name in ("key", "value", "expire"):
+            if column := getattr(options, f"{name}_column"):
+                writing = writing.option(f"{name}Column", column)
+        writing.save()
+    seconds, taken = time.monotonic() - begun, _taken(members, options.load)
+    facts = {"rows": rows, "tablets": taken, "skipped": skipped, "seconds": round(seconds, 1)}
+    return {"load": options.load, "keyspace": options.keyspace, **facts}
+
+
+def dump(options: argparse.Namespace) -> dict[str, Any]:
+    """Write all rows of a keyspace to `options.file`, which must not be there yet."""
+    begun, target = time.monotonic(), Path(options.file)
+    if target.exists():
+        raise BadInput(f"{target} is there already: remove it, or name another file")
+    with _spark(options) as spark, tempfile.TemporaryDirectory(dir=target.parent, prefix=".dump-") as folder:
+        reading = spark.read.format("stele").option("address", options.address)
+        tell(step="reading", done=0, all=0)
+        reading.option("keyspace", options.keyspace).load().write.parquet(f"{folder}/parts")
+        rows = _join(sorted(Path(folder, "parts").glob("*.parquet")), Path(folder) / "joined")
+        os.replace(Path(folder) / "joined", target)
+    seconds = round(time.monotonic() - begun, 1)
+    size = target.stat().st_size
+    return {"keyspace": options.keyspace, "rows": rows, "bytes": size, "seconds": seconds}
+
+
+def _rows_in(file: str) -> int:
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(file).num_rows)
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {file}") from None
+    except Exception as error:
+        raise BadInput(f"{file} cannot be read as Parquet: {error}") from error
+
+
+def _join(parts: Sequence[Path], target: Path) -> int:
+    """One file of many, row group by row group; the number of rows."""
+    import pyarrow.parquet as pq
+
+    rows, writer = 0, None
+    for part in parts:
+        file = pq.ParquetFile(part)
+        writer = writer or pq.ParquetWriter(target, file.schema_arrow)
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            writer.write_table(table)
+            rows += table.num_rows
+    if writer is None:
+        raise BadInput("Spark wrote no part of a file")
+    writer.close()
+    return rows
+
+
+@contextmanager
+def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
+    try:
+        from pyspark.sql import SparkSession
+
+        from stele.client.spark import SteleDataSource
+    except ImportError as error:
+        raise BadInput(
+            f"Spark is not installed here ({error}): pip install 'stele[sql]', or let it run in the cluster"
+        ) from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[*]").appName("stele-bulk")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": options.memory,
+        "spark.sql.files.maxPartitionBytes": "64m",
+    }.items():
+        builder = builder.config(name, value)
+    tell(step="starting", done=0, all=0)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(SteleDataSource)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _taken(members: Members, load: str) -> int:
+    """Tablets that took the load in."""
+    count = 0
+    for member in members.table.members:
+        with suppress(SteleError):
+            answer = members.call(members.admin(member.index), "GET", f"/v1/bulk/loads/{load}")
+            count += len(msgspec.json.decode(answer, type=LoadList).partitions)
+    return count
+
+
+@contextmanager
+def _watching(members: Members, load: str) -> Iterator[None]:
+    """Tell how many tablets are loaded while the block runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(POLL_SECONDS):
+            with suppress(SteleError):
+                done = _taken(members, load)
+                tell(step="loading" if done else "sending", done=done, all=len(members.table.rows))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def error_facts(error: BaseException) -> dict[str, str]:
+    """Code and text: of a SteleError inside Spark's own errors, if there is one."""
+    if isinstance(error, SteleError):
+        return {"code": error.code, "detail": Exception.__str__(error)}
+    told = _TOLD.findall(str(error))
+    if told:
+        return {"code": told[-1][0], "detail": told[-1][1]}
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return {"code": "FAILED", "detail": f"{type(error).__name__}: {lines[0]}"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's arguments."""
+    made = argparse.ArgumentParser(prog="stele-bulk", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="wait for one job over HTTP")
+    serve.add_argument("--port", type=int, default=PORT)
+    serve.add_argument("--folder", default="/work")
+    for name in ("load", "dump"):
+        command = commands.add_parser(name)
+        command.add_argument("file")
+        command.add_argument("--address", required=True)
+        command.add_argument("--keyspace", default="default")
+        command.add_argument("--memory", default="1g")
+    loading = commands.choices["load"]
+    loading.add_argument("--load", required=True)
+    loading.add_argument("--duplicates", default="error")
+    for name in ("key", "value", "expire"):
+        loading.add_argument(f"--{name}-column", default="")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one job; 1 when it failed."""
+    options = parser().parse_args(arguments)
+    if options.command == "serve":
+        from stele.client.job_server import serve
+
+        return serve(options.port, Path(options.folder))
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        tell(error={"code": "BAD_INPUT", "detail": "Spark needs Java 17: there is no java on the PATH"})
+        return 1
+    try:
+        tell(result=load(options) if options.command == "load" else dump(options))
+    except Exception as error:  # noqa: BLE001  whoever started this gets it as a line
+        tell(error=error_facts(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
