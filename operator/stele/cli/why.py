@@ -108,6 +108,7 @@ class View:
         yield f"planned: {counts}" if counts else "nothing is planned: the table suits its members"
         yield from refusal_lines(self.outcome, LISTED_MAX)
         yield from self._refused_before(None)
+        yield from copied_lines(self.rebalances)
         yield from self._obstacles()
 
     def of_partition(self, number: "PartitionId") -> Iterator[str]:
@@ -203,6 +204,20 @@ class View:
     def _obstacles(self) -> Iterator[str]:
         if self.live.obstacles:
             yield f"nothing is migrated now: {', '.join(self.live.obstacles)}"
+
+
+def copied_lines(rebalances: "Iterable[TabletRebalance]") -> Iterator[str]:
+    """What the plans under way copy to whom, who does it, and why it."""
+    for each in rebalances:
+        if each.status.finished_at is not None:
+            continue
+        for to in each.status.destinations[:LISTED_MAX]:
+            engine = to.engine.value if to.engine else "nobody yet"
+            speed = f", {to.megabytes_per_second} MB/s" if to.megabytes_per_second else ""
+            done = f"{out.size(to.bytes_copied)} of about {out.size(to.bytes_planned)} copied by {engine}"
+            counts = f"{to.tasks} tasks, {to.retries} begun again, {to.failures} sessions failed"
+            why = f" ({to.engine_reason})" if to.engine_reason else ""
+            yield f"{each.metadata.name} to {to.member}: {done}{why}{speed}; {counts}"
 
 
 def _conditions(conditions: "Iterable[Condition]") -> Iterator[str]:
