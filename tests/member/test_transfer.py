@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 from transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
 
-from stele.adapters.transfer import copy, serve, sst
-from stele.core.errors import BadInput, Corrupt, Refused, Stale, Unavailable
+from stele.adapters.transfer import copy, direct, serve, sst
+from stele.adapters.transfer.jobs import JobBoard
+from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member.transfer_main import read_settings
 from stele.wire.blocks import End, encode_end, encode_stream
 from stele.wire.copyjobs import CopyJob
@@ -328,10 +329,7 @@ async def test_garbage_is_answered(volume, body, text):
 async def test_cancelling_ends_the_copying_process(volume, staging):
     listener = socket.create_server(("127.0.0.1", 0))
     job = CopyJob("s-1", "m", "c", f"http://127.0.0.1:{listener.getsockname()[1]}", "t", (ITEM,))
-    from stele.adapters.transfer.direct import DirectRunner
-    from stele.adapters.transfer.jobs import JobBoard
-
-    board = JobBoard(DirectRunner(staging), 1)
+    board = JobBoard(direct.DirectRunner(staging), 1)
     board.submit(job)
     for _ in range(500):
         await asyncio.sleep(0.02)
@@ -342,6 +340,34 @@ async def test_cancelling_ends_the_copying_process(volume, staging):
     assert time.monotonic() - begin < 5
     assert board.status("s-1") is None
     listener.close()
+
+
+async def test_a_copying_process_takes_jobs_one_after_the_other_until_one_fails(volume, staging, monkeypatch):
+    for session in ("s-1", "s-2"):
+        make_checkpoint(volume, session, {7: (3, ENTRIES)})
+    pids = []
+    monkeypatch.setattr(direct, "IDLE_SECONDS", 0.3)
+    runner = direct.DirectRunner(staging)
+
+    async def run(url, session):
+        job = CopyJob(session, "m", "c", url, TOKEN, (ITEM,))
+        try:
+            await runner.run(job, lambda report: None)
+        finally:
+            pids.append(runner._idle[0]._process.pid if runner._idle else 0)
+
+    async with transfer(volume) as url:
+        await run(url, "s-1")
+        await run(url, "s-2")
+        assert len(set(pids)) == 1
+        with pytest.raises(SteleError, match="404"):
+            await run(url, "s-3")
+        assert pids[-1] == 0, "a process whose job failed is not used again"
+        await run(url, "s-2")
+    assert pids[-1] not in (0, pids[0])
+    await asyncio.sleep(0.6)
+    assert not runner._idle, "a process that waited long enough ends"
+    await runner.close()
 
 
 async def test_the_program_starts_and_ends_on_sigterm(volume):

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +71,13 @@ def make_app(settings: Settings) -> web.Application:
     app.router.add_get("/v1/sessions", sent)
     Bulk(LoadFiles(settings.data / LOADS), sessions).add_routes(app)
     runner = DirectRunner(settings.data / "staging")
+
+    async def copying(app: web.Application) -> AsyncIterator[None]:
+        yield
+        await runner.close()
+
+    # Cleaned up in reverse: first the jobs are cancelled, then the processes that wait for jobs end.
+    app.cleanup_ctx.append(copying)
     add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
     return app
 

@@ -1,8 +1,8 @@
-"""One copy job in a process of its own: `python -m stele.adapters.transfer.child STAGING FD`.
+"""Copy jobs, one after the other, in a process of their own: `...transfer.child STAGING FD`.
 
 A process, because packing and writing entries holds Python's lock, and the transfer process must go on
-serving streams meanwhile; and because a process can be ended at any moment. The job comes on stdin as JSON;
-the child reports on the file descriptor FD, one JSON object per line: `Progress`, and last `Ended`.
+serving streams meanwhile; and because a process can be ended at any moment. Jobs come on stdin, one JSON
+object per line; the child reports on the file descriptor FD in the same way: `Progress`, and last `Ended`.
 """
 
 import os
@@ -119,12 +119,12 @@ def _ended(running: Sequence[Future[None]]) -> Ended:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one job and report it."""
+    """Run jobs and report them, until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides when this process ends.
     staging, reports = Path(argv[0]), int(argv[1])
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=CopyJob)
-    encode = msgspec.json.Encoder().encode
-    run_job(job, staging, lambda message: _write_line(reports, encode(message)))
+    decode, encode = msgspec.json.Decoder(CopyJob).decode, msgspec.json.Encoder().encode
+    for line in sys.stdin.buffer:
+        run_job(decode(line), staging, lambda message: _write_line(reports, encode(message)))
     return 0
 
 

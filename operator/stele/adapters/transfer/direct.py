@@ -1,4 +1,4 @@
-"""The Direct engine: each job is a child process of the destination's own transfer process."""
+"""The Direct engine: jobs run in child processes of the destination's own transfer process."""
 
 import asyncio
 import os
@@ -15,14 +15,20 @@ from stele.core.errors import Refused, SteleError
 from stele.wire.copyjobs import CopyJob
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
+IDLE_SECONDS = 30.0
 _decode = msgspec.json.Decoder(Progress | Ended).decode
 
 
 class DirectRunner:
-    """A `jobs.Runner`. `staging` is the folder of this member's volume that copies are written below."""
+    """A `jobs.Runner`. `staging` is the folder of this member's volume that copies are written below.
+
+    A child that ended its job well waits `IDLE_SECONDS` for another: starting Python costs more than a small
+    copy, and a rebalance has many.
+    """
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging
+        self._idle: list[_Child] = []
 
     async def run(self, job: CopyJob, report: Callable[[Report], None]) -> None:
         """Part of `jobs.Runner`. Being cancelled ends the child at once; its half files are swept."""
@@ -33,32 +39,90 @@ class DirectRunner:
             raise SteleError(ended.text, ended.code)
 
     async def _in_child(self, job: CopyJob, report: Callable[[Report], None]) -> Ended | None:
+        child = await self._take()
+        ended: Ended | None = None
+        try:
+            ended = await child.copy(job, report)
+        finally:
+            if ended is not None and not ended.code:
+                self._keep(child)
+            else:
+                await child.end()
+        return ended
+
+    async def _take(self) -> "_Child":
+        """One that waits, or a new one."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive():
+                return child
+            await child.end()
+        return await _Child.start(self._staging)
+
+    def _keep(self, child: "_Child") -> None:
+        self._idle.append(child)
+        self._expire(child, child.jobs)
+
+    def _expire(self, child: "_Child", jobs: int) -> None:
+        async def end() -> None:
+            await asyncio.sleep(IDLE_SECONDS)
+            if child in self._idle and child.jobs == jobs:
+                self._idle.remove(child)
+                await child.end()
+
+        child.expiry = asyncio.get_running_loop().create_task(end())
+
+    async def close(self) -> None:
+        """End those that wait."""
+        for child in self._idle:
+            await child.end()
+        self._idle.clear()
+
+
+class _Child:
+    """One process that copies, job after job."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader, pipe: asyncio.BaseTransport
+    ) -> None:
+        self._process, self._lines, self._pipe = process, lines, pipe
+        self.expiry: asyncio.Task[None] | None = None
+        self.jobs = 0
+
+    @classmethod
+    async def start(cls, staging: Path) -> "_Child":
         reading, writing = os.pipe()
         reports = os.fdopen(reading, "rb", buffering=0)
+        command = (sys.executable, "-m", "stele.adapters.transfer.child", str(staging), str(writing))
         try:
-            child = await self._start(writing)
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, pass_fds=(writing,)
+            )
         except BaseException:
             reports.close()
             raise
         finally:
             os.close(writing)
-        lines, transport = await lines_of(reports)
-        try:
-            assert child.stdin is not None
-            child.stdin.write(msgspec.json.encode(job))
-            child.stdin.close()
-            return await _follow(lines, report)
-        finally:
-            transport.close()
-            if child.returncode is None:
-                _kill(child)
-            await child.wait()
+        return cls(process, *await lines_of(reports))
 
-    async def _start(self, writing: int) -> asyncio.subprocess.Process:
-        command = (sys.executable, "-m", "stele.adapters.transfer.child", str(self._staging), str(writing))
-        return await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, pass_fds=(writing,)
-        )
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def copy(self, job: CopyJob, report: Callable[[Report], None]) -> Ended | None:
+        """How the job ended; None when the process did before."""
+        self.jobs += 1
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+        return await _follow(self._lines, report)
+
+    async def end(self) -> None:
+        """Kill it, whatever it does."""
+        if self.expiry is not None and self.expiry is not asyncio.current_task():
+            self.expiry.cancel()
+        self._pipe.close()
+        if self.is_alive():
+            _kill(self._process)
+        await self._process.wait()
 
 
 async def lines_of(reports: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
