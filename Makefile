@@ -10,7 +10,7 @@ FIRST ?= 0
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member cluster images crds simulate clean
+.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ bench-master: setup ## Migrations, repairs and take-over on a real API server, m
 
 bench-member: setup ## One member beside redis-server; its log, start and tablets (needs redis-server; BENCH_ARGS as above)
 	@$(PY) -m e2e.bench member $(BENCH_ARGS)
+
+bench-copy: setup ## Ways of copying, and a member joining three beside Hazelcast and Infinispan (BENCH_ARGS as above)
+	@$(PY) -m e2e.bench copy $(BENCH_ARGS)
 
 cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up

@@ -1,0 +1,95 @@
+"""Copying tablets: the ways of moving the same bytes, and a member joining three beside other systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from e2e.bench import copy_join
+from e2e.bench.report import NOT_MEASURED, Column, Goal, Report, Row, milliseconds, plain
+
+TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (12 minutes)"
+MIB = 1 << 20
+JOIN_BYTES = (64 * MIB, 256 * MIB, 1024 * MIB)
+QUICK_JOIN_BYTES = (64 * MIB,)
+P99_RATIO_MAX = 2.0
+PAUSE_SECONDS_MAX = 0.05
+
+_JOIN_NOTE = f"""\
+safe: from when the members know of the joiner until every partition has owner and backup and nothing moves.
+total: from when it was asked for. Clients: {copy_join.RATE} reads and {copy_join.RATE} writes per second, each due
+at its moment whatever the last one took; in ms: p99 when nothing moves, then p50, p99 and longest during the join.
+Stele's members write to disk and sync before they answer (fsync Always), the others keep all in memory."""
+
+
+def mebibytes(value: int) -> str:
+    """Bytes as MiB."""
+    return plain(value // MIB)
+
+
+def rate(value: float) -> str:
+    """Bytes per second as MB/s."""
+    return f"{value / 1e6:,.0f}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def run(report: Report, quick: bool) -> None:
+    """Fill the report; raises BenchError and ClusterError when something outside is not as it must be."""
+    _joins(report, QUICK_JOIN_BYTES if quick else JOIN_BYTES)
+
+
+def _joins(report: Report, sizes: Sequence[int]) -> None:
+    columns = [
+        Column("system", "system"),
+        Column("data MiB", "data_bytes", mebibytes),
+        Column("safe s", "safe_seconds", seconds),
+        Column("total s", "total_seconds", seconds),
+        Column("moved MiB", "moved_bytes", mebibytes),
+        Column("MB/s", "bytes_per_second", rate),
+    ]
+    for kind in ("get", "set"):
+        columns += [
+            Column(f"{kind} quiet p99", f"quiet_{kind}_p99_seconds", milliseconds),
+            Column("p50", f"join_{kind}_p50_seconds", milliseconds),
+            Column("p99", f"join_{kind}_p99_seconds", milliseconds),
+            Column("longest", f"join_{kind}_max_seconds", milliseconds),
+        ]
+    columns += [Column("failed", "failed"), Column("wrong", "wrong")]
+    section = report.section(
+        "A fourth member joins three, 16 KiB values, 271 partitions", columns, _JOIN_NOTE
+    )
+    for size in sizes:
+        for system in copy_join.SYSTEMS:
+            section.rows.append(copy_join.measure(system, size))
+    report.goals += join_goals(section.rows, sizes[-1])
+
+
+def join_goals(rows: Sequence[Row], data_bytes: int) -> list[Goal]:
+    """What the design asks of a join with so much data; raises KeyError when a system was not measured."""
+    found = {row["system"]: row for row in rows if row["data_bytes"] == data_bytes}
+    ours = found["stele"]
+    size = f"{mebibytes(data_bytes)} MiB"
+    goals = [
+        Goal(
+            f"a join with {size}: safe sooner than {other.capitalize()}",
+            f"{ours['safe_seconds']:.2f} s, it {found[other]['safe_seconds']:.2f} s",
+            ours["safe_seconds"] < found[other]["safe_seconds"],
+        )
+        for other in ("hazelcast", "infinispan")
+    ]
+    goals += [_steady(ours, kind, size) for kind in ("get", "set")]
+    wrong = sum(row["wrong"] + row["failed"] for row in rows if row["system"] == "stele")
+    return [*goals, Goal("no failed operation, no lost or old value", str(wrong), wrong == 0)]
+
+
+def _steady(ours: Row, kind: str, size: str) -> Goal:
+    quiet, during = ours[f"quiet_{kind}_p99_seconds"], ours[f"join_{kind}_p99_seconds"]
+    longest = ours[f"join_{kind}_max_seconds"]
+    times = f"{during / quiet:.1f} times" if quiet else NOT_MEASURED
+    return Goal(
+        f"{kind} during a join with {size}: p99 at most twice the quiet one, no pause over 50 ms",
+        f"{milliseconds(during)} ms, {times}; longest {milliseconds(longest)} ms",
+        during <= P99_RATIO_MAX * quiet and longest <= PAUSE_SECONDS_MAX,
+    )

@@ -1,0 +1,171 @@
+"""A whole cluster on loopback: API server, operator, and for each pod its real processes on a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from e2e.bench.errors import BenchError
+from e2e.bench.master_rig import NAMESPACE, WAIT_SECONDS, Rig
+from e2e.cluster import cache, control_plane
+from stele.adapters.kubernetes.api import CONFIG_MAPS, PODS, Api
+from stele.adapters.kubernetes.login import log_in
+from stele.core.table import Partition
+from stele.wire.table_text import decode_shard, shard_count
+
+RESP_PORT = 6379
+WATCH_SECONDS = 0.02
+SPREAD_MAX = 2
+"""How far apart members may be at the end, in replicas; the planner ends closer."""
+NETWORK = "127.79.0"
+COMMANDS = {
+    "stele-member": "from stele.member.__main__ import main; raise SystemExit(main([]))",
+    "stele-transfer": "from stele.member.transfer_main import main; raise SystemExit(main([]))",
+}
+
+Process = asyncio.subprocess.Process
+
+
+def spec_of(members: int, partitions: int) -> dict[str, Any]:
+    """The cluster that is measured: everything as a user gets it who asks for nothing else."""
+    return {"members": members, "partitions": partitions, "replicas": 2, "storage": {"size": "8Gi"}}
+
+
+class MemberRig(Rig):
+    """Pods become processes here: what a kubelet does with the member's manifest."""
+
+    def __init__(self, plane: control_plane.ControlPlane, api: Api, directory: Path) -> None:
+        super().__init__(plane, api, directory)
+        self._pods: dict[str, list[Process]] = {}
+        self.used_seconds: dict[str, float] = {}
+
+    def hosts(self) -> list[tuple[str, int]]:
+        """Where clients of the members connect, in the order they were made."""
+        return [(host, RESP_PORT) for host in self._hosts.values()]
+
+    async def _run_pod(self, name: str) -> None:
+        pod = await self.api.get(PODS, NAMESPACE, name)
+        host = self._hosts[name] = f"{NETWORK}.{len(self._hosts) + 1}"
+        self._pods[name] = [await self._start(name, host, each) for each in pod["spec"]["containers"]]
+        await self._show(name, {"running": {}})
+
+    async def _start(self, name: str, host: str, container: dict[str, Any]) -> Process:
+        folder = self._directory / name
+        folder.mkdir(exist_ok=True)
+        given = {each["name"]: each["value"] for each in container["env"]}
+        env = {**os.environ, **given, "STELE_DATA_DIR": str(folder), "STELE_BIND": host}
+        with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
+            made = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", COMMANDS[container["command"][0]], env=env, stdout=log, stderr=log
+            )
+        self._processes.append(made)
+        return made
+
+    async def until_whole(self, members: int) -> dict[str, Any]:
+        """Until the status says that all is well and nothing moves."""
+
+        def whole(status: dict[str, Any]) -> bool:
+            parts, found, moves = status["partitions"], status["members"], status["migrations"]
+            quiet = not moves["active"] and not moves["waiting"] and parts["total"] > 0
+            return quiet and parts["safe"] == parts["total"] and found["ready"] == members
+
+        return await self.until_status(f"{members} members, all safe", whole)
+
+    async def rows(self, partitions: int) -> list[Partition]:
+        """The table as it is stored."""
+        found: list[Partition] = []
+        for number in range(shard_count(partitions)):
+            stored = await self.api.find(CONFIG_MAPS, NAMESPACE, f"bench-table-{number}")
+            if stored is None:
+                raise BenchError(f"ConfigMap bench-table-{number} is not there")
+            found += decode_shard(stored["data"], number, partitions).rows
+        return found
+
+    async def until_spread(self, partitions: int, members: int, replicas: int) -> float:
+        """The moment at which the stored table had every member at its fair share for the first time."""
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            rows = await self.rows(partitions)
+            if is_spread(rows, members, replicas):
+                return time.monotonic()
+            await asyncio.sleep(WATCH_SECONDS)
+        raise BenchError(f"the table was not spread over {members} members in {WAIT_SECONDS:g} s")
+
+    async def until_joined(self) -> float:
+        """The moment at which the last pod that was made runs and its member is in the dictionary."""
+        known, end = await self._members(), time.monotonic() + WAIT_SECONDS
+        while len(await self._members()) <= len(known):
+            if time.monotonic() > end:
+                raise BenchError(f"no member joined in {WAIT_SECONDS:g} s")
+            await asyncio.sleep(WATCH_SECONDS)
+        return time.monotonic()
+
+    async def _members(self) -> list[str]:
+        stored = await self.api.get(CONFIG_MAPS, NAMESPACE, "bench-table")
+        return str(stored["data"]["members"]).splitlines()
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Processor time so far of each pod's processes and of the operator."""
+        used = {
+            f"{name}-{place}": _cpu(each.pid)
+            for name, pod in self._pods.items()
+            for place, each in enumerate(pod)
+        }
+        return used | {"operator": self.operator_usage()[0]}
+
+    def note_cpu(self, before: dict[str, float]) -> None:
+        """Remember what was used since then, for the report."""
+        self.used_seconds = {
+            name: round(now - before.get(name, 0.0), 2) for name, now in self.cpu_seconds().items()
+        }
+
+
+def is_spread(rows: Sequence[Partition], members: int, replicas: int) -> bool:
+    """Whether every row is whole and the members' numbers of replicas and of owned rows are even."""
+    if any(len(row.replicas) != replicas or None in row.replicas for row in rows):
+        return False
+    held: dict[int | None, int] = {}
+    owned: dict[int | None, int] = {}
+    for row in rows:
+        owned[row.owner] = owned.get(row.owner, 0) + 1
+        for member in row.replicas:
+            held[member] = held.get(member, 0) + 1
+    counts = (held.values(), owned.values())
+    return all(len(each) == members and max(each) - min(each) <= SPREAD_MAX for each in counts)
+
+
+def _cpu(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def member_rig() -> AsyncIterator[MemberRig]:
+    """Everything but the operator runs within the block, and nothing after it."""
+    place = cache.root() / "work"
+    place.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=place, ignore_cleanup_errors=True) as folder,
+        control_plane.running(Path(folder)) as plane,
+    ):
+        plane.install_crds()
+        plane.kubectl("create", "namespace", NAMESPACE)
+        async with Api(await log_in(str(plane.kubeconfig))) as api:
+            made = MemberRig(plane, api, Path(folder))
+            kubelet = asyncio.get_running_loop().create_task(made.run_pods())
+            try:
+                yield made
+            finally:
+                kubelet.cancel()
+                await asyncio.gather(kubelet, return_exceptions=True)
+                await made.close()

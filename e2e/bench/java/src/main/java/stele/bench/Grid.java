@@ -1,0 +1,42 @@
+package stele.bench;
+
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicLong;
+
+/** One process of a grid: a data member (number 0 or more) or its clients' process (-1). */
+abstract class Grid {
+    /** When the list of members changed last (System.nanoTime); 0 when it did not since it was set to 0. */
+    final AtomicLong viewNanos = new AtomicLong();
+
+    abstract byte[] get(String key);
+
+    abstract void set(String key, byte[] value);
+
+    /** Whether there are so many members and the system itself says that nothing is on its way. */
+    abstract boolean isQuiet(int members);
+
+    /** For each partition who owns it and who has its backup, as opaque names. */
+    abstract String[][] table();
+
+    /** Whether every partition has owner and backup, and each of the members owns some. */
+    final boolean isSpread(int members) {
+        Set<String> owners = new HashSet<>();
+        for (String[] row : table()) {
+            if (row.length < 2 || Arrays.asList(row).contains(null)) {
+                return false;
+            }
+            owners.add(row[0]);
+        }
+        return owners.size() == members;
+    }
+
+    static Grid start(String system, int number, int partitions) throws Exception {
+        return switch (system) {
+            case "hazelcast" -> number < 0 ? new HazelcastGrid.Client() : new HazelcastGrid.Member(number, partitions);
+            case "infinispan" -> new InfinispanGrid(number, partitions);
+            default -> throw new IllegalArgumentException("unknown system " + system);
+        };
+    }
+}
