@@ -16,9 +16,9 @@ PAUSE_SECONDS_MAX = 0.05
 
 _JOIN_NOTE = f"""\
 safe: from when the members know of the joiner until every partition has owner and backup and nothing moves.
-total: from when it was asked for. Clients: {copy_join.RATE} reads and {copy_join.RATE} writes per second, each due
-at its moment whatever the last one took; in ms: p99 when nothing moves, then p50, p99 and longest during the join.
-Stele's members write to disk and sync before they answer (fsync Always), the others keep all in memory."""
+total: from when it was asked for. Clients: {copy_join.RATE} reads and {copy_join.RATE} writes per second,
+each due at its moment whatever the last one took; in ms: p99 when nothing moves, then p50, p99 and longest
+during the join. Stele's members write to disk and sync before they answer, the others keep all in memory."""
 
 
 def mebibytes(value: int) -> str:

@@ -5,7 +5,7 @@ from stele.core.migration import Migration, clear, move
 from stele.core.moving import Running, Step, begin
 from stele.core.plan import Plan
 from stele.core.queues import Queues
-from stele.core.rebalance import STORE_GATHER_SECONDS, follow, start
+from stele.core.rebalance import FROZEN_GATHER_SECONDS, STORE_GATHER_SECONDS, follow, start
 from stele.core.reign import Observation, State, Wishes
 from stele.core.table import SHARD_PARTITIONS, Member, Partition, PartitionTable
 
@@ -55,6 +55,13 @@ def test_rows_wait_for_a_stated_time_at_most() -> None:
     state = reign(under_way(0, Step.STORE), under_way(1, Step.HAND_OVER))
     assert staged(state, STORE_GATHER_SECONDS - 0.01) == []
     assert staged(state, STORE_GATHER_SECONDS) == [0]
+
+
+def test_a_row_that_clients_wait_for_waits_a_moment_only() -> None:
+    others = under_way(0, Step.STORE), under_way(1, Step.ACCEPT)
+    state = reign(*others, under_way(2, Step.STORE, move(2, 0, 0, 2)))
+    assert staged(state, FROZEN_GATHER_SECONDS - 0.001) == []
+    assert staged(state, FROZEN_GATHER_SECONDS) == [0, 2]
 
 
 def test_nothing_waits_for_migrations_that_are_far_from_agreed() -> None:

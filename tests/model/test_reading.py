@@ -42,7 +42,7 @@ def test_defaults() -> None:
     spec = cluster.spec
     assert (spec.members, spec.partitions, spec.replicas, spec.state) == (3, 271, 2, ClusterState.ACTIVE)
     assert (spec.storage.fsync, spec.migration.engine) == (Fsync.ALWAYS, EngineChoice.AUTO)
-    assert (spec.migration.max_parallel_per_member, spec.spark.memory) == (10, "896Mi")
+    assert (spec.migration.max_parallel_per_member, spec.spark.memory) == (40, "896Mi")
     assert spec.failure_detection.rejoin_grace_period_seconds == 30
     assert cluster.status.conditions == ()
 

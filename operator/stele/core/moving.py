@@ -109,6 +109,11 @@ class Running:
         return self.result[0] != self.owner
 
     @property
+    def holds_clients(self) -> bool:
+        """Whether the owner is frozen: what clients ask of the partition waits until the row is published."""
+        return self.owner_changes and self.step in (Step.HAND_OVER, Step.ACCEPT, Step.STORE)
+
+    @property
     def participants(self) -> frozenset[MemberIndex]:
         """Source, destination and the owner that streams: each counts towards its limit."""
         return self.migration.participants | {self.owner}

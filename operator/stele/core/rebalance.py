@@ -40,6 +40,9 @@ SETTLE_SECONDS = 2.0
 STORE_GATHER_SECONDS = 0.06
 """How long a row that is agreed to waits for others of its shard that are about to be: they share a write."""
 
+FROZEN_GATHER_SECONDS = 0.01
+"""The same for a row that changes the owner: its clients wait until it is stored."""
+
 COPIES_MAX = 3
 """Sessions that one migration may use before it is rolled back."""
 
@@ -172,11 +175,15 @@ def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> Non
         if running.step in (Step.HAND_OVER, Step.ACCEPT)
     }
     for shard, some in agreed.items():
-        first = min(running.progressed_seconds for running in some)
-        patient = shard in coming and now - first < STORE_GATHER_SECONDS
+        due = min(running.progressed_seconds + _patience(running) for running in some)
+        patient = shard in coming and now < due
         if not patient or any(running.participants & gone for running in some):
             for running in some:
                 state.staged[running.partition] = Partition(running.version, running.result)
+
+
+def _patience(running: Running) -> float:
+    return FROZEN_GATHER_SECONDS if running.owner_changes else STORE_GATHER_SECONDS
 
 
 def _note_reports(state: State, running: Running, now: float) -> None:

@@ -37,13 +37,15 @@ class Deposed(SteleError):  # noqa: N818  named as in core.errors
 @dataclass(frozen=True)
 class Pace:
     """Seconds: between ticks while something is under way, between heartbeats, of one exchange, of status
-    writes.
+    writes. Answers that come within `gather` are taken together; within `hand_over` while clients wait for a
+    partition whose owner changes.
     """
 
     busy: float = 0.03
     idle: float = 1.0
     exchange: float = 5.0
     gather: float = 0.02
+    hand_over: float = 0.004
     report: float = 1.0
     objects: float = 1.0
     restart: float = 1.0
@@ -106,10 +108,15 @@ class ClusterLoop:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
             if any(not channel.free for channel in self._channels.values()):
-                await asyncio.sleep(min(self._pace.gather, seconds))
+                await asyncio.sleep(min(self._gather(), seconds))
         except TimeoutError:
             pass
         self._woken.clear()
+
+    def _gather(self) -> float:
+        """A hand-over takes three rounds of messages, and each would wait so long."""
+        running = () if self.state is None else self.state.running.values()
+        return self._pace.hand_over if any(each.holds_clients for each in running) else self._pace.gather
 
     async def end_reign(self) -> None:
         """Drop everything that was remembered; raises Deposed when the table has a higher epoch than ours."""

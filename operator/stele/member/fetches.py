@@ -21,7 +21,7 @@ from stele.wire.copyjobs import CopyJob, CopyJobStatus
 
 log = logging.getLogger("stele.fetches")
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 FETCH_SILENCE_SECONDS_MAX = 60.0
 FETCHES_MAX = 64
 _encode = msgspec.json.Encoder().encode

@@ -141,7 +141,7 @@ class Storage(Model):
 class MigrationSpec(Model):
     """How data moves."""
 
-    max_parallel_per_member: int = whole("spec.migration.maxParallelPerMember", 1, MAX_PARALLEL_LIMIT, 10)
+    max_parallel_per_member: int = whole("spec.migration.maxParallelPerMember", 1, MAX_PARALLEL_LIMIT, 40)
     """How many migrations a member takes part in at once, as source or as destination."""
     bandwidth_per_member: Quantity | None = quantity(
         "spec.migration.bandwidthPerMember",
