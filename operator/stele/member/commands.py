@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 0.05
 again after its end: other orders to this member wait for the exchange, and a master that hears nothing for a
 few seconds takes the member for lost.
 """
-_BULK = (m.Ingest, m.OpenSession)
+_BULK = (m.Ingest, m.OpenSession, m.CloseSession)
 _STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
 
 
