@@ -4,10 +4,13 @@ import asyncio
 import random
 from contextlib import asynccontextmanager
 
-from harness import Client, cluster, eventually
+import pytest
+from harness import Client, cluster, eventually, key_in
 
 from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
+from stele.core.errors import BadInput, Conflict, Unavailable
+from stele.core.routing import partition_of
 
 PARTITIONS = 8
 
@@ -69,6 +72,12 @@ async def sizes(made):
     return found
 
 
+async def counted(made):
+    """Entries that all replicas agree on."""
+    found = await eventually(lambda: sizes(made), lambda found: all(len(c) == 1 for c in found.values()))
+    return sum(entries for each in found.values() for entries, _ in each)
+
+
 async def test_rows_come_to_all_replicas_and_back(tmp_path):
     wanted = rows(5000)
     async with loading(tmp_path) as (made, members):
@@ -79,12 +88,7 @@ async def test_rows_come_to_all_replicas_and_back(tmp_path):
         assert (result.tablets, result.entries, result.skipped) == (PARTITIONS, 5000, 0)
         assert await asyncio.to_thread(dump, members) == wanted
         await made.same_everywhere()
-        total = 0
-        for counted in (
-            await eventually(lambda: sizes(made), lambda f: all(len(c) == 1 for c in f.values()))
-        ).values():
-            total += next(iter(counted))[0]
-        assert total == 5000
+        assert await counted(made) == 5000
         for key in list(wanted)[:20]:
             assert await client.call(1, b"GET", key) == wanted[key]
 
@@ -115,3 +119,147 @@ async def test_a_member_that_starts_again_has_what_it_took_in(tmp_path):
         await made.same_everywhere()
         result = await asyncio.to_thread(load, members, "lasting", wanted)
         assert result.tablets == 0
+
+
+@pytest.mark.parametrize("point", ["load.prepared", "load.ingested"])
+async def test_a_member_that_dies_while_it_takes_a_load_in_has_it_once(tmp_path, point):
+    """The target owns some partitions and backs up others, so both sides of a load die."""
+    wanted = rows(600)
+    async with loading(tmp_path) as (made, members):
+        client, target = Client(made), made.members[1]
+        for key in list(wanted)[:40]:
+            await client.set(0, key, b"older than the load")
+        await target.kill()
+        target.env = {**target.env, "STELE_CRASH_POINT": point}
+        await target.start()
+        await made.publish()
+        running = asyncio.create_task(asyncio.to_thread(load, members, "struck", wanted))
+        await target.process.wait()
+        target.env = {}
+        await target.start()
+        await made.hello(target)
+        await made.publish()
+        result = await running
+        assert result.tablets + result.skipped == PARTITIONS
+        await made.served()
+        assert await asyncio.to_thread(dump, members) == wanted
+        await made.same_everywhere()
+        counted = await eventually(
+            lambda: sizes(made), lambda found: all(len(c) == 1 for c in found.values())
+        )
+        assert sum(entries for each in counted.values() for entries, _ in each) == len(wanted)
+
+
+async def test_an_owner_that_is_lost_for_good_loses_nothing_of_a_load(tmp_path):
+    wanted = rows(600)
+    async with loading(tmp_path) as (made, members):
+        await asyncio.to_thread(load, members, "held", wanted)
+        await made.members[0].close()
+        made.members[0].process = None
+        await made.lose(0)
+        await made.served()
+        assert await asyncio.to_thread(dump, members) == wanted
+
+
+async def test_a_loader_that_dies_leaves_nothing_visible_and_its_load_goes_on(tmp_path):
+    wanted = rows(500)
+    async with loading(tmp_path) as (_, members):
+        found = sorted(wanted.items())
+        first = Loader(members, "given-up")
+        await asyncio.to_thread(first.send, "task-0", ((key, value, 0) for key, value in found[:250]))
+        assert await asyncio.to_thread(dump, members) == {}
+        result = await asyncio.to_thread(load, members, "given-up", wanted)
+        assert (result.tablets, result.entries) == (PARTITIONS, 500)
+        assert await asyncio.to_thread(dump, members) == wanted
+
+
+async def test_a_load_that_stopped_between_two_tablets_takes_in_the_rest(tmp_path):
+    wanted = rows(500)
+    part = {key: value for key, value in wanted.items() if partition_of(key, PARTITIONS) < 3}
+    async with loading(tmp_path) as (_, members):
+        await asyncio.to_thread(load, members, "halves", part)
+        result = await asyncio.to_thread(load, members, "halves", wanted)
+        assert (result.tablets, result.skipped) == (PARTITIONS - 3, 3)
+        assert await asyncio.to_thread(dump, members) == wanted
+
+
+async def test_a_key_that_comes_twice_is_named_or_its_last_row_wins(tmp_path):
+    async with loading(tmp_path) as (_, members):
+        loader = Loader(members, "double")
+        pieces = await asyncio.to_thread(loader.send, "task-0", [(b"k", b"first", 0), (b"a", b"x", 0)])
+        pieces += await asyncio.to_thread(loader.send, "task-1", [(b"k", b"last", 0)])
+        with pytest.raises(Conflict, match=r"key 'k' comes more than once.*nothing of it was loaded"):
+            await asyncio.to_thread(loader.finish, pieces)
+        assert await asyncio.to_thread(dump, members) == {}
+        with pytest.raises(Conflict, match="key 'k'"):
+            await asyncio.to_thread(loader.send, "task-2", [(b"k", b"1", 0), (b"k", b"2", 0)])
+        last = Loader(members, "double-2", duplicates="last")
+        pieces = await asyncio.to_thread(last.send, "task-0", [(b"k", b"0", 0), (b"k", b"first", 0)])
+        pieces += await asyncio.to_thread(last.send, "task-1", [(b"k", b"last", 0)])
+        await asyncio.to_thread(last.finish, pieces)
+        assert await asyncio.to_thread(dump, members) == {b"k": b"last"}
+
+
+async def test_clients_write_on_during_a_load_and_keep_their_order(tmp_path):
+    wanted = rows(3000)
+    shared = key_in(2, PARTITIONS)
+    async with loading(tmp_path) as (made, members):
+        client, stop, count = Client(made), asyncio.Event(), 0
+
+        async def count_up():
+            nonlocal count
+            while not stop.is_set():
+                assert await client.call(0, b"INCR", b"counter-" + shared) == count + 1
+                count += 1
+
+        counting = asyncio.create_task(count_up())
+        await asyncio.to_thread(load, members, "beside", {**wanted, shared: b"loaded"})
+        stop.set()
+        await counting
+        assert count > 0
+        found = await asyncio.to_thread(dump, members)
+        assert found == {**wanted, shared: b"loaded", b"counter-" + shared: b"%d" % count}
+
+
+async def test_a_tablet_that_moves_has_what_was_loaded(tmp_path):
+    """By its log, whose operation names a file that the new member has to fetch, and by a copy."""
+    wanted = rows(500)
+    async with loading(tmp_path) as (made, members):
+        await asyncio.to_thread(load, members, "moving", wanted)
+        for partition in (0, 1, 2):
+            row = made.rows[partition]
+            await made.move_owner(partition, next(m for m in range(3) if m not in row.replicas))
+        assert await asyncio.to_thread(dump, members) == wanted
+        await made.same_everywhere()
+        assert (await asyncio.to_thread(load, members, "moving", wanted)).tablets == 0
+
+
+async def test_files_go_when_the_log_lets_them_go(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        await asyncio.to_thread(load, members, "short", rows(300))
+        folders = [member.folder / "loads" for member in made.members.values()]
+
+        async def left():
+            return [path for folder in folders for path in folder.iterdir()]
+
+        assert await left()
+        # A flush comes after 30 s at the latest, and with a checkpoint's session.
+        await eventually(left, lambda found: not found, seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((b"k" * 70_000, b"v", 0), "a key has 70000 bytes; at most 65536"),
+        ((b"k", b"v" * (8 * 1024 * 1024 + 1), 0), "the value of key 'k' has 8388609 bytes"),
+        ((b"k", b"v", -1), "expire_at of key 'k' is -1"),
+    ],
+)
+def test_a_row_that_no_client_could_write_is_named(row, text):
+    with pytest.raises(BadInput, match=text):
+        Loader(Members([("127.0.0.1", 1)]), "wrong").send("task-0", [row])
+
+
+def test_a_cluster_that_does_not_answer_is_named():
+    with pytest.raises(Unavailable, match=r"no member answers.*is the address right"):
+        Members([("127.0.0.1", 1)]).refresh()

@@ -161,8 +161,8 @@ class Api:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer of `place`, a namespace and a pod with its port, to be read while the block runs.
 
-        A body may be JSON or a stream of any length. Raise Unavailable when there is no answer or one of status
-        300 or more: the pod may be asked again.
+        A body may be JSON or a stream of any length. Raise as a GET when there is no answer, or none of
+        status 200: the pod may be asked again.
         """
         assert self._session is not None, "use the client inside `async with`"
         url = f"{self._login.server.rstrip('/')}{PODS.path(*place)}/proxy{path}"
