@@ -25,7 +25,7 @@ from e2e.demo.judge import Tally
 from e2e.demo.kube import GROUP, Api, kubectl, proxy
 from e2e.demo.loader import load
 from e2e.demo.resp import Endpoint
-from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, SMOKE_NAMESPACE, Settings
+from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, SAFE_HELD_SECONDS, SMOKE_NAMESPACE, Settings
 from e2e.demo.state import unsafe_reason
 from e2e.demo.victims import container_of, kill
 from e2e.demo.workload import Config
@@ -161,13 +161,12 @@ class Faults:
     async def _blow(self, name: str, strike: Strike, *, amid: bool) -> Blow:
         """Let it strike amid the copy, and wait until all is safe again."""
         start, blow = time.monotonic(), Blow(name)
-        while amid and not 0 < blow.copied_bytes < blow.planned_bytes:
-            self._check_time(start, f"a copy by Spark that {name} can strike")
+        while not blow.planned_bytes or (amid and not 0 < blow.copied_bytes < blow.planned_bytes):
+            self._check_time(start, f"a copy that {name} can strike")
             statuses = (await self._plans()).values()
             copied = [each for status in statuses for each in status.get("destinations") or ()]
-            spark = [each for each in copied if each.get("engine") == "Spark"]
-            blow.copied_bytes = sum(each.get("bytesCopied", 0) for each in spark)
-            blow.planned_bytes = sum(each.get("bytesPlanned", 0) for each in spark)
+            blow.copied_bytes = sum(each.get("bytesCopied", 0) for each in copied)
+            blow.planned_bytes = sum(each.get("bytesPlanned", 0) for each in copied)
             await asyncio.sleep(POLL_SECONDS)
         blow.done = await strike(self)
         await self._until_safe(MEMBERS + 1)
@@ -182,10 +181,13 @@ class Faults:
         return {name: mine[name].get("status") or {} for name in mine.keys() - self._plans_before}
 
     async def _until_safe(self, members: int) -> None:
-        start = time.monotonic()
+        """For `SAFE_HELD_SECONDS`: a member that has just joined is there before the plan that fills it."""
+        start = safe_since = time.monotonic()
         path = f"{GROUP}/namespaces/{SMOKE_NAMESPACE}/tabletclusters/{CLUSTER}"
-        while reason := unsafe_reason(await self.api.get(path), members):
-            self._check_time(start, f"safety with {members} members ({reason})")
+        while time.monotonic() - safe_since < SAFE_HELD_SECONDS:
+            if reason := unsafe_reason(await self.api.get(path), members):
+                safe_since = time.monotonic()
+                self._check_time(start, f"safety with {members} members ({reason})")
             await asyncio.sleep(POLL_SECONDS)
 
     @staticmethod

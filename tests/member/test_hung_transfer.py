@@ -1,4 +1,4 @@
-"""A transfer process that stands still holds up no exchange: a member that does not answer loses its place."""
+"""A transfer process that stands still holds up no exchange: who does not answer loses its place."""
 
 import asyncio
 import signal
