@@ -255,6 +255,28 @@ async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_stag
     assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
 
 
+async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stele.core.copying.COPIES_PER_MEMBER_MAX", 1)
+    harness, copier = await with_copier("RUNNING")
+    harness.rewish(members=4)
+    for _ in range(40):
+        await harness.tick()
+    (wave,) = state_of(harness).waves.values()
+    waiting = [each for each in state_of(harness).running.values() if each.session != wave.session]
+    assert waiting
+    for _ in range(200):
+        await harness.tick(1.0)
+    record = state_of(harness).record
+    assert record is not None
+    assert (record.failed, record.failures) == (0, {})
+    assert list(state_of(harness).waves) == [wave.session]
+    copier.outcome = "DONE"
+    await harness.settle(ticks=1200)
+    balanced(harness, 4, 2)
+
+
 # -- bandwidth
 
 

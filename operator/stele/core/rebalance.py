@@ -317,7 +317,7 @@ def _count_bytes(state: State, wave: Wave, mine: list[Running]) -> None:
 
 
 def _gathered(state: State, gone: frozenset[MemberIndex], now: float) -> dict[tuple[int, int], list[Running]]:
-    """Migrations that need a copy, by source and destination, unless further ones are about to join."""
+    """Migrations that may be copied now, by source and destination, unless others are about to join."""
     waiting: dict[tuple[int, int], list[Running]] = {}
     coming: set[tuple[int, int]] = set()
     sources = Sources(state, gone)
@@ -334,12 +334,15 @@ def _gathered(state: State, gone: frozenset[MemberIndex], now: float) -> dict[tu
         elif running.step is Step.CATCH_UP and running.needs_copy and _believable(running, now):
             waiting.setdefault(pair, []).append(running)
     busy = {(wave.source, wave.destination) for wave in state.waves.values() if wave.copying}
-    return {
-        pair: found
-        for pair, found in waiting.items()
-        if pair not in busy
-        and (pair not in coming or now - min(r.progressed_seconds for r in found) > GATHER_SECONDS)
-    }
+    ready: dict[tuple[int, int], list[Running]] = {}
+    for pair, found in waiting.items():
+        if pair in busy or not has_room(state.waves.values(), *pair):
+            for running in found:
+                # It waits for its turn, however long that takes: it is not stuck.
+                running.progressed_seconds = now
+        elif pair not in coming or now - min(r.progressed_seconds for r in found) > GATHER_SECONDS:
+            ready[pair] = found
+    return ready
 
 
 def _believable(running: Running, now: float) -> bool:

@@ -246,7 +246,9 @@ class Sessions:
 
     async def _end(self, name: str, reason: str) -> None:
         """The session is over for those that copy; the master reads why."""
-        session = self.known[name]
+        session = self.known.get(name)
+        if session is None or session.ended:
+            return
         log.warning("session %s ends: %s", name, reason)
         session.ended, session.floor, session.held_bytes = reason, {}, 0
         await asyncio.wait([session.task])
