@@ -7,6 +7,7 @@ DEMO ?=
 SEEDS ?= 200
 SEED ?=
 FIRST ?= 0
+PROFILE ?= swarm
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
@@ -42,8 +43,8 @@ test: setup lint ## Every test: unit, golden, property, contract, real control p
 	$(PY) -m e2e.cluster up
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
 
-simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED
-	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)")
+simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
+	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)"
 
 demo: check-demo setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
 	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)

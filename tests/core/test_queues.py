@@ -44,6 +44,18 @@ def test_migrations_of_one_partition_follow_each_other() -> None:
     assert not queues.groups
 
 
+def test_one_look_starts_one_migration_of_a_partition() -> None:
+    """The next one may wait in a group that the look comes to later, and fit the row by chance: both were
+    under way, and the result of the second was made from the row before the first.
+    """
+    rows = [Partition(1, (0, 1, 2)), Partition(1, (0, 1, 2))]
+    plan = Plan(migrations=(move(0, 1, 1, 5), move(0, 2, 2, 6), move(1, 2, 2, 6)))
+    assert [(each.partition, each.destination) for each in begun(Queues.of(plan, rows), rows)] == [
+        (0, 5),
+        (1, 6),
+    ]
+
+
 def test_a_dropped_partition_starts_nothing_and_is_not_counted() -> None:
     rows = [Partition(1, (0, 1)), Partition(1, (0, 1))]
     queues = Queues.of(Plan(migrations=(move(0, 1, 1, 2), move(1, 1, 1, 2))), rows)

@@ -4,8 +4,9 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 
-from tests.simulation.profile import draw
+from tests.simulation.profile import FAMILIES, SWARM, draw
 from tests.simulation.run import Result, run
 
 PROGRESS_SECONDS = 5.0
@@ -43,11 +44,12 @@ class Totals:
 
     def line(self) -> str:
         seconds = max(time.process_time() - self.began, 1e-9)
+        moved = f"{self.migrations:,} migrations ({self.migrations / seconds:,.0f}/s)"
         hours, faults = self.simulated_seconds / 3600, sum(self.faults.values())
         return (
             f"{self.seeds} seeds, {len(self.failed)} failed, {hours:.2f} h simulated in {seconds:.0f} s: "
             f"{self.steps / seconds:,.0f} steps/s, {self.messages / seconds:,.0f} messages/s, "
-            f"{self.migrations:,} migrations, {faults:,} faults, {len(self.covered)} states"
+            f"{moved}, {faults:,} faults, {len(self.covered)} states"
         )
 
     def tell(self) -> None:
@@ -57,10 +59,11 @@ class Totals:
             print(self.line(), flush=True)
 
 
-def tell_failure(result: Result) -> None:
-    print(f"\nseed {result.seed} failed: {result.failure}\n\n{draw(result.seed)}\n")
+def tell_failure(result: Result, family: str) -> None:
+    profile = "" if family == SWARM else f" PROFILE={family}"
+    print(f"\nseed {result.seed} failed: {result.failure}\n\n{draw(result.seed, family)}\n")
     print("\n".join(result.story))
-    print(f"\nto see it again: make simulate SEED={result.seed}\n", flush=True)
+    print(f"\nto see it again: make simulate SEED={result.seed}{profile}\n", flush=True)
 
 
 def summary(totals: Totals) -> None:
@@ -75,24 +78,33 @@ def summary(totals: Totals) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: all was well; 1: a seed failed; 2: wrong arguments."""
+    """0: all was well; 1: a seed failed; 2: wrong arguments; 130: interrupted, after the summary."""
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     parser.add_argument("--seeds", type=_positive, default=200, help="how many seeds (200)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, default=None, help="only this one")
+    parser.add_argument("--profile", choices=FAMILIES, default=SWARM, help="what is drawn (swarm)")
     given = parser.parse_args(arguments)
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
     totals = Totals()
+    interrupted = False
+    try:
+        _run_all(seeds, given.profile, totals)
+    except KeyboardInterrupt:
+        interrupted = True
+    summary(totals)
+    return 1 if totals.failed else 130 if interrupted else 0
+
+
+def _run_all(seeds: Iterable[int], family: str, totals: Totals) -> None:
     for seed in seeds:
-        result = run(seed)
+        result = run(seed, family)
         totals.add(result)
         if result.failure:
-            tell_failure(result)
+            tell_failure(result, family)
         if len(totals.failed) >= FAILURES_MAX:
-            break
+            return
         totals.tell()
-    summary(totals)
-    return 1 if totals.failed else 0
 
 
 def _positive(text: str) -> int:

@@ -122,7 +122,9 @@ class Faults:
         for machine in self.kubelet.machines.values():
             machine.held_until = 0.0
             self._mend_disk(machine)
-        self.api.change_spec(CLUSTERS, CLUSTER, state="Active", migration={"engine": "Direct"})
+        self.api.change_spec(
+            CLUSTERS, CLUSTER, state="Active", migration={**self._migration(), "paused": False}
+        )
         for member in self.api.list(MEMBERS):
             self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
         if self.world.trace.faults["cancel the plan"]:
@@ -401,8 +403,12 @@ class Faults:
         return self._patch(state=self.random.choice(("Active", "Active", "NoMigration", "Frozen", "Passive")))
 
     def _pause_migrations(self) -> bool:
-        before = self.world.cluster["spec"]["migration"].get("paused", False)
-        return self._patch(migration={"engine": "Direct", "paused": not before})
+        before = self._migration()
+        return self._patch(migration={**before, "paused": not before.get("paused", False)})
+
+    def _migration(self) -> dict[str, object]:
+        found: dict[str, object] = self.world.cluster["spec"]["migration"]
+        return found
 
     def _drain(self) -> bool:
         members = self.api.list(MEMBERS)

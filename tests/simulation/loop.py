@@ -58,14 +58,18 @@ class Clock:
 
     def run(self, until: float) -> None:
         """Everything up to that moment. Raises the first failure, and what a callback raises."""
-        while self.failure is None:
-            while self._ready:
-                self._step(self._ready.popleft())
-            if not self._timers or self._timers[0][0] > until:
-                self.now = until
-                break
-            self.now, _, handle = heapq.heappop(self._timers)
-            self._step(handle)
+        ready, timers = self._ready, self._timers
+        try:
+            while self.failure is None:
+                while ready:
+                    self._step(ready.popleft())
+                if not timers or timers[0][0] > until:
+                    self.now = until
+                    break
+                self.now, _, handle = heapq.heappop(timers)
+                self._step(handle)
+        finally:
+            self._let_run(None)
         if self.failure is not None:
             raise self.failure
 
@@ -74,13 +78,13 @@ class Clock:
         if handle.cancelled_ or (process is not None and not process.takes(handle)):
             return
         self.steps += 1
+        if process is not self.current:
+            self._let_run(process)
+        handle.callback(*handle.args)
+
+    def _let_run(self, process: "ProcessLoop | None") -> None:
         self.current = process
         events._set_running_loop(process)
-        try:
-            handle.callback(*handle.args)
-        finally:
-            events._set_running_loop(None)
-            self.current = None
 
 
 class Handle:

@@ -4,9 +4,9 @@ A run has only some of the faults (swarm testing): what one fault would always e
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import stele.core.log
@@ -16,6 +16,7 @@ import stele.member.limits
 from stele.model import API_VERSION
 
 CLUSTER = "demo"
+SWARM = "swarm"
 
 FAULTS = (
     "reset a connection",
@@ -47,6 +48,12 @@ FAULTS = (
     "pause migrations",
 )
 """What may be begun during a run; `tests.simulation.faults` does it."""
+
+USERS_MOVES = ("scale", "drain a member", "change replicas")
+"""What users do that moves partitions, and hurts nobody."""
+
+HALTS = ("change state", "pause migrations", "cancel the plan")
+"""What users do after which nothing moves for long."""
 
 RATES = {
     "message lost": 0.05,
@@ -100,6 +107,7 @@ class Profile:
     faults: tuple[str, ...]
     rates: Mapping[str, float]
     knobs: tuple[float, ...]
+    parallel: int = 10
 
     def cluster_object(self) -> dict[str, Any]:
         """The TabletCluster that the user made."""
@@ -107,7 +115,7 @@ class Profile:
             "members": self.members,
             "partitions": self.partitions,
             "replicas": self.replicas,
-            "migration": {"engine": "Direct"},
+            "migration": {"engine": "Direct", "maxParallelPerMember": self.parallel},
             "storage": {"size": "1Gi"},
             "failureDetection": {
                 "heartbeatSeconds": self.heartbeat_seconds,
@@ -131,8 +139,39 @@ class Profile:
                 setattr(module, name, value)
 
 
-def draw(seed: int) -> Profile:
-    """The profile of a seed."""
+def draw(seed: int, family: str = SWARM) -> Profile:
+    """The profile of a seed in one of FAMILIES."""
+    return FAMILIES[family](seed)
+
+
+def _migrations(seed: int) -> Profile:
+    """Many partitions that users move all the time, few operations, and now and then another fault."""
+    chance = random.Random(f"migrations {seed}")
+    heartbeat = chance.choice((0.3, 0.5))
+    rare = chance.choice((0.0, 0.1, 0.3))
+    return replace(
+        _swarm(seed),
+        members=chance.choice((3, 4, 5)),
+        replicas=chance.choice((1, 2, 2, 3)),
+        partitions=chance.choice((64, 128, 256)),
+        clients=1,
+        keys=6,
+        think_seconds=(0.1, 0.5),
+        heartbeat_seconds=heartbeat,
+        lease_seconds=heartbeat * 5,
+        grace_seconds=0,
+        retention_seconds=0,
+        chaos_seconds=chance.choice((60.0, 120.0)),
+        calm_seconds=chance.choice((0.3, 1.0)),
+        faults=USERS_MOVES * 8
+        + tuple(each for each in FAULTS if each not in HALTS and chance.random() < rare),
+        rates={name: most * 0.2 * chance.random() for name, most in RATES.items() if chance.random() < rare},
+        parallel=chance.choice((5, 10, 40)),
+    )
+
+
+def _swarm(seed: int) -> Profile:
+    """A small cluster, and some of all faults."""
     chance = random.Random(f"profile {seed}")
     heartbeat = chance.choice((0.2, 0.3, 0.5))
     part = chance.choice((0.1, 0.3, 0.6))
@@ -154,3 +193,7 @@ def draw(seed: int) -> Profile:
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
     )
+
+
+FAMILIES: Mapping[str, Callable[[int], Profile]] = {SWARM: _swarm, "migrations": _migrations}
+"""What is drawn: small clusters with everything that goes wrong, or many migrations."""

@@ -8,7 +8,7 @@ from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
 from tests.simulation.history import Violation, check
 from tests.simulation.invariants import Rules
 from tests.simulation.network import LATE_SECONDS_MAX
-from tests.simulation.profile import draw
+from tests.simulation.profile import SWARM, draw
 from tests.simulation.world import World
 
 CONVERGE_SECONDS = 150.0
@@ -34,9 +34,9 @@ class Result:
     covered: Counter[str] = field(default_factory=Counter)
 
 
-def run(seed: int) -> Result:
+def run(seed: int, family: str = SWARM) -> Result:
     """Never raises for a find: it is in the result."""
-    profile = draw(seed)
+    profile = draw(seed, family)
     result = Result(seed)
     with profile.turned(), World(profile) as world:
         try:

@@ -56,7 +56,7 @@ def test_a_planted_bug_is_found(plant: Plant) -> None:
 def test_a_failure_tells_its_seed_its_story_and_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(seed: int) -> Result:
+    def fails(seed: int, family: str) -> Result:
         return Result(seed, "Violation: a write is lost", ["   1.0000 demo-0     killed"])
 
     monkeypatch.setattr(command_line, "run", fails)

@@ -82,14 +82,15 @@ class Queues:
         take part. A queue whose head does not fit its row any more is dropped: it is planned afresh. One that
         is not admitted stays; a destination with REFUSED_MAX of those is not asked again in this look."""
         room = _Room(busy, able, limit, admit)
+        under_way = set(held)
         for group in self.order[:GROUPS_MAX]:
             if room.none:
                 return
             if room.for_all(group[2:]):
-                yield from self._startable_in(group, rows, held, room)
+                yield from self._startable_in(group, rows, under_way, room)
 
     def _startable_in(
-        self, group: Group, rows: Sequence[Partition], held: frozenset[PartitionId], room: "_Room"
+        self, group: Group, rows: Sequence[Partition], held: set[PartitionId], room: "_Room"
     ) -> Iterator[Migration]:
         for partition in [each for each in self.groups[group] if each not in held]:
             if not room.for_all(group[2:]):
@@ -97,6 +98,8 @@ class Queues:
             migration = self._take(group, partition, rows[partition], room)
             if migration is not None:
                 room.take(group[2:])
+                # The one after it waits in a group that may come later in this look.
+                held.add(partition)
                 yield migration
         if not self.groups[group]:
             del self.groups[group]
