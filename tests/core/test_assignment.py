@@ -1,15 +1,18 @@
 """Target rows: balance, copies against the lower bound, zones, weights, and what is refused."""
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 
 from stele.core.assignment import Assignment, DataMember, Move, assign, assign_rows
+from stele.core.balance import Level, Slot
 from stele.core.errors import BadInput
 from stele.core.plan import plan
 from stele.core.shares import fair_shares
@@ -415,3 +418,25 @@ def test_impossible_arguments_are_refused(members: list[DataMember], replicas: i
 def test_assign_takes_a_table() -> None:
     table = PartitionTable((Partition(0, ()), Partition(4, (1, 0))), {})
     assert assign(table, data(range(2)), 2) == ((0, 1), (1, 0))
+
+
+def test_slots_that_cannot_help_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One member owns nearly all of many different rows: what has to be looked at grows with them alone."""
+    looked = {}
+    for number in (1_000, 3_000):
+        seen = 0
+        real = Level.costs_nothing
+
+        def counted(self: Level, slot: Slot, free: bool, source: bool, real: Any = real) -> bool:
+            nonlocal seen
+            seen += 1
+            return bool(real(self, slot, free, source))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Level, "costs_nothing", counted)
+            chance = random.Random(1)
+            rows = [(0, *chance.sample(range(1, 30), 6)) for _ in range(number)]
+            assert len(set(rows)) == number
+            assign_rows(rows, data(range(30)), 7)
+        looked[number] = seen
+    assert looked[3_000] < 3 * looked[1_000]

@@ -89,6 +89,7 @@ class Board:
         self._topology = topology
         self._unfilled: list[Cell] = []
         self._by_holder: dict[tuple[MemberIndex | None, bool], list[Cell]] = {}
+        self._gains: Counter[tuple[MemberIndex | None, bool]] = Counter()
 
     def add(
         self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int] = frozenset()
@@ -100,6 +101,8 @@ class Board:
     def _put(self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int]) -> Cell:
         cell = self.cells.get((today, row, fixed))
         if cell is not None:
+            if not cell.partitions:
+                self._gains.update((member, index == 0) for index, member in enumerate(row))
             cell.partitions.extend(partitions)
             return cell
         cell = self.cells[today, row, fixed] = Cell(today, row, fixed, partitions)
@@ -166,17 +169,22 @@ class Board:
             if cell.partitions and index < len(cell.row) and cell.row[index] is None
         ]
 
-    def cells_of(self, member: MemberIndex, owned: bool) -> list[Cell]:
-        """The cells that the member owns, or those in which it is a backup, as they are now."""
+    def cells_of(self, member: MemberIndex, owned: bool) -> Iterator[Cell]:
+        """The cells that the member owns, or those in which it is a backup. Give nothing while it is used."""
         if not self._by_holder:
             self._by_holder = defaultdict(list)
             for cell in self.cells.values():
                 self._list(cell)
-        return [cell for cell in self._by_holder[member, owned] if cell.partitions]
+        return (cell for cell in self._by_holder[member, owned] if cell.partitions)
+
+    def gains(self, member: MemberIndex, owned: bool) -> int:
+        """Grows whenever `cells_of` gets a cell that it did not have just before."""
+        return self._gains[member, owned]
 
     def _list(self, cell: Cell) -> None:
         for index, member in enumerate(cell.row):
             self._by_holder[member, index == 0].append(cell)
+            self._gains[member, index == 0] += 1
 
     def _count(self, row: Row, number: int) -> None:
         self.partitions += number
@@ -194,7 +202,8 @@ class Level:
     `quota` is what each member should have in this level, `total` what in both. While the level is *thrifty*
     nobody takes more than its total, nor gives away a replica that it would have to be given back elsewhere;
     while it is *loose*, members take up to the highest number that is as good as their quota. From `dead`
-    members no chain that costs nothing leads to an under one, as things are.
+    members no chain that costs nothing leads to an under one, as things are; `barren` ones have no slot that
+    costs nothing, as long as they gain none.
     """
 
     def __init__(
@@ -216,6 +225,7 @@ class Level:
         self._turns: dict[MemberIndex | None, MemberIndex] = {}
         self.searches_left = SEARCHES_MAX
         self.dead: set[MemberIndex] = set()
+        self.barren: dict[MemberIndex, tuple[int, bool, bool, bool]] = {}
         self._set(thrifty=True, loose=False)
 
     def fill(self, index: int) -> None:
@@ -441,6 +451,12 @@ class Level:
             return None
         return search.trace(search.found)
 
+    def fertility(self, member: MemberIndex, source: bool) -> tuple[int, bool, bool, bool]:
+        """While this is the same for a barren member it is barren: its cells do not change, they only go."""
+        spare = self.board.held[member] - self._total[member].number
+        may = spare > 0 if source else spare < 0
+        return self.board.gains(member, self.owners), self._thrifty, source, may
+
     def costs_nothing(self, slot: Slot, free: bool, source: bool) -> bool:
         """Whether its holder can pass the slot on without another copy than the one to who takes it."""
         holder = slot.holder
@@ -500,12 +516,18 @@ class _Search:
             at += 1
 
     def _pass_on(self, member: MemberIndex, free: bool) -> None:
-        level = self._level
+        level, source, barren = self._level, member == self._source, free
+        fertility = level.fertility(member, source)
+        if free and level.barren.get(member) == fertility:
+            return
         for slot, spare in level.slots(member):
             if self.found is not None or not self._unseen:
                 return
-            if level.costs_nothing(slot, spare, member == self._source) == free:
+            if level.costs_nothing(slot, spare, source) == free:
+                barren = False
                 self._meet(slot)
+        if barren:
+            level.barren[member] = fertility
 
     def _meet(self, slot: Slot) -> None:
         fits = self._level.board.fits
