@@ -44,9 +44,9 @@ def owner_move() -> Running:
 
 def test_a_move_of_the_owner_takes_every_step() -> None:
     running = owner_move()
-    assert running.orders() == [(2, StartTabletCopy("m", 0, 4, 0))]
+    assert running.orders() == [(2, StartTabletCopy("m", 0, 4, 0, "MOVE", (2, 1)))]
     give(running, generation=5)
-    assert running.orders() == [(0, AddLearner("m", 0, 4, 2))]
+    assert running.orders() == [(0, AddLearner("m", 0, 4, 2, "MOVE", (2, 1)))]
     give(running)
     assert running.orders() == []
     running.heard_from_owner(Learner("IN_SYNC"), 2.0)

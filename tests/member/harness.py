@@ -228,14 +228,24 @@ class Cluster:
     def id(self) -> str:
         return f"migration-{next(self._ids)}"
 
-    async def start_learner(self, id: str, partition: int, destination: int) -> m.Result:
-        """Both sides of a migration's start."""
-        owner = self.rows[partition].replicas[0]
+    async def start_learner(
+        self,
+        id: str,
+        partition: int,
+        destination: int,
+        kind: m.MigrationName = "MOVE",
+        result: tuple[int | None, ...] | None = None,
+    ) -> m.Result:
+        """Both sides of a migration's start; of a MOVE of index 0 unless it is said what it is."""
+        row = self.rows[partition].replicas
+        owner, base = row[0], self.version(partition)
         assert owner is not None
-        base = self.version(partition)
-        started = await self.command(destination, m.StartTabletCopy(id, partition, base, owner))
+        result = (destination, *row[1:]) if result is None else result
+        start = m.StartTabletCopy(id, partition, base, owner, kind, result)
+        started = await self.command(destination, start)
         assert started.code == "OK", started
-        learning = await self.command(owner, m.AddLearner(id, partition, base, destination))
+        learn = m.AddLearner(id, partition, base, destination, kind, result)
+        learning = await self.command(owner, learn)
         assert learning.code == "OK", learning
         return started
 

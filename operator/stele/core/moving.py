@@ -137,10 +137,13 @@ class Running:
         destination = self.destination
         if destination is None:
             return []
+        what = (self.migration.type.value, self.result)
         if self.step is Step.START:
-            return [(destination, StartTabletCopy(self.id, self.partition, self.base.version, self.owner))]
+            start = StartTabletCopy(self.id, self.partition, self.base.version, self.owner, *what)
+            return [(destination, start)]
         if self.step is Step.ATTACH:
-            return [(self.owner, AddLearner(self.id, self.partition, self.base.version, destination))]
+            attach = AddLearner(self.id, self.partition, self.base.version, destination, *what)
+            return [(self.owner, attach)]
         if self.step is Step.HAND_OVER:
             return [(self.owner, HandOver(self.id, self.partition))]
         if self.step is Step.ACCEPT:

@@ -24,6 +24,8 @@ class StartTabletCopy:
     partition: PartitionId
     base: Version
     owner: MemberIndex
+    kind: str = "MOVE"
+    result: Replicas = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class AddLearner:
     partition: PartitionId
     base: Version
     destination: MemberIndex
+    kind: str = "MOVE"
+    result: Replicas = ()
 
 
 @dataclass(frozen=True, slots=True)

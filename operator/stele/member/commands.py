@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from stele.core.errors import SteleError
@@ -12,9 +12,11 @@ from stele.member.migrations import Migrations
 from stele.member.node import Node
 from stele.member.orphans import Orphans
 from stele.member.promotion import Promotion
+from stele.member.services import Services
 from stele.member.sessions import Sessions
 from stele.member.state_lock import StateLock
 from stele.ports import Transfer
+from stele.services import MigrationAwareService
 from stele.wire import messages as m
 
 log = logging.getLogger("stele.commands")
@@ -27,16 +29,22 @@ again after its end: other orders to this member wait for the exchange, and a ma
 few seconds takes the member for lost.
 """
 _BULK = (m.Ingest, m.OpenSession, m.CloseSession)
+_CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
+"""Bulk work too, where services are installed: they may take their time."""
 _STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
 
 
 class Commands:
     """Every command is idempotent; what is refused changes nothing."""
 
-    def __init__(self, node: Node, transfer: Transfer) -> None:
+    def __init__(
+        self, node: Node, transfer: Transfer, services: Mapping[str, MigrationAwareService] | None = None
+    ) -> None:
         self._node = node
+        self.services = Services(node, services or {})
+        self._slow_kinds = _BULK + _CALL_SERVICES if self.services else _BULK
         self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
-        self.migrations = Migrations(node)
+        self.migrations = Migrations(node, self.services)
         self.promotion = Promotion(node)
         self.orphans = Orphans(node, self.migrations)
         self.sessions = Sessions(node, transfer)
@@ -69,7 +77,7 @@ class Commands:
 
     async def _answer(self, command: m.Command) -> m.Result:
         """The result, or WAIT for bulk work that is not done yet; the same command again finds it."""
-        if not isinstance(command, _BULK):
+        if not isinstance(command, self._slow_kinds):
             return await self._run(command)
         task = self._bulk.get(command)
         if task is None:

@@ -13,6 +13,7 @@ from stele.core.tablet_owner import Owner
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.report import hand_over_point
+from stele.member.services import Services
 from stele.member.sweep import drop_expired, quarantine
 from stele.wire import messages as m
 from stele.wire.volume import CopyRecord, Frozen, Superblock, TabletStateName
@@ -27,8 +28,9 @@ _HAND_OVER_STEP_SECONDS = 0.002
 class Migrations:
     """Each step persists first, and holds the partition's lock while it does."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, services: Services) -> None:
         self._node = node
+        self._services = services
 
     # -- at the destination
 
@@ -52,6 +54,7 @@ class Migrations:
                 replica.tablet.begin_anew(Log())
                 replica.keyspaces = {}
                 node.tablets.clear_log(replica)
+            await self._services.begin(command, node.me)
         return m.Result(generation=highest + 1, last=replica.last)
 
     async def create(self, command: m.CreateTablet) -> m.Result:
@@ -154,6 +157,8 @@ class Migrations:
                 raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
             owner.add_learner(command.id, command.destination, command.base)
             self._node.replication.own(replica)
+            await self._services.begin(command, command.destination)
+            await self._services.prepare(replica, command.id, frozen=False)
         return m.Result(last=replica.last)
 
     async def hand_over(self, command: m.HandOver) -> m.Result:
@@ -167,6 +172,7 @@ class Migrations:
                 await node.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
             else:
                 owner.check_hand_over(command.id)
+            await self._services.prepare(replica, command.id, frozen=True)
         end = node.loop.time() + HAND_OVER_SECONDS
         point = hand_over_point(replica)
         while point is None and node.loop.time() < end:
@@ -202,6 +208,7 @@ class Migrations:
             node.replication.mark(replica)
             node.replication.to_apply(replica)
             node.store.drain(replica.partition)
+        self._services.aborted(replica.partition, id)
 
     async def _abort_copy(self, replica: Replica, id: str) -> None:
         node, copy, accepted = self._node, replica.meta.copy, replica.meta.accepted

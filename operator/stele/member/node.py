@@ -95,6 +95,7 @@ class Node:
         self._expiry = Expiry(self.serving_requests)
         self.orphans: Orphans
         self.loads: Loads
+        self.row_changed: Callable[[int, Partition, Partition], None] = lambda partition, before, row: None
         self.pins: Callable[[int], int] = lambda partition: 2**62
         self.unpin: Callable[[int], None] = lambda partition: None
         self.disk_free_bytes = self.volume.free_bytes()
@@ -130,11 +131,12 @@ class Node:
         info = self.table.members.get(member)
         return None if info is None else info.uuid
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run in the background; an error that nobody expected ends the process."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
@@ -259,11 +261,13 @@ class Node:
 
     def adopt(self, partition: int, row: Partition) -> None:
         """A newer published row takes effect."""
+        before = self.rows[partition]
         self.table.set(partition, row)
         replica = self.replicas.get(partition)
         if replica is not None and replica.tablet.adopt(row):
             self.take_role(replica)
         self.store.drain(partition)
+        self.row_changed(partition, before, row)
 
     def take_role(self, replica: Replica) -> None:
         """Own, go on owning, or stop, as the row says."""

@@ -24,6 +24,7 @@ from stele.member.links import Inbound
 from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
 from stele.member.node import Node
+from stele.member.services_load import load_services
 from stele.member.settings import Settings
 from stele.member.volume import CHECKPOINTS, DATA, STAGING, WALS, Volume
 from stele.member.write_back import WriteBack
@@ -98,6 +99,7 @@ class Process:
                 await loop.run_in_executor(node.slow, partial(volume.sweep, folder))
             node.load()
             commands.loads.recover()
+            await commands.services.start()
             node.start()
             await self._listen_to_members(node, stack)
             node.spawn(self._sweeps(commands))
@@ -113,7 +115,7 @@ class Process:
     async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[Commands, Exchange]:
         """Open the ports for master and clients; what listens is closed again when the stack ends."""
         settings = self._settings
-        commands = Commands(node, LocalTransfer(settings))
+        commands = Commands(node, LocalTransfer(settings), load_services())
         exchange = Exchange(node, commands)
         admin = Admin(node, exchange, Metrics(node)).application()
         BulkRoutes(node, commands.loads, commands.sessions).add_routes(admin)
@@ -144,6 +146,7 @@ class Process:
         try:
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
                 await commands.sessions.stop()
+                await commands.services.stop()
                 await node.stop()
         except TimeoutError:
             log.warning("not all was flushed within %g s; the log has it", limits.STOP_SECONDS_MAX)

@@ -124,7 +124,7 @@ class Replica:
     @property
     def entries(self) -> int:
         """What users stored."""
-        return sum(count for keyspace, (count, _) in self.keyspaces.items() if keyspace != keys.SERVICE)
+        return sum(count for keyspace, (count, _) in self.keyspaces.items() if not keys.is_service(keyspace))
 
     def prefix(self, keyspace: bytes) -> bytes:
         found = self.prefixes.get(keyspace)

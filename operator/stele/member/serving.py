@@ -225,6 +225,31 @@ class Serving:
             self._replication.append(replica, [batch_record(owner.term, gone)])
         return len(gone)
 
+    def log_changes(self, replica: Replica, changes: Sequence[Change]) -> Failure | None:
+        """Log what differs from what is stored, as one operation, also while clients have to wait.
+
+        The refusal when nothing may be written to the tablet now.
+        """
+        owner = replica.owner
+        assert owner is not None
+        assert owner.phase is Phase.SERVING
+        fresh = [change for change in changes if self._differs(replica, change)]
+        refusal = self._refusal(owner) if fresh else None
+        if fresh and refusal is None:
+            _look_ahead(replica, fresh, replica.tablet.log.last[1] + 1)
+            self._replication.append(replica, [batch_record(owner.term, fresh)])
+        return refusal
+
+    def _differs(self, replica: Replica, change: Change) -> bool:
+        data_key = replica.prefix(change.keyspace) + change.key
+        ahead = replica.pending.get(data_key)
+        if ahead is not None:
+            return ahead[0] != (None if change.value is None else (change.value, change.expire_at_ms))
+        stored = self._engine.get(data_key)
+        if stored is None or change.value is None:
+            return (stored is None) is not (change.value is None)
+        return unpack_value(stored) != (change.value, change.expire_at_ms)
+
     @staticmethod
     def _log(replica: Replica, request: Request, made: Evaluation, records: list[bytes], term: int) -> None:
         op, keyspace = made.op, request.keyspace

@@ -22,6 +22,7 @@ from stele.wire.volume import (
     Consensus,
     Instance,
     LogEnd,
+    ServicesFile,
     Superblock,
     TableFile,
     decode_file,
@@ -45,8 +46,10 @@ ASIDE_PREFIX = "volume-"
 REASON = "reason"
 FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE, LOADS)
 LOG_END = "log-end"
+SERVICES = "services"
+"""Migrations that services were told of and that are not over."""
 DAMAGED = "damaged"
-STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED)
+STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES)
 
 PARALLEL_FILES_MIN = 4
 PARALLEL_FILES = 16
@@ -166,6 +169,17 @@ class Volume:
             os.replace(path, path.with_suffix(".damaged"))
             return TableFile()
 
+    def load_services(self) -> ServicesFile:
+        """What was begun when the process ended; nothing, and it is logged, when the file is damaged."""
+        path = self.path(SERVICES)
+        try:
+            return decode_file(ServicesFile, path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return ServicesFile()
+        except Corrupt as error:
+            log.error("services are not told how their migrations ended: %s", error)
+            return ServicesFile()
+
     def load_all(self, folder: str, kind: type[T]) -> Iterator[tuple[int, T | Corrupt]]:
         """Each partition's file in `folder`, or what is wrong with it."""
         for path in sorted(self.path(folder).iterdir()):
@@ -272,7 +286,7 @@ class MetaWriter:
         self._done: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def save(self, name: str, value: Superblock | Consensus | TableFile) -> None:
+    async def save(self, name: str, value: Superblock | Consensus | ServicesFile | TableFile) -> None:
         """Durable on return. Two saves of one file keep their order; the later content wins."""
         self._waiting[name] = encode_file(value)
         if self._done is None:

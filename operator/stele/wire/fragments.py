@@ -9,16 +9,22 @@ from dataclasses import dataclass
 
 from stele.core.errors import BadInput
 from stele.core.fragments import gather, group
-from stele.wire.keys import META, SERVICE, USER, after_prefix, tablet_prefix, tablet_range, user_prefix
+from stele.wire.keys import (
+    META,
+    SERVICE_MARK,
+    USER,
+    after_prefix,
+    is_service,
+    tablet_prefix,
+    tablet_range,
+    user_prefix,
+)
 
 GATHERED_BYTES = 1024 * 1024
 """Neighbouring fragments that hold no more than so much together travel as one."""
 
 FRAGMENT_BYTES = 64 * 1024 * 1024
 """A fragment is sent in pieces of about so much: what a retry repeats, and what others wait for at most."""
-
-SERVICE_MARK = b"@"
-"""Keyspaces of services begin so; clients cannot select them."""
 
 FIRST = "0"
 """Where a copy begins."""
@@ -45,7 +51,7 @@ def service_keyspace(service: str, namespace: str = "") -> bytes:
 
 def travels_alone(keyspace: bytes) -> bool:
     """Whether it is a fragment of its own: what users store is, and each namespace of a service."""
-    return keyspace != SERVICE and (not keyspace.startswith(SERVICE_MARK) or b"/" in keyspace)
+    return not is_service(keyspace) or b"/" in keyspace
 
 
 def plan(partition: int, generation: int, keyspaces: Mapping[bytes, tuple[int, int]]) -> list[Planned]:

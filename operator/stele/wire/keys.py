@@ -11,6 +11,9 @@ KEYSPACE_BYTES_MAX = 63
 SERVICE = b""
 """The keyspace of what a partition keeps for itself: logged, copied and counted like those of users."""
 
+SERVICE_MARK = b"@"
+"""Keyspaces of services begin so; clients cannot select them."""
+
 META = 0
 USER = 1
 
@@ -69,6 +72,11 @@ def split_user(data_key: bytes) -> tuple[bytes, bytes] | None:
     begin = TABLET_PREFIX_BYTES + 2
     end = begin + data_key[begin - 1]
     return data_key[begin:end], data_key[end:]
+
+
+def is_service(keyspace: bytes) -> bool:
+    """Whether it is not of users: the partition's own, or that of an installed service."""
+    return keyspace == SERVICE or keyspace.startswith(SERVICE_MARK)
 
 
 def log_key(partition: int, index: int) -> bytes:

@@ -19,6 +19,7 @@ Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX - 1)]
 VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
 Slots = Annotated[tuple[Index | None, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
+MigrationName = Literal["MOVE", "COPY", "SHIFT_UP", "SHIFT_DOWN", "CLEAR"]
 Counted = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -48,21 +49,31 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
 
 class StartTabletCopy(msgspec.Struct, frozen=True, tag="StartTabletCopy"):
-    """To the destination: be ready to receive this tablet. Creates it when it does not exist."""
+    """To the destination: be ready to receive this tablet. Creates it when it does not exist.
+
+    `kind` of the migration and the row that it makes are for services; an older master does not tell them.
+    """
 
     id: str
     partition: int
     base: int
     owner: int
+    kind: MigrationName = "MOVE"
+    result: Slots = ()
 
 
 class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
-    """To the owner: pin the log, probe the destination as PRE_VOTER, stream, then wait for it."""
+    """To the owner: pin the log, probe the destination as PRE_VOTER, stream, then wait for it.
+
+    `kind` and `result` as in StartTabletCopy.
+    """
 
     id: str
     partition: int
     base: int
     destination: int
+    kind: MigrationName = "MOVE"
+    result: Slots = ()
 
 
 class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):

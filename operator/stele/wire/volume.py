@@ -91,6 +91,25 @@ class Consensus(msgspec.Struct, frozen=True):
     refused: Frozen | None = None
 
 
+class ServiceMigration(msgspec.Struct, frozen=True):
+    """A migration that services were told of and that is not over (`core.service_events.Begun`)."""
+
+    id: str
+    type: Literal["MOVE", "COPY", "SHIFT_UP", "SHIFT_DOWN", "CLEAR"]
+    endpoint: Literal["SOURCE", "DESTINATION"]
+    partition: int
+    base: int
+    destination: int
+    current: int
+    new: int
+
+
+class ServicesFile(msgspec.Struct, frozen=True):
+    """What services were told had begun and not yet that it ended; written before they are told."""
+
+    begun: tuple[ServiceMigration, ...] = ()
+
+
 class StoredRow(msgspec.Struct, frozen=True, array_like=True):
     """One partition of a persisted table; its place in the file is its number."""
 
@@ -131,16 +150,17 @@ class DataState(msgspec.Struct, array_like=True):
     keyspaces: dict[bytes, tuple[int, int]]
 
 
-T = TypeVar("T", Instance, LogEnd, Superblock, Consensus, TableFile, LegacyTableFile)
+T = TypeVar("T", Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, LegacyTableFile)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
-_kinds = (Instance, LogEnd, Superblock, Consensus, TableFile, LegacyTableFile, DataState)
+_kinds = (Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, LegacyTableFile, DataState)
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
 _TITLES = {
     Instance: b"stele Instance 1\n",
     LogEnd: b"stele LogEnd 1\n",
     Superblock: b"stele Superblock 1\n",
     Consensus: b"stele Consensus 1\n",
+    ServicesFile: b"stele ServicesFile 1\n",
     LegacyTableFile: b"stele TableFile 1\n",
     TableFile: b"stele TableFile 2\n",
 }
@@ -159,7 +179,9 @@ def decode_state(stored: bytes) -> DataState:
     return found
 
 
-def encode_file(value: Instance | LogEnd | Superblock | Consensus | TableFile | LegacyTableFile) -> bytes:
+def encode_file(
+    value: Instance | LogEnd | Superblock | Consensus | ServicesFile | TableFile | LegacyTableFile,
+) -> bytes:
     """The whole content of the file."""
     body = _encoder.encode(value)
     return _TITLES[type(value)] + crc32c(body).to_bytes(4, "big") + body
