@@ -234,7 +234,7 @@ class Serving:
         assert owner is not None
         assert owner.phase is Phase.SERVING
         fresh = [change for change in changes if self._differs(replica, change)]
-        refusal = self._refusal(owner) if fresh else None
+        refusal = self.refusal_at(owner) if fresh else None
         if fresh and refusal is None:
             _look_ahead(replica, fresh, replica.tablet.log.last[1] + 1)
             self._replication.append(replica, [batch_record(owner.term, fresh)])
