@@ -18,7 +18,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Without a node: only the running of commands is looked at."""
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
     made = object.__new__(Commands)
-    made._bulk = {}
+    made._bulk, made._slow_kinds = {}, module._BULK
     made._node = cast("Any", None)
     made.state_lock = StateLock(made._node)
     return made
