@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import socket
 import sys
 from contextlib import asynccontextmanager
@@ -372,3 +373,14 @@ async def test_executors_of_a_lost_driver_are_deleted(tmp_path, staging, monkeyp
         assert (await over(client)).state == "DONE"
         assert deleted == ["spark-app-selector=twin-1"]
     assert deleted == ["spark-app-selector=twin-1"]
+
+
+async def test_the_engine_spark_is_held_to_the_rate_of_its_session(tmp_path, staging):
+    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
+        path = tmp_path / "source" / "checkpoints" / "s-1" / "session.json"
+        rate = 40_000
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_second": rate}))
+        await client.submit(job_of(url))
+        status = await over(client)
+    assert status.state == "DONE"
+    assert 60_000 < status.copied_bytes <= rate * (status.seconds + 0.1) * 1.01

@@ -127,6 +127,9 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
     await harness.settle()
     balanced(harness, 4, 2)
     assert shown(harness, record).refusals == ()
+    after = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
+    assert after is not None
+    assert after.status.value == "False"
 
 
 async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:

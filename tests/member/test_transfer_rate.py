@@ -10,6 +10,8 @@ import pytest
 
 from stele.adapters.transfer import sessions
 from stele.adapters.transfer.copy import copy_tablets
+from stele.adapters.transfer.direct import DirectRunner
+from stele.adapters.transfer.jobs import Report
 from stele.core.errors import SteleError
 from stele.core.transfer import BURST_SECONDS
 from stele.wire.copyjobs import CopyJob
@@ -61,6 +63,22 @@ async def test_streams_of_a_session_share_its_rate(volume: Path, tmp_path: Path,
     assert size <= RATE * (seconds + BURST_SECONDS) * 1.01
     # Other work on the machine may make it slower; the limit itself does not, by much.
     assert seconds < 3 * size / RATE
+
+
+async def test_the_engine_direct_is_held_to_the_rate(volume: Path, tmp_path: Path) -> None:
+    """The job runs in the destination's own copying process, two threads of it."""
+    make_checkpoint(volume, "s-1", dict.fromkeys(range(2), (3, LARGE)))
+    set_rate(volume, 2 * RATE)
+    reports: list[Report] = []
+    runner = DirectRunner(tmp_path / "staging")
+    async with transfer(volume) as url:
+        items = tuple(CopyItem(n, 3, 9, SIZE) for n in range(2))
+        begun = time.monotonic()
+        await runner.run(CopyJob("s-1", "demo-1", "", url, TOKEN, items), reports.append)
+        seconds = time.monotonic() - begun
+    await runner.close()
+    assert (reports[-1].tasks, reports[-1].retries) == (2, 0)
+    assert 2 * SIZE < reports[-1].copied_bytes <= 2 * RATE * (seconds + BURST_SECONDS) * 1.01
 
 
 async def test_small_tablets_are_held_to_the_rate_as_well(volume: Path, tmp_path: Path) -> None:

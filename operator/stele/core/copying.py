@@ -151,6 +151,20 @@ def note_short(state: State, destination: MemberIndex, refusal: Refusal, now: fl
     state.short[destination] = now
 
 
+def waiting_for_space(state: State) -> Refusal | None:
+    """The first migration of a plan under way that waits for space, None when none does."""
+    records = (state.record, *state.asked.values())
+    some = (record.waiting for record in records if record is not None and record.waiting)
+    return next((next(iter(waiting.values())) for waiting in some), None)
+
+
+def forget_waiting(state: State) -> None:
+    """Nothing waits until it was looked at again."""
+    for record in (state.record, *state.asked.values()):
+        if record is not None:
+            record.waiting = {}
+
+
 def forget_short(state: State, now: float) -> None:
     """Members that refused nothing for a while."""
     state.short = {each: since for each, since in state.short.items() if now - since < SHORT_SECONDS}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from stele.core.assignment import assign
 from stele.core.cluster_state import Sight, Step
+from stele.core.copying import waiting_for_space
 from stele.core.heed import heed
 from stele.core.ids import MemberIndex, PartitionId
 from stele.core.membership import Contact
@@ -111,9 +112,14 @@ def _decision(
         intents,
         jobs,
         tuple(state.happenings),
-        busy or bool(orders) or (len(state.queues) > 0 and seen.wishes.may_start and not state.short),
+        busy or bool(orders) or _may_start_soon(state, seen),
         state.change.wish if state.change.step is Step.COMMITTING else state.change.state,
     )
+
+
+def _may_start_soon(state: State, seen: Observation) -> bool:
+    """Whether something waits for its turn; what waits for space keeps nobody busy."""
+    return len(state.queues) > 0 and seen.wishes.may_start and waiting_for_space(state) is None
 
 
 def _change_state(state: State, seen: Observation) -> Observation:

@@ -7,6 +7,7 @@ from stele.core.copying import (
     Sources,
     Space,
     forget_short,
+    forget_waiting,
     has_room,
     note_end,
     note_engine,
@@ -50,6 +51,10 @@ COPIES_MAX = 3
 def start(state: State, seen: Observation) -> None:
     """Begin what may begin."""
     wishes = seen.wishes
+    forget_short(state, seen.now)
+    if not len(state.queues):
+        forget_waiting(state)
+        return
     if not wishes.may_start or state.promotions:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
@@ -83,10 +88,7 @@ def _burdens(running: Running) -> bool:
 def _admission(state: State, now: float) -> Callable[[Migration], bool]:
     """Tells whether a migration's destination has room for it; what has not is shown as waiting."""
     space = Space(state)
-    for record in (state.record, *state.asked.values()):
-        if record is not None:
-            record.waiting = {}
-    forget_short(state, now)
+    forget_waiting(state)
 
     def admit(migration: Migration) -> bool:
         refusal = space.admit(migration)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from stele.core.asks import Ask
+from stele.core.copying import waiting_for_space
 from stele.core.membership import Contact, Life
 from stele.core.migration import Type
 from stele.core.moving import Step
@@ -314,9 +315,9 @@ def _paused(view: View) -> Condition:
 
 def _stalled(state: State, now: float) -> Condition:
     type_ = ConditionType.STALLED
-    if state.short:
-        text = f"copies to {state.names_of(state.short)} wait for space: enlarge their volumes or add members"
-        return type_, True, Reason.NO_SPACE, text
+    lack = waiting_for_space(state)
+    if lack is not None:
+        return type_, True, Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}"
     late = [r for r in state.running.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session]
     if late:
         first = late[0]
