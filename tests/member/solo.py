@@ -118,6 +118,14 @@ class Solo:
         self.rows[P] = m.Row(P, self.rows[P].version + by, replicas)
         await self.publish()
 
+    async def command(self, command: m.Command) -> m.Result:
+        """The result of one command, asked again while it is WAIT."""
+        while True:
+            result = (await self.ask(command)).results[0]
+            if result.code != "WAIT":
+                return result
+            await asyncio.sleep(result.wait_ms / 1000)
+
     async def code(self, command: m.Command) -> str:
         return (await self.ask(command)).results[0].code
 

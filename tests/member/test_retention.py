@@ -144,7 +144,7 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
         assert await made.code(m.Ingest("s", (P,))) == "OK"
         await made.store((0,), by=1)
         await made.settle()
-        opened = (await made.ask(m.OpenSession("o", (P,), 60.0))).results[0]
+        opened = await made.command(m.OpenSession("o", (P,), 60.0))
         assert opened.session is not None
         floor = opened.session.tablets[0].applied.index
         key = key_here()

@@ -27,7 +27,7 @@ async def owning(made: Solo) -> Solo:
     assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
     made.stage("first", m.OpId(1, 5))
     assert await code(made, m.Ingest("first", (P,))) == "OK"
-    await made.code(m.CloseSession("first"))
+    await made.command(m.CloseSession("first"))
     await made.store((0,), by=1)
     await made.settle()
     return made
@@ -78,7 +78,7 @@ async def test_a_session_that_nobody_renews_ends_and_says_so_until_it_is_closed(
         for again in (opening(), renewal()):
             result = (await made.ask(again)).results[0]
             assert (result.code, result.detail) == ("SESSION_LOST", "nobody renewed its lease")
-        assert await made.code(m.CloseSession("s")) == "OK"
+        assert (await made.command(m.CloseSession("s"))).code == "OK"
         assert await told(made) is None
 
 
@@ -129,7 +129,7 @@ async def test_a_rate_is_written_for_the_transfer_process_and_may_change(tmp_pat
         assert await code(made, renewal(bytes_per_second=9)) == "OK"
         assert (described()["bytes_per_second"], described()["token"]) == (9, opened.token)
         assert described()["fragments"] is False
-        assert await made.code(m.CloseSession("s")) == "OK"
+        assert (await made.command(m.CloseSession("s"))).code == "OK"
         assert await code(made, renewal(bytes_per_second=5)) == "SESSION_LOST"
         assert not folder(made).exists()
 
@@ -145,7 +145,7 @@ async def test_a_member_has_a_limited_number_of_sessions(
         await owning(made)
         assert [await code(made, opening(name)) for name in ("a", "b", "c")] == ["OK", "OK", "BUSY"]
         assert await code(made, opening("a")) == "OK"
-        await made.code(m.CloseSession("a"))
+        await made.command(m.CloseSession("a"))
         assert await code(made, opening("c")) == "OK"
 
 
@@ -253,7 +253,7 @@ async def test_closing_a_session_stops_its_copy_and_removes_what_came(tmp_path: 
         staged = made.node.volume.path(STAGING) / "s"
         staged.mkdir()
         (staged / "7-1.part").write_bytes(b"half")
-        assert await made.code(m.CloseSession("s")) == "OK"
+        assert (await made.command(m.CloseSession("s"))).code == "OK"
         assert ("DELETE", "/v1/copies/s") in transfer.calls
         assert not staged.exists()
 
@@ -267,7 +267,7 @@ async def test_staging_folders_are_told_so_that_a_master_can_end_those_it_does_n
         (staged / "7-1.part").write_bytes(b"half")
         await made.commands.sessions.sweep()
         assert (await made.ask()).staged == ("of-a-dead-copier",)
-        assert await made.code(m.CloseSession("of-a-dead-copier")) == "OK"
+        assert (await made.command(m.CloseSession("of-a-dead-copier"))).code == "OK"
         assert ((await made.ask()).staged, staged.exists()) == ((), False)
 
 

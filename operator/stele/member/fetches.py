@@ -138,7 +138,8 @@ class Fetches:
     def _age_seconds(self, path: Path) -> float:
         """Since anything in it was written; a file that grows keeps its folder."""
         try:
-            newest = max(each.stat().st_mtime for each in (path, *path.iterdir()))
+            inside = path.iterdir() if _is_folder(path) else ()
+            newest = max(each.lstat().st_mtime for each in (path, *inside))
         except FileNotFoundError:
             return 0.0
         return self._node.wall() - newest
@@ -149,8 +150,18 @@ class Fetches:
                 fetch.task.cancel()
 
 
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def remove_session(path: Path) -> None:
-    """A folder of a session, its description first: without it there is no session."""
+    """A folder of a session, its description first: without it there is no session.
+
+    Whoever writes below `staging/` may have put a file or a link there: that goes, and not what it points to.
+    """
+    if not _is_folder(path):
+        path.unlink(missing_ok=True)
+        return
     (path / "session.json").unlink(missing_ok=True)
     crash.reached("session.closing")
     shutil.rmtree(path, ignore_errors=True)
