@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,13 @@ def install(folder: Path, **services: str) -> dict[str, str]:
     told = folder / "told"
     told.mkdir()
     (told / "state").write_text("first")
-    return {"PYTHONPATH": str(site), "RECORDER": str(told)}
+    return site_environment(site) | {"RECORDER": str(told)}
+
+
+def site_environment(site: Path) -> dict[str, str]:
+    """That of a process which finds what is installed in `site`, besides what it finds anyway."""
+    paths = [str(site), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def heard(folder: Path, member: int, partition: int | None = None) -> list[dict[str, Any]]:

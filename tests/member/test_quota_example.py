@@ -1,0 +1,74 @@
+"""The example service, installed by pip, in real members: its counts move with their partition."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import Cluster, cluster, eventually, free_ports, key_in
+from recording import site_environment
+
+from stele.wire import messages as m
+
+P = 0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quota"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of a member that has the package, as pip installs it, and its port."""
+    copied, site = tmp_path / "quota", tmp_path / "site"
+    shutil.copytree(EXAMPLE, copied)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "--target", str(site), str(copied)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return site_environment(site) | {"QUOTA_PORT": str(free_ports(1)[0])}
+
+
+async def ask(made: Cluster, member: int, line: bytes) -> str:
+    port = int(made.env["QUOTA_PORT"])
+    reader, writer = await asyncio.open_connection(made.members[member].host, port)
+    writer.write(line + b"\n")
+    answer = (await reader.readline()).decode().strip()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def begin(made: Cluster, destination: int) -> tuple[str, int]:
+    id, row = made.id(), made.rows[P].replicas
+    owner = row[0]
+    assert owner is not None
+    await made.start_learner(id, P, destination)
+    await made.until_learner(owner, id, "IN_SYNC")
+    return id, owner
+
+
+async def test_limits_move_with_their_partition(tmp_path: Path, installed: dict[str, str]) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **installed) as made:
+        name = key_in(P, made.partitions)
+        take = b"TAKE %s 5 600" % name
+        assert [await ask(made, 0, take) for _ in range(2)] == ["OK 4", "OK 3"]
+        assert await ask(made, 1, take) == "ASK m0"
+        assert (await ask(made, 0, b"TAKE")).startswith("ERR expected TAKE name limit seconds")
+
+        id, _ = await begin(made, 2)
+        assert await ask(made, 0, take) == "OK 2"
+        await made.finish_move(id, P, 2)
+        assert await ask(made, 0, take) == "ASK m2"
+        assert await eventually(lambda: ask(made, 2, take), lambda answer: answer[:3] != "ASK") == "OK 1"
+
+        id, _ = await begin(made, 0)
+        assert (await made.command(2, m.HandOver(id, P))).code == "OK"
+        assert (await ask(made, 2, take)).startswith("ASK")
+        for member in (2, 0):
+            assert (await made.command(member, m.Abort(id, P))).code == "OK"
+        assert await ask(made, 2, take) == "OK 0"
+        assert (await ask(made, 2, take)).startswith("WAIT 5")
+
+        await made.move_owner(P, 0)
+        answer = await eventually(lambda: ask(made, 0, take), lambda answer: answer[:3] != "ASK")
+        assert answer.startswith("WAIT 5")
+        assert (await made.digest(0, P, "@quota")) == (await made.digest(1, P, "@quota"))
