@@ -82,6 +82,7 @@ class FakeWorld:
     zones: dict[MemberIndex, tuple[str, ...] | None] = field(default_factory=dict)
     weights: dict[MemberIndex, int] = field(default_factory=dict)
     asked: dict[str, Ask] = field(default_factory=dict)
+    shown_epoch: int = 0
 
     @property
     def cluster_uid(self) -> str:
@@ -113,6 +114,9 @@ class FakeWorld:
 
     def asks(self) -> tuple[Ask, ...]:
         return tuple(self.asked.values())
+
+    def epoch_shown(self) -> int:
+        return self.shown_epoch
 
     def ask(self, name: str, **fields: object) -> None:
         """Make a TabletRebalance, or change one."""

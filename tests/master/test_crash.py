@@ -244,3 +244,27 @@ async def test_two_masters_at_once_end_with_one() -> None:
     await harness.settle()
     check_state(harness)
     await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_status_of_a_newer_master_ends_a_reign_and_one_of_nobody_is_outdone() -> None:
+    """The status says that somebody reigns with a higher epoch; the table decides whether that is so."""
+    harness = Harness(members=3, partitions=3)
+    await harness.settle()
+    first = harness.loop
+    harness.start_master()
+    await harness.settle()
+    assert harness.loop.state is not None
+    harness.world.shown_epoch = newer = harness.loop.state.epoch
+    harness.loop, second = first, harness.loop
+    with pytest.raises(Deposed):
+        await ticks(harness, 1)
+    harness.loop = second
+    await harness.settle()
+    assert harness.loop.state.epoch == newer
+
+    # The ConfigMaps were restored from an older copy, or made anew.
+    harness.world.shown_epoch = newer + 10
+    await harness.settle()
+    assert harness.loop.state.epoch > newer + 10
+    check_state(harness)
+    await asyncio.gather(first.close(), second.close())

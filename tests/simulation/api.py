@@ -115,10 +115,12 @@ class ApiServer:
             spec = {**stored["spec"], **changes}
             self._put(kind, {**stored, "spec": spec}, generation=stored["metadata"].get("generation", 1) + 1)
 
-    def patch_status(self, kind: Kind, name: str, status: Object) -> Object:
+    def patch_status(self, kind: Kind, name: str, status: Object, version: str = "") -> Object:
         stored = self.find(kind, name)
         if stored is None:
             raise NotFound(f"{kind.kind} {name} is not there")
+        if version and stored["metadata"]["resourceVersion"] != version:
+            raise Conflict(f"{kind.kind} {name} was changed since version {version}")
         return self._put(kind, {**stored, "status": merged(stored.get("status") or {}, status)})
 
     def delete(self, kind: Kind, name: str, uid: str | None) -> None:
@@ -194,8 +196,10 @@ class SimApi:
         made: Object = await self._call(True, lambda: self._server.apply(kind, body))
         return made
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Object) -> Object:
-        made: Object = await self._call(True, lambda: self._server.patch_status(kind, name, status))
+    async def patch_status(
+        self, kind: Kind, namespace: str, name: str, status: Object, version: str = ""
+    ) -> Object:
+        made: Object = await self._call(True, lambda: self._server.patch_status(kind, name, status, version))
         return made
 
     async def delete(

@@ -178,11 +178,15 @@ class ClusterLoop:
         return self.state
 
     def _check_epoch(self, state: State) -> None:
-        """A member that saw a higher epoch than ours obeys nobody below it: take over with a higher one."""
+        """A member that saw a higher epoch than ours obeys nobody below it, and who reads the status takes it
+        for newer than ours: take over with a higher one, or end.
+        """
         refused = max((contact.refused_epoch for contact in state.contacts.values()), default=0)
-        if refused > state.epoch:
-            self._epoch_above = refused
-            raise Stale(f"a member has seen epoch {refused}, ours is {state.epoch}", "STALE_EPOCH")
+        seen = max(refused, self._world.epoch_shown())
+        if seen > state.epoch:
+            self._epoch_above = seen
+            where = "a member has seen" if seen == refused else "the status of the cluster has"
+            raise Stale(f"{where} epoch {seen}, ours is {state.epoch}", "STALE_EPOCH")
 
     async def _commit(self, state: State, decision: Decision, now: float) -> bool:
         """Store the dictionary, then the rows: one PUT for each shard that changes."""

@@ -5,13 +5,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, AlreadyExists, Api, NotFound
+from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, AlreadyExists, Api
 from stele.core.asks import Ask, NamedMove
 from stele.core.planning import preview, sizes
 from stele.core.queues import planned_bytes
 from stele.core.reign import Record, State
 from stele.master import facts, manifests
 from stele.master.cache import Cache
+from stele.master.fenced import patch_status
 from stele.master.status import patch_of
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
 from stele.model.rebalance import RebalanceMode, RebalancePhase, Refusal, TabletRebalanceStatus
@@ -141,13 +142,8 @@ async def _create(api: Api, cache: Cache, cluster: TabletCluster, name: str) -> 
 
 async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalanceStatus) -> None:
     patch = patch_of(stored.get("status") or {}, status.to_dict())
-    if not patch:
-        return
-    meta = stored["metadata"]
-    try:
-        cache.put(REBALANCES, await api.patch_status(REBALANCES, meta["namespace"], meta["name"], patch))
-    except NotFound:
-        return
+    if patch:
+        await patch_status(api, cache, REBALANCES, stored, patch)
 
 
 async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:

@@ -18,15 +18,16 @@ from stele.adapters.kubernetes.api import (
     AlreadyExists,
     Api,
     Kind,
-    NotFound,
 )
 from stele.core.asks import Ask
+from stele.core.errors import Stale
 from stele.core.ids import MemberIndex
 from stele.core.membership import PodFacts, Seen, Timing
 from stele.core.reign import Happening, State, Wishes
 from stele.master import facts, manifests
 from stele.master.cache import Cache
 from stele.master.events import post
+from stele.master.fenced import patch_status
 from stele.master.nodes import Nodes
 from stele.master.plans import Asks, show_plans
 from stele.master.settings import Settings
@@ -165,6 +166,13 @@ class KubernetesWorld:
             each["metadata"]["name"] for each in claims if each and manifests.is_foreign(each, cluster)
         )
 
+    def epoch_shown(self) -> int:
+        """Of the master that wrote the status of the cluster last; 0 when none did."""
+        stored = self._cache.get(CLUSTERS, self.namespace, self.name)
+        if stored is None or stored["metadata"].get("uid") != self.cluster_uid:
+            return 0
+        return int((stored.get("status") or {}).get("epoch") or 0)
+
     def asks(self) -> tuple[Ask, ...]:
         """TabletRebalances that are to be carried out, and what people said about them."""
         return self._asks.read(self._cache, self.namespace, self.name)
@@ -272,7 +280,9 @@ class KubernetesWorld:
         await post(self._api, self._cluster, happenings)
 
     async def show(self, state: State, now: float) -> None:
-        """Status of the cluster, of its members and of its plans, where it changed."""
+        """Status of the cluster, of its members and of its plans, where it changed. Raises Stale once a newer
+        master has told of itself.
+        """
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
         keys = cluster.spec.placement.topology_keys
@@ -289,18 +299,21 @@ class KubernetesWorld:
             pod = self._cache.get(PODS, self.namespace, member.metadata.name)
             status = facts.member_status(member, view, restarts_of(pod))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
+        self._check_reigns(state)
         await show_plans(self._api, self._cache, cluster, view)
+
+    def _check_reigns(self, state: State) -> None:
+        if self.epoch_shown() > state.epoch:
+            raise Stale(f"the status has epoch {self.epoch_shown()}, ours is {state.epoch}", "STALE_EPOCH")
 
     async def _patch(self, kind: Kind, name: str, wanted: Object) -> None:
         stored = self._cache.get(kind, self.namespace, name)
         if stored is None:
             return
         patch = patch_of(stored.get("status") or {}, wanted)
-        if patch:
-            try:
-                self._cache.put(kind, await self._api.patch_status(kind, self.namespace, name, patch))
-            except NotFound:
-                return
+        if patch and self._state is not None:
+            self._check_reigns(self._state)
+            await patch_status(self._api, self._cache, kind, stored, patch)
 
 
 def wishes_of(cluster: TabletCluster) -> Wishes:

@@ -129,10 +129,18 @@ class Api:
         path = kind.path(namespace, name)
         return await self._send("PATCH", path, {"spec": spec}, None, "application/merge-patch+json")
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
-        """Merge into the status subresource; lists are replaced as a whole."""
+    async def patch_status(
+        self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], version: str = ""
+    ) -> Object:
+        """Merge into the status subresource; lists are replaced as a whole.
+
+        With `version`, a resourceVersion, only while the object has that one: otherwise it is a Conflict.
+        """
         path = kind.path(namespace, name, "status")
-        return await self._send("PATCH", path, {"status": status}, None, "application/merge-patch+json")
+        body: Object = {"status": status}
+        if version:
+            body["metadata"] = {"resourceVersion": version}
+        return await self._send("PATCH", path, body, None, "application/merge-patch+json")
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str | None, grace_seconds: int | None = None
