@@ -30,12 +30,21 @@ class Havoc:
         self.stopping = False
 
     async def run(self) -> None:
-        blows = [self._member, self._transfer, self._executor, self._driver, self._copier, self._operator]
+        blows = [
+            self._member,
+            self._transfer,
+            self._executor,
+            self._driver,
+            self._copier,
+            self._operator,
+            self._freeze,
+            self._tamper,
+        ]
         while not self.stopping:
             await asyncio.sleep(self._random.random() * PAUSE_SECONDS_MAX)
             blow = self._random.choice(blows)
             name = blow.__name__.strip("_")
-            with contextlib.suppress(KeyError, ProcessLookupError, IndexError):
+            with contextlib.suppress(KeyError, ProcessLookupError, IndexError, FileNotFoundError):
                 await blow()
                 self.struck[name] = self.struck.get(name, 0) + 1
 
@@ -70,6 +79,31 @@ class Havoc:
     async def _operator(self) -> None:
         await self._stage.operator.end(signal.SIGKILL)
         await self._stage.start_operator()
+
+    async def _freeze(self) -> None:
+        """A container stands still for a while, the member's less long than a lease."""
+        name, pid = self._random.choice(list(self._stage.kubelet.pids().items()))
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(self._random.random() * (1.0 if name.endswith("/member") else 12.0))
+        os.kill(pid, signal.SIGCONT)
+
+    async def _tamper(self) -> None:
+        """A file in staging goes, is cut, or has one wrong bit; or there is one that nobody knows."""
+        staging = self._stage.directory / self._some() / "staging"
+        files = [path for path in staging.glob("*/*") if path.is_file()]
+        if not files:
+            (staging / "stray").write_bytes(b"")
+            return
+        victim, dice = self._random.choice(files), self._random.randrange(3)
+        if dice == 0:
+            victim.unlink()
+            return
+        content = bytearray(victim.read_bytes())
+        if dice == 1:
+            victim.write_bytes(content[: len(content) // 2])
+        elif content:
+            content[self._random.randrange(len(content))] ^= 1
+            victim.write_bytes(content)
 
     async def touch(self, block: Block) -> bytes | None:
         """One block of a hundred is cut, corrupted, doubled or late."""
