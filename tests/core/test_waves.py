@@ -165,3 +165,11 @@ def test_tasks_and_retries_never_count_backwards() -> None:
     made.heard_job(Job("RUNNING", 50, tasks=4, retries=2))
     made.heard_job(Job("RUNNING", 10, tasks=0, retries=0))
     assert (made.copied_bytes, made.tasks, made.retries) == (50, 4, 2)
+
+
+@pytest.mark.parametrize("fragments", [True, False])
+def test_the_source_hears_whether_tablets_come_in_fragments(fragments: bool) -> None:
+    made = Wave("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0, fragments)
+    ((_, opening),) = made.orders(0.0)
+    assert isinstance(opening, OpenSession)
+    assert opening.fragments is fragments
