@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,7 +10,7 @@ from harness import Client, cluster, eventually, key_in
 
 from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
-from stele.core.errors import BadInput, Conflict, Unavailable
+from stele.core.errors import BadInput, Conflict, Refused, Unavailable
 from stele.core.routing import partition_of
 
 PARTITIONS = 8
@@ -263,3 +264,44 @@ def test_a_row_that_no_client_could_write_is_named(row, text):
 def test_a_cluster_that_does_not_answer_is_named():
     with pytest.raises(Unavailable, match=r"no member answers.*is the address right"):
         Members([("127.0.0.1", 1)]).refresh()
+
+
+@pytest.mark.parametrize("waited", [False, True])
+async def test_a_destination_of_a_migration_gets_the_load_too(tmp_path, waited):
+    """Whether every write waits for it already, or it is still on its way."""
+    wanted = rows(400)
+    async with loading(tmp_path) as (made, members):
+        partition, row = 0, made.rows[0]
+        destination = next(m for m in range(3) if m not in row.replicas)
+        id = made.id()
+        await made.start_learner(id, partition, destination)
+        if waited:
+            await made.until_learner(row.replicas[0], id, "IN_SYNC")
+        await asyncio.to_thread(load, members, "moving", wanted)
+        found = await made.until_learner(row.replicas[0], id, "IN_SYNC", "NEEDS_COPY")
+        if found.state == "NEEDS_COPY":
+            await made.copy(partition, row.replicas[0], destination)
+            await made.until_learner(row.replicas[0], id, "IN_SYNC")
+        await made.finish_move(id, partition, destination)
+        assert await asyncio.to_thread(dump, members) == wanted
+        await made.same_everywhere()
+        assert (await asyncio.to_thread(load, members, "moving", wanted)).tablets == 0
+
+
+async def test_a_full_volume_takes_no_load_and_goes_on_serving(tmp_path):
+    code = (
+        "import stele.adapters.transfer.bulk as bulk; bulk.SPARE_BYTES = 2**62;"
+        "from stele.member.transfer_main import main; raise SystemExit(main())"
+    )
+    async with loading(tmp_path) as (made, members):
+        target = made.members[1]
+        target.transfer.kill()
+        await target.transfer.wait()
+        target.transfer = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, env=target.environment(), stderr=asyncio.subprocess.DEVNULL
+        )
+        await eventually(lambda: healthy(made, target), bool)
+        with pytest.raises(Refused, match=r"bytes free.*enlarge the volume"):
+            await asyncio.to_thread(load, members, "too-much", rows(100))
+        assert await asyncio.to_thread(dump, members) == {}
+        assert await Client(made).set(1, b"key", b"value")

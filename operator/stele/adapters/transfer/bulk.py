@@ -188,15 +188,11 @@ class LoadFiles:
             return _rows(BlockReader(run.read))
         if not 1 <= len(order.pieces) <= PIECES_MAX:
             raise BadInput(f"{len(order.pieces)} pieces are named; 1 to {PIECES_MAX} are expected")
-        streams = []
-        for piece in order.pieces:
-            stream = self._section(load, piece, partition, stack)
-            if stream is not None:
-                streams.append(stream)
+        streams = [self._section(load, piece, partition, stack) for piece in order.pieces]
         # Of equal keys, those of the piece that is named later come later.
         return _once(heapq.merge(*streams, key=itemgetter(0)), order.duplicates)
 
-    def _section(self, load: str, piece: str, partition: int, stack: ExitStack) -> Iterator[Entry] | None:
+    def _section(self, load: str, piece: str, partition: int, stack: ExitStack) -> Iterator[Entry]:
         try:
             file = stack.enter_context(self._piece(load, piece).open("rb"))
         except FileNotFoundError:
@@ -204,7 +200,8 @@ class LoadFiles:
         index, begin = _read_index(file)
         section = next((s for s in index.sections if s.partition == partition), None)
         if section is None:
-            return None
+            # It was sent when this member held no replica of the partition.
+            raise Refused(f"piece {piece} of load {load} has no rows of partition {partition}", "NOT_STAGED")
         file.seek(begin + section.offset)
         return _rows(BlockReader(_Limited(file, section.bytes).read))
 

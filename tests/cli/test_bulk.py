@@ -1,0 +1,137 @@
+"""`kubectl stele load` and `dump`: what is wrong is said before a pod is made; the pod's side of a job."""
+
+import http.client
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from stele.adapters.kubernetes.bulk_pod import manifest
+from stele.cli.main import main
+from stele.client import job_server
+from stele.client.job import error_facts
+from stele.core.errors import BadInput
+
+CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1...")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["load", "{here}/none.parquet", "--cluster", "demo"], "none.parquet cannot be read: No such file"),
+        (["load", "{here}/text", "--cluster", "demo"], "is no Parquet file: it does not begin with PAR1"),
+        (["load", "{file}"], "name the TabletCluster with --cluster, or a member with --address"),
+        (["load", "{file}", "--cluster", "demo", "--duplicates", "first"], "--duplicates is first"),
+        (
+            ["load", "{file}", "--cluster", "demo", "--memory", "2G"],
+            "--memory is 2G; expected a number",
+        ),
+        (["load", "{file}", "--cluster", "demo", "--memory", "100Mi"], "at least 1Gi is needed"),
+        (["dump", "{file}", "--cluster", "demo"], "is there already: remove it, or name another file"),
+        (["dump", "{here}/no/folder.parquet", "--cluster", "demo"], "no is no folder"),
+    ],
+)
+def test_what_is_wrong_is_named(parquet, capsys, words, text):
+    (parquet.parent / "text").write_text("key,value\n")
+    given = [word.format(here=parquet.parent, file=parquet) for word in words]
+    assert main(given) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
+    made = manifest("demo-bulk", CLUSTER, "stele-sql:1", "2Gi")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "1-2-3"
+    spec, container = made["spec"], made["spec"]["containers"][0]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["activeDeadlineSeconds"] > 0
+    assert spec["automountServiceAccountToken"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_the_error_inside_of_sparks_is_found():
+    inner = (
+        "Traceback ...\nstele.core.errors.Conflict: DUPLICATE_KEY: key 'k' comes more than once\n\tat org.x"
+    )
+    assert error_facts(Exception(inner)) == {
+        "code": "DUPLICATE_KEY",
+        "detail": "key 'k' comes more than once",
+    }
+    assert error_facts(BadInput("no file")) == {"code": "BAD_INPUT", "detail": "no file"}
+    assert error_facts(ValueError("what\nmore"))["detail"] == "ValueError: what"
+
+
+@contextmanager
+def serving(folder: Path, program: str, monkeypatch):
+    """The pod's server with a job that is this program, which gets the file's path as its argument."""
+    script = folder / "job.py"
+    script.write_text(program)
+    monkeypatch.setattr(
+        job_server.subprocess,
+        "Popen",
+        lambda line, popen=job_server.subprocess.Popen, **options: popen(
+            [line[0], str(script), line[4]], **options
+        ),
+    )
+    handler = type("Handler", (job_server._Handler,), {"job": job_server.Job(folder)})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ask(place, method, path, body=None):
+    connection = http.client.HTTPConnection(*place)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def until_over(place):
+    for _ in range(500):
+        told = json.loads(ask(place, "GET", "/job")[1])
+        if told.keys() & {"result", "error"}:
+            return told
+        time.sleep(0.02)
+    raise AssertionError("the job did not end")
+
+
+def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path, monkeypatch):
+    program = (
+        "import json, sys; data = open(sys.argv[1]).read(); open(sys.argv[1], 'a').write('!')\n"
+        "print('noise'); print(json.dumps({'result': {'rows': len(data)}}), flush=True)"
+    )
+    with serving(tmp_path, program, monkeypatch) as place:
+        assert ask(place, "GET", "/file")[0] == 404
+        assert ask(place, "PUT", "/file", b"12345")[0] == 200
+        order = json.dumps({"command": "load", "arguments": []})
+        assert ask(place, "POST", "/job", json.dumps({"command": "rm"}))[0] == 400
+        assert ask(place, "POST", "/job", order)[0] == 200
+        assert until_over(place) == {"result": {"rows": 5}}
+        assert ask(place, "POST", "/job", order)[0] == 200
+        assert ask(place, "GET", "/file") == (200, b"12345!")
+
+
+def test_a_job_that_dies_without_a_word_is_an_error(tmp_path, monkeypatch):
+    with serving(tmp_path, "raise SystemExit(3)", monkeypatch) as place:
+        ask(place, "POST", "/job", json.dumps({"command": "dump", "arguments": []}))
+        assert "exit code 3" in until_over(place)["error"]["detail"]
