@@ -23,7 +23,8 @@ from stele.core.transfer import slices
 from stele.wire.copyjobs import CopyJob, Manifest
 from stele.wire.messages import CopyItem
 
-THREADS = 2
+THREADS = 4
+"""Of one job: while one waits for the disk to sync, others copy, and what is synced together costs once."""
 REPORT_SECONDS = 0.2
 
 Emit = Callable[[msgspec.Struct], None]

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from stele.adapters.transfer.source import Source
-from stele.adapters.transfer.sst import SstWriter, sync_folder, write_durably
+from stele.adapters.transfer.sst import SstWriter
 from stele.core.errors import Corrupt, Refused, Unavailable
 from stele.core.fragments import round_robin
 from stele.wire.blocks import BlockReader, End
@@ -191,7 +191,6 @@ class _TabletCopy:
         if target.exists() and find_manifest(self._folder, self._item) is None:
             target.unlink(missing_ok=True)
         if self._link(target, manifest, fragments[-1]):
-            sync_folder(self._folder)
             return manifest
         first = find_manifest(self._folder, self._item)
         if first is None:
@@ -199,7 +198,10 @@ class _TabletCopy:
         return first
 
     def _link(self, target: Path, content: Line | Manifest, newest: Fragment) -> bool:
-        """Write what names `newest` aside, durably, and give it its name.
+        """Write what names `newest` aside, and give it its name.
+
+        It is not synced, as entries are: who loses power loses the copy, because the member starts anew, and
+        what is torn names no file with the right crc32c.
 
         False when there is a file of that name: another run of the same copy ended first. Its files are as
         good; what `newest` names goes then, as it does when the disk fails.
@@ -207,8 +209,7 @@ class _TabletCopy:
         aside = self._folder / f"{target.name}.{uuid.uuid4().hex}.part"
         linked = False
         try:
-            write_durably(aside, _encode(content))
-            sync_folder(self._folder)
+            aside.write_bytes(_encode(content))
             os.link(aside, target)
             linked = True
         except FileExistsError:

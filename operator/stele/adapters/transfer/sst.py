@@ -94,20 +94,3 @@ def _sync_and_sum(path: Path) -> tuple[int, int]:
             crc = crc32c(piece, crc)
             size += len(piece)
     return size, crc
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """A new file, with its content on disk on return."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in the folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
