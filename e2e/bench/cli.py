@@ -13,13 +13,18 @@ from types import ModuleType
 
 from rich.console import Console
 
-from e2e.bench import copy, machine, master, member, planning
+from e2e.bench import copy_bench, machine, master, member, planning
 from e2e.bench.errors import BenchError
 from e2e.bench.report import Report, draw
 from e2e.cluster.errors import ClusterError, MachineUnfitError
 from e2e.cluster.steps import say
 
-BENCHES: dict[str, ModuleType] = {"planning": planning, "master": master, "member": member, "copy": copy}
+BENCHES: dict[str, ModuleType] = {
+    "planning": planning,
+    "master": master,
+    "member": member,
+    "copy": copy_bench,
+}
 EXIT_OK, EXIT_FAILED, EXIT_UNFIT, EXIT_INTERRUPTED = 0, 1, 2, 130
 TABLE_COLUMNS_MIN = 150
 LOAD_PER_CORE_MAX = 0.5

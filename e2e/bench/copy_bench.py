@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from e2e.bench import copy_join
+from e2e.bench import copy_join, copy_ways
 from e2e.bench.report import NOT_MEASURED, Column, Goal, Report, Row, milliseconds, plain
 
 TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (12 minutes)"
@@ -37,6 +37,7 @@ def seconds(value: float) -> str:
 
 def run(report: Report, quick: bool) -> None:
     """Fill the report; raises BenchError and ClusterError when something outside is not as it must be."""
+    copy_ways.run(report, quick)
     _joins(report, QUICK_JOIN_BYTES if quick else JOIN_BYTES)
 
 
