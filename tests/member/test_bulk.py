@@ -1,6 +1,7 @@
 """Bulk loads on real member processes: every replica ingests its file, once, whatever dies in between."""
 
 import asyncio
+import os
 import random
 import sys
 from contextlib import asynccontextmanager
@@ -305,3 +306,21 @@ async def test_a_full_volume_takes_no_load_and_goes_on_serving(tmp_path):
             await asyncio.to_thread(load, members, "too-much", rows(100))
         assert await asyncio.to_thread(dump, members) == {}
         assert await Client(made).set(1, b"key", b"value")
+
+
+async def test_what_is_left_of_a_load_that_was_given_up_goes(tmp_path):
+    """But a load that still sends keeps all of its pieces, the old ones too."""
+    sent = [(b"k%d" % number, b"v", 0) for number in range(99)]
+    async with loading(tmp_path) as (made, members):
+        for name in ("over", "sending"):
+            await asyncio.to_thread(Loader(members, name).send, "task-0", sent)
+        folders = [member.folder / "loads" for member in made.members.values()]
+        for folder in folders:
+            for path in [*folder.glob("*/*"), *folder.glob("*")]:
+                if path.name != "sending":
+                    os.utime(path, (1, 1))
+
+        async def left():
+            return {path.parent.name for folder in folders for path in folder.glob("*/*.piece")}
+
+        await eventually(left, lambda found: found == {"sending"})

@@ -112,7 +112,7 @@ def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
             f"Spark is not installed here ({error}): pip install 'stele[sql]', or let it run in the cluster"
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[*]").appName("stele-bulk")
+    builder = SparkSession.builder.master("local[*,4]").appName("stele-bulk")
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -43,8 +43,8 @@ from stele.wire.volume_log import KIND_AT, LOAD, load_record, noop_record, split
 
 log = logging.getLogger("stele.bulk")
 
-BATCH_MAX = 64
-"""So many tablets' files are taken in with one flush and one call of the database."""
+BATCH_MAX = 16
+"""So many tablets' files are taken in with one flush, and one call of the database: clients wait for it."""
 AGAIN_SECONDS = 1.0
 R = TypeVar("R")
 
@@ -385,11 +385,12 @@ class Loads:
 
     def _sweep(self, named: set[tuple[str, int]]) -> None:
         for folder in self._node.volume.path(LOADS).iterdir():
-            if self._age_seconds(folder) <= limits.LOAD_AGE_SECONDS:
+            paths = list(folder.iterdir())
+            # A load may send pieces for hours: it is given up when nothing new came for long.
+            if min(map(self._age_seconds, [folder, *paths])) <= limits.LOAD_AGE_SECONDS:
                 continue
-            for path in folder.iterdir():
-                old = self._age_seconds(path) > limits.LOAD_AGE_SECONDS
-                if old and (folder.name, _partition_of(path)) not in named:
+            for path in paths:
+                if (folder.name, _partition_of(path)) not in named:
                     path.unlink(missing_ok=True)
             _remove_empty(folder)
 

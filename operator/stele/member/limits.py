@@ -72,7 +72,7 @@ STAGED_REPORTED_MAX = 256
 """Staging folders that one report names."""
 
 LOAD_AGE_SECONDS = 3600.0
-"""A file of a bulk load that no log names, and that nobody wrote for so long, is swept."""
+"""Files of a bulk load that no log names are swept when nothing of it was written for so long."""
 
 SWEEP_SECONDS = 10.0
 NO_SPACE_BYTES = 64 * 1024 * 1024

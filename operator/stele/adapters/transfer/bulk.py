@@ -135,7 +135,7 @@ class LoadFiles:
                 self._fetch(load, partition, order)
             return self._build(load, partition, order)
         except OSError as error:
-            raise _disk_error(error) from error
+            raise disk_error(error) from error
 
     def _build(self, load: str, partition: int, order: BuildOrder) -> LoadManifest:
         folder = self._root / load
@@ -389,5 +389,6 @@ def _sst_error(error: Exception) -> Refused:
     return Refused(f"SST file of a bulk load: {error}", code)
 
 
-def _disk_error(error: OSError) -> Refused:
+def disk_error(error: OSError) -> Refused:
+    """What an error of the volume means to a loader."""
     return Refused(f"loads: {error}", "NO_SPACE" if error.errno == errno.ENOSPC else "DISK_ERROR")

@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from stele.adapters.transfer.bulk import LoadFiles
+from stele.adapters.transfer.bulk import LoadFiles, disk_error
 from stele.adapters.transfer.checkpoint import Checkpoint, find_tablet
 from stele.adapters.transfer.sessions import Sessions
 from stele.core.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError
@@ -75,9 +75,12 @@ class Bulk:
         async def answered(request: web.Request) -> web.StreamResponse:
             try:
                 return await handler(request)
+            except OSError as error:
+                if isinstance(error, ConnectionError):
+                    raise
+                return _refusal(disk_error(error))
             except SteleError as error:
-                body = {"code": error.code, "detail": Exception.__str__(error)}
-                return web.json_response(body, status=_status(error))
+                return _refusal(error)
 
         return answered
 
@@ -198,6 +201,11 @@ def _export_blocks(checkpoint: Checkpoint, tablet: SessionTablet, keyspace: byte
         return End(tablet.partition, tablet.generation, tablet.applied, count, size)
 
     return encode_stream(entries, end)
+
+
+def _refusal(error: SteleError) -> web.Response:
+    body = {"code": error.code, "detail": Exception.__str__(error)}
+    return web.json_response(body, status=_status(error))
 
 
 def _load(request: web.Request) -> str:
