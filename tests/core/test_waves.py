@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from stele.core.copying import COPY_STALL_SECONDS, give_up_stalled
 from stele.core.orders import CloseSession, FetchDirect, Ingest, OpenSession, Order
 from stele.core.waves import RENEW_SECONDS, Engine, Job, Stage, Wave
 
@@ -173,3 +174,44 @@ def test_the_source_hears_whether_tablets_come_in_fragments(fragments: bool) -> 
     ((_, opening),) = made.orders(0.0)
     assert isinstance(opening, OpenSession)
     assert opening.fragments is fragments
+
+
+def look(waves: list[Wave], now: float, job: Job) -> None:
+    """One look of the master, at which the copier tells the same of all."""
+    for each in waves:
+        each.heard_job(job)
+        each.note_progress(now)
+    give_up_stalled(waves, now)
+
+
+def test_a_copy_that_stands_still_is_given_up_and_blames_the_engine() -> None:
+    made = wave(Engine.SPARK)
+    look([made], 0.0, Job("RUNNING", 50))
+    look([made], COPY_STALL_SECONDS, Job("RUNNING", 50))
+    assert made.stage is Stage.COPY
+    look([made], COPY_STALL_SECONDS + 1, Job("RUNNING", 50))
+    assert made.failure.startswith("STALLED: nothing new was told")
+    assert made.blames_spark
+
+
+@pytest.mark.parametrize("news", [Job("RUNNING", 51), Job("RUNNING", 49), Job("RUNNING", 50, retries=1)])
+def test_whatever_is_new_keeps_a_copy_alive(news: Job) -> None:
+    made = wave(Engine.SPARK)
+    look([made], 0.0, Job("RUNNING", 50))
+    look([made], COPY_STALL_SECONDS, news)
+    look([made], 2 * COPY_STALL_SECONDS, news)
+    assert made.stage is Stage.COPY
+
+
+def test_a_copy_may_wait_for_its_turn_and_for_another_to_the_same_member() -> None:
+    made, other = wave(Engine.SPARK), wave(Engine.SPARK)
+    look([made], 0.0, Job("QUEUED"))
+    look([made], 10 * COPY_STALL_SECONDS, Job("QUEUED"))
+    assert made.stage is Stage.COPY
+    made.heard_job(Job("RUNNING"))
+    for turn in range(20):
+        now = 10 * COPY_STALL_SECONDS + turn * COPY_STALL_SECONDS / 2
+        made.note_progress(now)
+        look([other], now, Job("RUNNING", turn))
+        give_up_stalled([made, other], now)
+    assert made.stage is other.stage is Stage.COPY

@@ -14,7 +14,7 @@ from stele.core.planning import sizes
 from stele.core.queues import planned_bytes
 from stele.core.reign import Record, State
 from stele.core.transfer import SPACE_MARGIN_BYTES
-from stele.core.waves import Copied, Wave
+from stele.core.waves import Copied, Stage, Wave
 
 COPIES_PER_MEMBER_MAX = 4
 """Waves that are read from one member at once, and as many that are written to one."""
@@ -24,7 +24,24 @@ SHORT_SECONDS = 60.0
 
 NO_SPACE = "NO_SPACE"
 
+COPY_STALL_SECONDS = 180.0
+"""A copy of which nothing new is told for so long is given up. Its own attempts end sooner."""
+
 _BEFORE_COPY = frozenset({Step.START, Step.ATTACH, Step.CATCH_UP})
+
+
+def give_up_stalled(waves: Iterable[Wave], now: float) -> None:
+    """Fail copies that stand still, such as those of a driver that hangs: nobody else would ever end them.
+
+    One that waits for another to the same member, or for its turn at the copier, does not stand still.
+    """
+    copying = [wave for wave in waves if wave.stage is Stage.COPY]
+    newest: dict[MemberIndex, float] = {}
+    for wave in copying:
+        newest[wave.destination] = max(wave.progressed_seconds, newest.get(wave.destination, 0.0))
+    for wave in copying:
+        if not wave.queued and now - newest[wave.destination] > COPY_STALL_SECONDS:
+            wave.fail(f"STALLED: nothing new was told of the copy for {COPY_STALL_SECONDS:g} s")
 
 
 class Sources:

@@ -8,6 +8,7 @@ from stele.core.copying import (
     Space,
     forget_short,
     forget_waiting,
+    give_up_stalled,
     has_room,
     note_end,
     note_engine,
@@ -267,12 +268,14 @@ def drive_waves(state: State, seen: Observation) -> None:
         if source is not None and source.report is not None:
             wave.heard_sessions(source.report.sessions)
         wave.heard_job(seen.jobs.get(wave.session))
+        wave.note_progress(seen.now)
         if wave.stage is Stage.COPY and wave.engine is None:
             _choose(state, seen, wave)
         if wave.stage in (Stage.CLOSE, Stage.CLOSED):
             _end_wave(state, wave, seen.now)
         if wave.stage is Stage.CLOSED:
             del state.waves[wave.session]
+    give_up_stalled(state.waves.values(), seen.now)
     for pair, waiting in _gathered(state, gone, seen.now).items():
         if has_room(state.waves.values(), *pair):
             _open(state, seen, pair, waiting)

@@ -99,6 +99,9 @@ class Wave:
     renewed_seconds: float = float("-inf")
     counted: bool = False
     closing: set[MemberIndex] = field(default_factory=set)
+    progressed_seconds: float = float("-inf")
+    _told: tuple[object, ...] = ()
+    _mark: object = None
 
     def orders(self, now: float) -> list[tuple[MemberIndex, Order]]:
         """What to send now, to whom."""
@@ -214,7 +217,19 @@ class Wave:
         if job is not None and self.wants_job:
             self._progress(job.state, job.failure, job)
 
+    @property
+    def queued(self) -> bool:
+        """Whether the copier has other jobs to do first."""
+        return self._told[:1] == ("QUEUED",)
+
+    def note_progress(self, now: float) -> None:
+        """Remember when something new was told; fewer bytes than before are new, too: it began again."""
+        mark = (self.stage, self._told)
+        if mark != self._mark:
+            self._mark, self.progressed_seconds = mark, now
+
     def _progress(self, state: str, error: str, told: FetchReport | Job) -> None:
+        self._told = (state, told.copied_bytes, told.tasks, told.retries)
         self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
         self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
         if state == "DONE":

@@ -14,10 +14,13 @@ import time
 from pathlib import Path
 
 from e2e.cluster.control_plane import running
+from tests.operator import test_operator
 from tests.operator.copyfaults.stage import SMALL_DISK, FaultStage, small_disk, staged, verified
 from tests.operator.copyfaults.wire import Block
 
 NAMESPACE = "havoc"
+# Blows follow each other so fast that a busy machine has to catch up first.
+test_operator.DEADLINE_SECONDS = 300.0
 PAUSE_SECONDS_MAX = 1.5
 
 
