@@ -134,6 +134,22 @@ async def test_members_with_data_are_not_let_into_an_empty_table() -> None:
     assert not harness.table().members
 
 
+async def test_a_table_that_was_lost_is_not_begun_anew_on_members_without_data() -> None:
+    """Somebody empty may join; what the others hold would be put aside by an assignment without them."""
+    harness = Harness(members=3, partitions=6)
+    await harness.settle()
+    await harness.loop.close()
+    harness.shared.objects.clear()
+    harness.last = ()
+    harness.wipe(2)
+    harness.start_master()
+    for _ in range(80):
+        await harness.tick(1.0)
+    assert 2 in harness.table().members
+    assert not any(row.version for row in harness.table().partitions)
+    assert any(each.reason == "TableMissing" for each in harness.world.events)
+
+
 async def test_a_paused_cluster_replaces_a_dead_owner_and_moves_nothing() -> None:
     harness = Harness(members=3, partitions=6)
     await harness.settle()

@@ -39,7 +39,7 @@ from stele.core.reassign import reassign
 from stele.core.rebalance import drive_waves, follow, note_stored, start
 from stele.core.reign import Answer, Decision, Intent, Mark, Observation, State
 from stele.core.repair import repair, unusable
-from stele.core.roster import Dictionary, scale, set_members, update_dictionary
+from stele.core.roster import Dictionary, holds_data, scale, set_members, update_dictionary
 from stele.core.sweep import sweep
 from stele.core.table import Partition, check_changes
 from stele.core.takeover import resolve
@@ -337,10 +337,13 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
 
 
 def _assign_first(state: State, seen: Observation) -> None:
-    """The first row of every partition: nobody has data yet, so nothing is asked of anybody."""
+    """The first row of every partition: nobody has data yet, so nothing is asked of anybody.
+
+    Somebody who has data and is not let in shows that the table was lost: that is not covered up.
+    """
     if any(row.version for row in state.table.partitions) or seen.wishes.held or not seen.wishes.join_allowed:
         return
-    if not places_known(state):
+    if not places_known(state) or any(holds_data(contact) for contact in state.contacts.values()):
         return
     members = [each for each in data_members(state, seen.wishes, seen.now) if not each.leaving]
     patient = seen.now - state.started_seconds < FORMING_SECONDS

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from stele.core.ids import MEMBERS_MAX, MemberIndex
 from stele.core.membership import Contact, Life, Seen
-from stele.core.orders import Report
 from stele.core.reign import EnsureMember, Intent, Observation, RemoveMember, State, Wishes
 from stele.core.repair import unusable
 from stele.core.scaling import Candidate, leaving, missing, next_index
@@ -78,7 +77,7 @@ def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) ->
         text = f"{seen.name} has the identity of {twin.name}: its volume is a copy; give it an empty one"
         _complain(state, contact, "DuplicateMember", text)
         return
-    if not any(row.version for row in state.table.partitions) and _has_data(report):
+    if not any(row.version for row in state.table.partitions) and holds_data(contact):
         text = f"{seen.name} holds tablets and the table is empty: restore the ConfigMaps of the table"
         _complain(state, contact, "TableMissing", text)
         return
@@ -91,8 +90,9 @@ def _join(state: State, members: dict[MemberIndex, Member], contact: Contact) ->
     state.say("MemberJoined", f"{seen.name} joined as member {contact.index} ({report.uuid})")
 
 
-def _has_data(report: Report) -> bool:
-    return any(tablet.state != "DELETED" for tablet in report.tablets)
+def holds_data(contact: Contact) -> bool:
+    """Whether it told of a tablet of this cluster that was not given up."""
+    return any(tablet.state != "DELETED" for tablet in contact.tablets.values())
 
 
 def _complain(state: State, contact: Contact, reason: str, text: str) -> None:

@@ -1,0 +1,39 @@
+"""A member's lock for a change of the cluster state ends by itself: a master that died leaves nothing stuck."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from stele.member.state_lock import LOCK_SECONDS, StateLock
+from stele.wire import messages as m
+
+LOCK = m.LockState("c1", "Passive", 7, 3)
+BEGIN = m.StartTabletCopy("m1", 0, 1, 0)
+
+
+@dataclass
+class Node:
+    """What a lock looks at: the table, the clock, and replicas without anything under way."""
+
+    now: float = 100.0
+    table: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(stamp=7, member_list_version=3, epoch=1)
+    )
+    replicas: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def loop(self) -> SimpleNamespace:
+        return SimpleNamespace(time=lambda: self.now)
+
+
+async def test_a_lock_that_is_not_asked_for_again_expires() -> None:
+    node = Node()
+    lock = StateLock(cast("Any", node))
+    assert (await lock.lock(LOCK)).code == "OK"
+    assert lock.refuses(BEGIN)
+    node.now += LOCK_SECONDS - 1
+    assert (await lock.lock(LOCK)).code == "OK"
+    node.now += LOCK_SECONDS - 1
+    assert lock.refuses(BEGIN), "it was asked for again"
+    node.now += 1
+    assert not lock.refuses(BEGIN)
