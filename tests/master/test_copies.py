@@ -185,7 +185,8 @@ async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_even
         f"Spark failed for this destination: {text}",
     )
     assert (record.failed, record.bytes_by_spark, copied.failures > 0) == (0, 0, True)
-    assert events(harness, "SparkFailed")[0] == f"copies to demo-3 go on without Spark: {text}"
+    assert len(copier.waves) > 1
+    assert events(harness, "SparkFailed") == [f"copies to demo-3 go on without Spark: {text}"]
     status = shown(harness, record)
     assert status.destinations[0].engine_reason.endswith("for 30 s")
 
@@ -328,6 +329,20 @@ async def test_a_plan_shows_what_is_copied_to_whom() -> None:
         assert each.retries * 4 == each.tasks
         assert float(each.megabytes_per_second) >= 0
     assert sum(each.bytes_copied for each in status.destinations) == status.bytes_copied > 0
+
+
+async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> None:
+    harness, _ = await with_copier()
+    harness.rewish(members=4)
+    await harness.settle()
+    record = next(each for each in state_of(harness).finished if each.destinations)
+    harness.rewish(members=3)
+    await harness.settle()
+    assert 3 not in state_of(harness).table.members
+    assert [each.member for each in shown(harness, record).destinations] == ["demo-3"]
+    metrics = copy_metrics({("ns", "demo"): state_of(harness)})
+    names = {sample.labels["destination"] for metric in metrics for sample in metric.samples}
+    assert names == {"demo-0", "demo-1", "demo-2", "demo-3"}
 
 
 async def test_what_is_under_way_is_shown_too_and_metrics_agree() -> None:

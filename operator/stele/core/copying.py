@@ -192,8 +192,11 @@ def note_engine(state: State, wave: Wave, now: float) -> None:
     for record in records_of(state, wave):
         if not record.destinations:
             planned = planned_bytes(record.plan, sizes(state))
-            record.destinations = {member: Copied(size) for member, size in planned.items()}
-        copied = record.destinations.setdefault(wave.destination, Copied(wave.bytes))
+            record.destinations = {
+                member: Copied(state.name_of(member), size) for member, size in planned.items()
+            }
+        new = Copied(state.name_of(wave.destination), wave.bytes)
+        copied = record.destinations.setdefault(wave.destination, new)
         copied.begin(wave, now)
 
 
@@ -202,7 +205,8 @@ def note_end(state: State, wave: Wave, now: float) -> None:
     if wave.engine is None or wave.counted:
         return
     wave.counted = True
-    total = state.copied.setdefault((wave.destination, wave.engine), Copied())
+    new = Copied(state.name_of(wave.destination))
+    total = state.copied.setdefault((wave.destination, wave.engine), new)
     total.count(wave, wave.copied_bytes, now)
     for record in records_of(state, wave):
         copied = record.destinations.get(wave.destination)

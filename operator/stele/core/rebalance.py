@@ -288,9 +288,10 @@ def _end_wave(state: State, wave: Wave, now: float) -> None:
     _count_bytes(state, wave, mine)
     note_end(state, wave, now)
     if wave.blames_spark and mine:
+        if _spark_failure(state, wave.destination, now) != wave.failure:
+            text = f"copies to {state.name_of(wave.destination)} go on without Spark: {wave.failure}"
+            state.say("SparkFailed", text, warning=True)
         state.spark_failures[wave.destination] = (now, wave.failure)
-        text = f"copies to {state.name_of(wave.destination)} go on without Spark: {wave.failure}"
-        state.say("SparkFailed", text, warning=True)
     elif wave.engine is Engine.SPARK and mine and not wave.failure:
         state.spark_used_seconds[wave.destination] = now
     for running in mine:
@@ -374,7 +375,6 @@ def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[
 
 def _choose(state: State, seen: Observation, wave: Wave) -> None:
     """Who copies what the source has put into the wave's snapshot."""
-    since, failure = state.spark_failures.get(wave.destination, (float("-inf"), ""))
     used = state.spark_used_seconds.get(wave.destination, float("-inf"))
     wave.engine, wave.engine_reason = choose_engine(
         seen.wishes.engine,
@@ -382,7 +382,7 @@ def _choose(state: State, seen: Observation, wave: Wave) -> None:
         seen.wishes.spark_threshold_bytes,
         warm=seen.now - used < seen.wishes.spark_idle_seconds,
         copier_problem=seen.copier_problem,
-        spark_failure=failure if seen.now - since < SPARK_PATIENCE_SECONDS else "",
+        spark_failure=_spark_failure(state, wave.destination, seen.now),
     )
     for id in wave.partitions.values():
         for record in state.records.get(id, ()):
@@ -391,6 +391,12 @@ def _choose(state: State, seen: Observation, wave: Wave) -> None:
     note_engine(state, wave, seen.now)
     if lack := Space(state, but=wave.session).lack(wave.destination, wave.bytes):
         wave.fail(f"{NO_SPACE}: {lack}")
+
+
+def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
+    """Why Spark is not used for a member for a while; empty when it may be."""
+    since, failure = state.spark_failures.get(destination, (float("-inf"), ""))
+    return failure if now - since < SPARK_PATIENCE_SECONDS else ""
 
 
 def _needed_besides(state: State, wave: Wave) -> int:

@@ -281,8 +281,12 @@ class Wave:
 
 @dataclass(slots=True)
 class Copied:
-    """What was copied to one member. `failures` are waves that failed; a wave counts when it ended."""
+    """What was copied to one member, which may have left since: hence its name.
 
+    `failures` are waves that failed; a wave counts when it ended.
+    """
+
+    member: str = ""
     bytes_planned: int = 0
     bytes_copied: int = 0
     engine: Engine | None = None

@@ -15,7 +15,7 @@ REASON_LETTERS_MAX = 1024
 def destinations_of(record: Record, state: State, now: float) -> tuple[CopyDestination, ...]:
     """All members that a plan copies to, those with the most bytes first; what is under way counts."""
     found = [
-        _destination(state.name_of(member), copied, _parts(record, state, member), now)
+        _destination(copied, _parts(record, state, member), now)
         for member, copied in record.destinations.items()
     ]
     return tuple(sorted(found, key=lambda each: (-each.bytes_planned, each.member)))
@@ -31,12 +31,12 @@ def _parts(record: Record, state: State, member: MemberIndex) -> list[tuple[Wave
     ]
 
 
-def _destination(member: str, copied: Copied, flying: list[tuple[Wave, int]], now: float) -> CopyDestination:
+def _destination(copied: Copied, flying: list[tuple[Wave, int]], now: float) -> CopyDestination:
     size = copied.bytes_copied + sum(part for _, part in flying)
     end = now if flying or copied.ended_seconds is None else copied.ended_seconds
     seconds = 0.0 if copied.began_seconds is None else max(0.001, end - copied.began_seconds)
     return CopyDestination(
-        member=member,
+        member=copied.member,
         engine=None if copied.engine is None else EngineChoice(copied.engine.value),
         engine_reason=copied.engine_reason[:REASON_LETTERS_MAX],
         bytes_planned=copied.bytes_planned,
@@ -53,12 +53,13 @@ def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
     found = {key: _copy_of(copied) for key, copied in state.copied.items()}
     for wave in state.waves.values():
         if wave.engine is not None and not wave.counted:
-            entry = found.setdefault((wave.destination, wave.engine), Copied())
+            new = Copied(state.name_of(wave.destination))
+            entry = found.setdefault((wave.destination, wave.engine), new)
             entry.bytes_copied += wave.copied_bytes
             entry.tasks += wave.tasks
             entry.retries += wave.retries
-    for (member, engine), copied in sorted(found.items(), key=_by_place):
-        yield state.name_of(member), engine.value, copied
+    for (_, engine), copied in sorted(found.items(), key=_by_place):
+        yield copied.member, engine.value, copied
 
 
 def _by_place(entry: tuple[tuple[MemberIndex, Engine], Copied]) -> tuple[MemberIndex, str]:
@@ -68,6 +69,7 @@ def _by_place(entry: tuple[tuple[MemberIndex, Engine], Copied]) -> tuple[MemberI
 
 def _copy_of(copied: Copied) -> Copied:
     return Copied(
+        copied.member,
         bytes_copied=copied.bytes_copied,
         tasks=copied.tasks,
         retries=copied.retries,

@@ -138,7 +138,7 @@ class Fetches:
     def _age_seconds(self, path: Path) -> float:
         """Since anything in it was written; a file that grows keeps its folder."""
         try:
-            inside = path.iterdir() if _is_folder(path) else ()
+            inside = list(path.iterdir()) if _is_folder(path) else []
             newest = max(each.lstat().st_mtime for each in (path, *inside))
         except FileNotFoundError:
             return 0.0
