@@ -2,7 +2,7 @@
 
 from stele.core.migration import Migration, move, step
 from stele.core.plan import Plan
-from stele.core.queues import Queues
+from stele.core.queues import REFUSED_MAX, Queues
 from stele.core.table import SHARD_PARTITIONS, Partition
 
 NOBODY: frozenset[int] = frozenset()
@@ -73,3 +73,37 @@ def test_a_shard_is_worked_off_with_all_that_waits_of_its_partitions() -> None:
     rows[0] = Partition(2, step(rows[0].replicas, first))
     assert [each.partition for each in begun(queues, rows, limit=1)] == [0]
     assert queues.order == sorted(queues.groups)
+
+
+def test_what_is_not_admitted_stays_and_holds_up_nobody_else() -> None:
+    rows = [Partition(1, (0,)) for _ in range(4)]
+    plan = Plan(migrations=tuple(move(number, 0, 0, 1) for number in range(4)))
+    queues = Queues.of(plan, rows)
+    large = {1, 2}
+
+    def look(*held: int) -> list[int]:
+        admit = lambda migration: migration.partition not in large  # noqa: E731
+        found = queues.startable(rows, [], frozenset(held), ALL, 9, admit=admit)
+        return [each.partition for each in found]
+
+    assert look() == [0, 3]
+    assert (look(0, 3), len(queues)) == ([], 2)
+    large.clear()
+    assert (look(0, 3), len(queues), queues.groups) == ([1, 2], 0, {})
+
+
+def test_a_destination_without_room_is_asked_a_limited_number_of_times_in_one_look() -> None:
+    count = 3 * REFUSED_MAX
+    rows = [Partition(1, (0,)) for _ in range(count)]
+    plan = Plan(migrations=tuple(move(number, 0, 0, 1 + (number % 2)) for number in range(count)))
+    queues, asked = Queues.of(plan, rows), list[int]()
+
+    def admit(migration: Migration) -> bool:
+        assert migration.destination is not None
+        asked.append(migration.destination)
+        return migration.destination == 2
+
+    found = list(queues.startable(rows, [], NOBODY, ALL, 1000, admit=admit))
+    assert {each.destination for each in found} == {2}
+    assert (asked.count(1), asked.count(2)) == (REFUSED_MAX, count // 2)
+    assert len(queues) == count // 2
