@@ -50,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
         added = benches.add_parser(name, help=bench.TITLE, description=bench.TITLE)
         added.add_argument("--quick", action="store_true", help="fewer cases and samples: a first look")
         added.add_argument("--json", type=_new_file, metavar="FILE", help="write the result as JSON too")
+        if hasattr(bench, "write"):
+            added.add_argument("--report", type=Path, metavar="FOLDER", help="write a page with pictures too")
     return top
 
 
@@ -77,6 +79,8 @@ def main(words: Sequence[str] | None = None) -> int:
     report.facts["load_after"] = round(os.getloadavg()[0], 2)
     if any(section.rows for section in report.sections):
         written = _show(report, arguments.json)
+        if getattr(arguments, "report", None) is not None:
+            written = _illustrate(report, arguments.report) and written
         code = EXIT_FAILED if code == EXIT_OK and (report.missed or not written) else code
     return code
 
@@ -111,6 +115,16 @@ def _show(report: Report, path: Path | None) -> bool:
     console = Console()
     draw(report, console if console.width >= TABLE_COLUMNS_MIN else Console(width=TABLE_COLUMNS_MIN))
     return path is None or _write(report, path)
+
+
+def _illustrate(report: Report, folder: Path) -> bool:
+    try:
+        BENCHES[report.name].write(report, folder)
+    except OSError as error:
+        say(f"Error: the page could not be written: {error}")
+        return False
+    say(f"A page with pictures is in {folder}")
+    return True
 
 
 def _write(report: Report, path: Path) -> bool:

@@ -114,6 +114,11 @@ class Way:
                 self._open.pop(turn).close()
             raise
 
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
 
 @dataclass
 class Samples:
@@ -183,15 +188,18 @@ class Clients:
 
     def _shared(self, keys: int, work: Callable[[Way, range], object]) -> list[object]:
         """Do the work on all keys, a batch at a time, in a few threads."""
-        ways = threading.local()
+        ways: dict[int, Way] = {}
 
         def some(first: int) -> object:
-            if not hasattr(ways, "way"):
-                ways.way = Way(self._addresses)
-            return work(ways.way, range(first, min(keys, first + LOAD_BATCH)))
+            way = ways.setdefault(threading.get_ident(), Way(self._addresses))
+            return work(way, range(first, min(keys, first + LOAD_BATCH)))
 
-        with ThreadPoolExecutor(LOAD_THREADS) as pool:
-            return list(pool.map(some, range(0, keys, LOAD_BATCH)))
+        try:
+            with ThreadPoolExecutor(LOAD_THREADS) as pool:
+                return list(pool.map(some, range(0, keys, LOAD_BATCH)))
+        finally:
+            for way in ways.values():
+                way.close()
 
     def _load_some(self, way: Way, keys: range) -> None:
         way.ask(*((b"SET", b"k%d" % key, self._values.make(key, 0)) for key in keys))
@@ -227,6 +235,7 @@ class Clients:
             except (OSError, RuntimeError) as error:
                 self._errors[str(error)[:80]] += 1
                 samples.add(due, begun, -1)
+        way.close()
 
     def _get(self, way: Way, key: int) -> None:
         floor = self._acked[key]

@@ -1,0 +1,209 @@
+"""What the benchmark of copying computes, and the clients that it measures with."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import pytest
+
+from e2e.bench import copy_bench, copy_join, copy_load, copy_ways
+from e2e.bench.copy_rig import is_spread
+from e2e.bench.report import Column, Report
+from stele.core.table import Partition
+
+
+def row(system: str, seconds: float, **more: Any) -> dict[str, Any]:
+    found = copy_join.row_of(system, 64 << 20, copy_join.Joined(0.0, 1.0, 1.0 + seconds, 135))
+    quiet = dict.fromkeys(("p50_seconds", "p99_seconds", "max_seconds", "call_max_seconds"), 0.01)
+    both = {"get": quiet, "set": quiet}
+    return {**found, **copy_join.latencies_of({"quiet": both, "join": both}), "failed": 0, "wrong": 0, **more}
+
+
+def joins(**more: Any) -> list[dict[str, Any]]:
+    return [row("stele", 1.0, **more), row("hazelcast", 2.0), row("infinispan", 3.0)]
+
+
+def test_a_join_that_is_fast_and_quiet_meets_every_goal() -> None:
+    found = copy_bench.join_goals(joins(), 64 << 20)
+    assert len(found) == 5
+    assert all(goal.met for goal in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({"safe_seconds": 2.5}, ["safe sooner than Hazelcast"]),
+        ({"safe_seconds": 9.0}, ["safe sooner than Hazelcast", "safe sooner than Infinispan"]),
+        ({"join_get_p99_seconds": 0.021}, ["get during a join"]),
+        ({"join_set_max_seconds": 0.051}, ["set during a join"]),
+        ({"wrong": 1}, ["no failed operation"]),
+        ({"failed": 2}, ["no failed operation"]),
+    ],
+)
+def test_each_goal_can_be_missed(change: dict[str, Any], missed: list[str]) -> None:
+    texts = [goal.text for goal in copy_bench.join_goals(joins(**change), 64 << 20) if not goal.met]
+    assert len(texts) == len(missed)
+    assert all(part in text for part, text in zip(missed, texts, strict=True))
+
+
+def test_what_moved_is_counted_by_replicas_that_are_new_to_their_member() -> None:
+    assert copy_join.moved([[0, 1], [1, 2], [2, 0]], [[1, 0], [3, 1], [2, 3]]) == 2
+    assert row("stele", 2.0)["moved_bytes"] == 135 * (64 << 20) // 271
+    assert row("stele", 2.0)["bytes_per_second"] == row("stele", 2.0)["moved_bytes"] / 2.0
+
+
+def test_a_table_is_spread_when_rows_are_whole_and_members_even() -> None:
+    rows = [Partition(1, pair) for pair in ((0, 1), (1, 2), (2, 3), (3, 0))]
+    assert is_spread(rows, 4, 2)
+    assert not is_spread(rows, 5, 2)
+    assert not is_spread([*rows, Partition(1, (0, None))], 4, 2)
+    assert not is_spread([*rows, Partition(1, (0,))], 4, 2)
+    assert not is_spread([*rows, *[Partition(1, (0, 1))] * 3], 4, 2)
+
+
+def ways(**seconds: float) -> list[Any]:
+    names = {"cp": "cp + sync", "two": "function, 2 processes", "direct": "Direct", "warm": "Spark, warm"}
+    best = {names[key]: {"seconds": value, "first_seconds": 0.1} for key, value in seconds.items()}
+    return copy_ways.rows_of(copy_ways.FULL[0], 1_000_000, best)
+
+
+def test_ways_are_compared_with_cp_and_with_the_function() -> None:
+    found = {row["way"]: row for row in ways(cp=1.0, two=1.5, direct=2.0, warm=1.6)}
+    assert found["Direct"]["of_cp"] == 0.5
+    assert found["Spark, warm"]["of_function"] == 1.5 / 1.6
+    assert found["Spark, warm"]["bytes_per_second"] == 625_000
+    goals = copy_ways.goals(list(found.values()))
+    assert [(goal.text.split(":")[0], goal.met) for goal in goals] == [
+        ("Direct", False),
+        ("Spark, warm", True),
+        ("Spark, warm", True),
+    ]
+
+
+def test_without_spark_nothing_is_asked_of_it() -> None:
+    assert [goal.text for goal in copy_ways.goals(ways(cp=1.0, two=1.5, direct=1.2))] == [
+        "Direct: within 0.6 of cp + sync"
+    ]
+
+
+def test_the_page_has_pictures_of_what_was_measured(tmp_path: Path) -> None:
+    report = Report("copy", quick=True, facts={"cores": 2})
+    report.section("Ways", [Column("way", "way")], "A note.").rows.extend(ways(cp=1.0, two=1.5, direct=1.2))
+    copy_bench.write(report, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"ways.png", "index.md"}
+    report.section("Joins", [Column("system", "system")]).rows.extend(joins())
+    report.goals = copy_bench.join_goals(joins(), 64 << 20)
+    copy_bench.write(report, tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"ways", "joins", "latencies"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.glob("*.png"))
+    page = (tmp_path / "index.md").read_text()
+    assert "![joins](joins.png)" in page
+    assert "| hazelcast |" in page
+    assert "- met: no failed operation" in page
+
+
+def test_latencies_count_from_the_moment_that_an_operation_was_due() -> None:
+    samples = copy_load.Samples()
+    for number in range(100):
+        samples.add(number * 1_000, number * 1_000 + 500, number * 1_000 + 600)
+    samples.add(100_000, 100_500, -1)
+    samples.add(900_000, 900_000, 950_000)
+    found = copy_load.summary([samples], 0, 200_000)
+    assert (found["count"], found["failed"]) == (100, 1)
+    assert found["p99_seconds"] == found["max_seconds"] == 600 / 1e9
+    assert found["call_max_seconds"] == 100 / 1e9
+    assert copy_load.summary([samples], 900_000, 1_000_000)["max_seconds"] == 50_000 / 1e9
+    assert copy_load.summary([], 0, 1)["p99_seconds"] == 0.0
+
+
+class Store(threading.Thread):
+    """A member that keeps a dictionary; `forget` makes it answer reads with what was first written."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.values: dict[bytes, list[bytes]] = {}
+        self.forget = False
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        reader = hiredis.Reader()
+        with connection, suppress(OSError):
+            while data := connection.recv(1 << 16):
+                reader.feed(data)
+                while (words := reader.gets()) is not False:
+                    connection.sendall(self._answer(words))
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.join(5)
+
+    def _answer(self, words: list[bytes]) -> bytes:
+        if words[0] == b"SET":
+            self.values.setdefault(words[1], []).append(words[2])
+            return b"+OK\r\n"
+        found = self.values.get(words[1])
+        if found is None:
+            return b"$-1\r\n"
+        value = found[0] if self.forget else found[-1]
+        return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clients(store: Store) -> copy_load.Clients:
+    made = copy_load.Clients([("127.0.0.1", store.port)])
+    assert made.answer(["load", "4000", "100"])["entries"] == 40
+    return made
+
+
+def test_clients_find_what_they_wrote(store: Store, clients: copy_load.Clients) -> None:
+    begin = time.monotonic_ns()
+    clients.answer(["live", "200", "2"])
+    time.sleep(0.5)
+    stats: dict[str, Any] = clients.answer(["stats", str(begin), str(time.monotonic_ns())])
+    told = clients.answer(["end"])
+    assert stats["get"]["count"] > 20
+    assert stats["set"]["count"] > 20
+    assert told == {"errors": {}, "stale_reads": 0, "missing_reads": 0}
+    assert clients.answer(["verify"]) == {"checked": 40, "missing": 0, "corrupt": 0, "older": 0}
+    json.dumps(stats)
+    assert store.values
+
+
+def test_clients_notice_what_was_lost_damaged_or_is_older(store: Store, clients: copy_load.Clients) -> None:
+    way = copy_load.Way([("127.0.0.1", store.port)])
+    for key in range(3):
+        clients._set(way, key)
+    store.forget = True
+    assert clients.verify() == {"checked": 40, "missing": 0, "corrupt": 0, "older": 3}
+    clients._get(way, 0)
+    way.close()
+    assert clients.end()["stale_reads"] == 1
+    del store.values[b"k7"]
+    store.values[b"k8"] = [b"x" * 100]
+    assert clients.verify() == {"checked": 40, "missing": 1, "corrupt": 1, "older": 3}
+
+
+def test_what_goes_wrong_is_told_as_an_answer(clients: copy_load.Clients) -> None:
+    assert "KeyError" in str(clients.answer(["dance"])["error"])
