@@ -19,5 +19,9 @@ same. Processes are ended by `with` blocks; whatever may hang has a limit in sec
 | `planning.py` | planning beside Hazelcast and Infinispan |
 | `planning_cases.py`, `planners.py` | its cases; our planner and theirs behind one interface |
 | `peers.py`, `java/` | builds the Java side once into the cache and talks to its process |
+| `talk.py` | a process that answers a line of JSON to each line of input |
+| `copy_bench.py`, `copy_plots.py` | copying: its sections and goals; the page with pictures |
+| `copy_ways.py`, `copy_work.py` | the ways of copying, on the kind cluster or here; what runs there |
+| `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three: measured; our cluster on loopback; clients |
 | `quality.py` | judges any plan without our planner's help: replays it, counts copies, bound and spreads |
 """
