@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 from operator import itemgetter
 from typing import TypeVar
 
@@ -127,14 +127,14 @@ class Loader:
 
     def _streams(self, batch: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
         """(partition, its rows as blocks), for partitions that do not have the load yet."""
+        done, tablets = self.done, dict[int, list[tuple[bytes, bytes]]]()
         partitions = partitions_of([key for key, _ in batch], len(self._members.table.rows))
-        # Sorting is stable: equal keys stay in order.
-        placed = sorted(zip(partitions, batch, strict=True), key=lambda row: (row[0], row[1][0]))
-        done = self.done
-        for partition, found in groupby(placed, key=itemgetter(0)):
-            if partition not in done:
-                entries = _once((entry for _, entry in found), self._duplicates)
-                yield partition, b"".join(encode_run(entries, partition))
+        for partition, entry in zip(partitions, batch, strict=True):
+            tablets.setdefault(partition, []).append(entry)
+        for partition in sorted(tablets.keys() - done):
+            # Sorting is stable: equal keys stay in order.
+            entries = sorted(tablets[partition], key=itemgetter(0))
+            yield partition, b"".join(encode_run(_once(entries, self._duplicates), partition))
 
     @property
     def done(self) -> frozenset[int]:
@@ -334,20 +334,19 @@ def _check_row(key: bytes, value: bytes, expire_at_ms: int) -> None:
         )
 
 
-def _once(entries: Iterable[tuple[bytes, bytes]], duplicates: Duplicates) -> Iterator[tuple[bytes, bytes]]:
-    last: tuple[bytes, bytes] | None = None
-    for entry in entries:
-        if last is not None and last[0] != entry[0]:
-            yield last
-        elif last is not None and duplicates == "error":
-            raise Conflict(
-                f"key '{text_of(entry[0])}' comes more than once in the load: nothing of it was loaded; "
-                "remove the duplicates, or load with duplicates=last",
-                "DUPLICATE_KEY",
-            )
-        last = entry
-    if last is not None:
-        yield last
+def _once(entries: list[tuple[bytes, bytes]], duplicates: Duplicates) -> list[tuple[bytes, bytes]]:
+    """Sorted entries with each key once: its last. Raise Conflict that names one that comes twice."""
+    last = dict(entries)
+    if len(last) == len(entries):
+        return entries
+    if duplicates == "error":
+        twice = next(key for (key, _), (other, _) in pairwise(entries) if key == other)
+        raise Conflict(
+            f"key '{text_of(twice)}' comes more than once in the load: nothing of it was loaded; "
+            "remove the duplicates, or load with duplicates=last",
+            "DUPLICATE_KEY",
+        )
+    return list(last.items())
 
 
 def _piece(streams: dict[int, bytes]) -> bytes:
