@@ -6,7 +6,16 @@ import pytest
 
 from stele.core.copying import COPY_STALL_SECONDS, give_up_stalled
 from stele.core.orders import CloseSession, FetchDirect, Ingest, OpenSession, Order
-from stele.core.waves import RENEW_SECONDS, Engine, Job, Stage, Wave
+from stele.core.waves import (
+    RENEW_SECONDS,
+    SPARK_PATIENCE_SECONDS,
+    SPARK_PATIENCE_SECONDS_MAX,
+    Engine,
+    Job,
+    SparkFailure,
+    Stage,
+    Wave,
+)
 
 SOURCE, DESTINATION = 1, 2
 
@@ -159,6 +168,18 @@ def test_spark_is_blamed_for_what_another_engine_may_do_better(
     if code:
         made.fail(code)
     assert made.blames_spark is blamed
+
+
+def test_spark_is_left_alone_for_longer_each_time_it_fails_again() -> None:
+    first = SparkFailure.after(None, "NO_EXECUTORS: none", 0.0)
+    assert first.until_seconds == SPARK_PATIENCE_SECONDS
+    # Two more waves of the same moment: nothing new is known.
+    assert SparkFailure.after(first, "DRIVER: it ended", 1.0).until_seconds == first.until_seconds
+    again = SparkFailure.after(first, "NO_EXECUTORS: none", first.until_seconds)
+    assert again.until_seconds == first.until_seconds + 2 * SPARK_PATIENCE_SECONDS
+    for _ in range(9):
+        again = SparkFailure.after(again, "NO_EXECUTORS: none", again.until_seconds)
+    assert again.patience_seconds == SPARK_PATIENCE_SECONDS_MAX
 
 
 def test_tasks_and_retries_never_count_backwards() -> None:

@@ -270,7 +270,7 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
     (wave,) = state_of(harness).waves.values()
     waiting = [each for each in state_of(harness).running.values() if each.session != wave.session]
     assert waiting
-    for _ in range(200):
+    for _ in range(150):
         await harness.tick(1.0)
     record = state_of(harness).record
     assert record is not None

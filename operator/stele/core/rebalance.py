@@ -24,7 +24,7 @@ from stele.core.promotion import Promotion
 from stele.core.reign import Observation, Record, State
 from stele.core.repair import unusable
 from stele.core.table import Partition, shard_of
-from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Stage, Wave, choose_engine
+from stele.core.waves import Engine, SparkFailure, Stage, Wave, choose_engine
 
 RETRY_SECONDS = 0.5
 RETRY_SECONDS_MAX = 30.0
@@ -291,9 +291,11 @@ def _end_wave(state: State, wave: Wave, now: float) -> None:
         if _spark_failure(state, wave.destination, now) != wave.failure:
             text = f"copies to {state.name_of(wave.destination)} go on without Spark: {wave.failure}"
             state.say("SparkFailed", text, warning=True)
-        state.spark_failures[wave.destination] = (now, wave.failure)
+        before = state.spark_failures.get(wave.destination)
+        state.spark_failures[wave.destination] = SparkFailure.after(before, wave.failure, now)
     elif wave.engine is Engine.SPARK and mine and not wave.failure:
         state.spark_used_seconds[wave.destination] = now
+        state.spark_failures.pop(wave.destination, None)
     for running in mine:
         running.session = ""
         if running.step is not Step.COPY:
@@ -395,8 +397,8 @@ def _choose(state: State, seen: Observation, wave: Wave) -> None:
 
 def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
     """Why Spark is not used for a member for a while; empty when it may be."""
-    since, failure = state.spark_failures.get(destination, (float("-inf"), ""))
-    return failure if now - since < SPARK_PATIENCE_SECONDS else ""
+    failure = state.spark_failures.get(destination)
+    return "" if failure is None or now >= failure.until_seconds else failure.text
 
 
 def _needed_besides(state: State, wave: Wave) -> int:

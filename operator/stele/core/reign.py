@@ -22,7 +22,7 @@ from stele.core.plan import Plan, Refusal
 from stele.core.promotion import Promotion
 from stele.core.queues import Queues
 from stele.core.table import Member, Partition, PartitionTable, Stamp, raised
-from stele.core.waves import Copied, Engine, Job, Wave
+from stele.core.waves import Copied, Engine, Job, SparkFailure, Wave
 
 if TYPE_CHECKING:
     from stele.core.reassign import Beginning
@@ -224,7 +224,7 @@ class State:
     sequence: int = 0
     failures: int = 0
     plan_not_before_seconds: float = 0.0
-    spark_failures: dict[MemberIndex, tuple[float, str]] = field(default_factory=dict)
+    spark_failures: dict[MemberIndex, SparkFailure] = field(default_factory=dict)
     spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
     copied: dict[tuple[MemberIndex, Engine], Copied] = field(default_factory=dict)
     short: dict[MemberIndex, float] = field(default_factory=dict)

@@ -39,10 +39,31 @@ NOT_SPARKS_FAULT = frozenset({"MEMBER_GONE", "SESSION_LOST", "NO_SPACE"})
 """Codes of failures that any engine would have had: the migrations are rolled back and planned again."""
 
 SPARK_PATIENCE_SECONDS = 60.0
-"""After Spark failed for a destination, the next waves to it are copied directly for so long."""
+SPARK_PATIENCE_SECONDS_MAX = 900.0
+"""After Spark failed for a destination, the next waves to it are copied directly for so long; twice as long
+each time that it fails again, because what keeps its executors away may be there for good.
+"""
 
 WARM_THRESHOLD_BYTES = 1 << 20
 """A driver that runs already is worth using from here on (Auto)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFailure:
+    """Spark failed for a destination, and is not used for it before `until_seconds`."""
+
+    text: str
+    until_seconds: float
+    patience_seconds: float
+
+    @staticmethod
+    def after(before: "SparkFailure | None", text: str, now: float) -> "SparkFailure":
+        """A failure now; several waves that fail for one reason count once."""
+        if before is not None and now < before.until_seconds:
+            return SparkFailure(text, before.until_seconds, before.patience_seconds)
+        last = 0.0 if before is None else before.patience_seconds
+        patience = min(max(SPARK_PATIENCE_SECONDS, 2 * last), SPARK_PATIENCE_SECONDS_MAX)
+        return SparkFailure(text, now + patience, patience)
 
 
 class Stage(Enum):
