@@ -127,7 +127,12 @@ class Solo:
             await asyncio.sleep(result.wait_ms / 1000)
 
     async def code(self, command: m.Command) -> str:
-        return (await self.ask(command)).results[0].code
+        """The answer's code, once bulk work is done."""
+        while True:
+            result = (await self.ask(command)).results[0]
+            if result.detail != "still under way":
+                return result.code
+            await asyncio.sleep(result.wait_ms / 1000)
 
     # -- the owner, which is another member
 

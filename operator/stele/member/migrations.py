@@ -54,7 +54,8 @@ class Migrations:
                 replica.tablet.begin_anew(Log())
                 replica.keyspaces = {}
                 node.tablets.clear_log(replica)
-            await self._services.begin(command, node.me)
+            self._services.begin(command, node.me)
+        await self._services.told(command.partition)
         return m.Result(generation=highest + 1, last=replica.last)
 
     async def create(self, command: m.CreateTablet) -> m.Result:
@@ -157,8 +158,9 @@ class Migrations:
                 raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
             owner.add_learner(command.id, command.destination, command.base)
             self._node.replication.own(replica)
-            await self._services.begin(command, command.destination)
-            await self._services.prepare(replica, command.id, frozen=False)
+            self._services.begin(command, command.destination)
+        await self._services.told(command.partition)
+        await self._services.prepare(replica, command.id, frozen=False)
         return m.Result(last=replica.last)
 
     async def hand_over(self, command: m.HandOver) -> m.Result:
@@ -172,7 +174,7 @@ class Migrations:
                 await node.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
             else:
                 owner.check_hand_over(command.id)
-            await self._services.prepare(replica, command.id, frozen=True)
+        await self._services.prepare(replica, command.id, frozen=True)
         end = node.loop.time() + HAND_OVER_SECONDS
         point = hand_over_point(replica)
         while point is None and node.loop.time() < end:

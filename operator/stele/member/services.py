@@ -48,8 +48,8 @@ class Services:
         self._node = node
         self._runners = [Runner(name, service) for name, service in services.items()]
         self._begun: dict[PartitionId, Begun] = {}
-        self._ending: list[Begun] = []
-        self._prepared: dict[PartitionId, str] = {}
+        self._ending: list[tuple[Begun, bool]] = []
+        self._prepared: set[tuple[PartitionId, str, bool]] = set()
         self._tails: dict[PartitionId, asyncio.Task[None]] = {}
         if self._runners:
             node.row_changed = self.row_changed
@@ -64,7 +64,10 @@ class Services:
         started = await asyncio.gather(*(self._start(runner) for runner in self._runners))
         self._runners = [runner for runner, fine in zip(self._runners, started, strict=True) if fine]
         for each in self._node.volume.load_services().begun:
-            self._settle(_read(each))
+            if each.committed is None:
+                self._settle(_read(each))
+            else:
+                self._end(_read(each), each.committed)
 
     async def _start(self, runner: Runner) -> bool:
         try:
@@ -101,8 +104,8 @@ class Services:
 
     # -- a migration that feeds a destination
 
-    async def begin(self, command: m.StartTabletCopy | m.AddLearner, destination: int) -> None:
-        """Tell that the migration of this command begins here; again it changes nothing.
+    def begin(self, command: m.StartTabletCopy | m.AddLearner, destination: int) -> None:
+        """The migration of this command begins here; again it changes nothing. Hold the partition's lock.
 
         A master that does not say what the row will be has it told when the row comes.
         """
@@ -120,33 +123,42 @@ class Services:
             command.id, kind, partition, row=row, result=result, destination=destination, me=node.me
         )
         self._begun[partition] = record
-        await self._save()
-        await self._in_turn(partition, partial(self._tell, "before_migration", record.event))
+        self._in_turn(partition, partial(self._tell_begin, record))
+
+    async def told(self, partition: PartitionId) -> None:
+        """Wait until services heard all that happened to the partition. Hold no lock: they may be slow."""
+        tail = self._tails.get(partition)
+        if tail is not None:
+            await asyncio.wait([tail])
 
     async def prepare(self, replica: Replica, id: str, *, frozen: bool) -> None:
         """Log what services want to be known at the destination, once when it begins and once when frozen.
 
-        Raise Refused when the partition is `frozen` and a service failed: its state would be lost.
+        Raise Refused when the partition is `frozen` and a service failed: its state would be lost. Hold no
+        lock: services may be slow.
         """
         record = self._begun.get(replica.partition)
         if not self._runners or record is None or record.event.id != id:
             return
-        if frozen and self._prepared.get(replica.partition) == id:
+        if (replica.partition, id, frozen) in self._prepared:
             return
         try:
             found = await asyncio.gather(*(runner.prepared(record.event) for runner in self._runners))
-            self._log(replica, [change for changes in found for change in changes])
+            if self._begun.get(replica.partition) is not record:
+                raise ServiceError("the migration ended meanwhile")
+            self._log(replica, [change for changes in found for change in changes], id if frozen else "")
         except ServiceError as error:
             if frozen:
                 text = f"{error}; what it keeps would be lost with the change of the owner"
                 raise Refused(text, "SERVICE_FAILED") from None
             log.warning("partition %d: its copy begins without what failed: %s", replica.partition, error)
-        if frozen:
-            self._prepared[replica.partition] = id
+        self._prepared.add((replica.partition, id, frozen))
 
-    def _log(self, replica: Replica, changes: list[Change]) -> None:
-        if replica.owner is None or replica.owner.phase is not Phase.SERVING:
-            raise ServiceError("the partition has no owner here that serves any more")
+    def _log(self, replica: Replica, changes: list[Change], frozen: str) -> None:
+        """`frozen` is the migration that the partition must be frozen for, empty for none."""
+        owner = replica.owner
+        if owner is None or owner.phase is not Phase.SERVING or owner.frozen != frozen:
+            raise ServiceError("the partition is not served here any more, or was frozen or thawed meanwhile")
         refusal = self._node.serving_requests.log_changes(replica, changes)
         if refusal is not None:
             raise ServiceError(f"{refusal.code}: {refusal.text}")
@@ -166,30 +178,34 @@ class Services:
             self._end(record, committed)
         event = told_by_row(partition, before, row, self._node.me, known)
         if event is not None:
-            self._in_turn(partition, partial(self._tell_change, event))
+            self._in_turn(partition, partial(self._tell_change, Begun(event, before.version, self._node.me)))
 
     # -- telling
 
     def _end(self, record: Begun, committed: bool) -> None:
         partition = record.event.partition
         self._begun.pop(partition, None)
-        self._prepared.pop(partition, None)
-        self._ending.append(record)
+        self._prepared -= {(partition, record.event.id, frozen) for frozen in (False, True)}
+        self._ending.append((record, committed))
         self._in_turn(partition, partial(self._tell_end, record, committed))
 
-    async def _tell_end(self, record: Begun, committed: bool) -> None:
-        await self._told_end(record.event, committed)
-        self._ending.remove(record)
+    async def _tell_begin(self, record: Begun) -> None:
         await self._save()
+        await self._tell("before_migration", record.event)
 
-    async def _tell_change(self, event: PartitionMigrationEvent) -> None:
-        await self._tell("before_migration", event)
-        await self._told_end(event, True)
+    async def _tell_change(self, record: Begun) -> None:
+        """Of a row that came without a begin."""
+        self._ending.append((record, True))
+        await self._tell_begin(record)
+        await self._tell_end(record, True)
 
-    async def _told_end(self, event: PartitionMigrationEvent, committed: bool) -> None:
+    async def _tell_end(self, record: Begun, committed: bool) -> None:
+        event = record.event
         if committed and event.new_replica_index >= 0:
             await self._applied(event.partition)
         await self._tell("commit_migration" if committed else "rollback_migration", event)
+        self._ending.remove((record, committed))
+        await self._save()
 
     async def _tell(self, method: str, event: PartitionMigrationEvent) -> None:
         await asyncio.gather(*(runner.tell(method, event) for runner in self._runners))
@@ -226,8 +242,12 @@ class Services:
             del self._tails[partition]
 
     async def _save(self) -> None:
-        records = [*self._begun.values(), *self._ending]
-        await self._node.meta.save(SERVICES, ServicesFile(tuple(map(_written, records))))
+        records = [_written(record, committed) for record, committed in self._ending]
+        records += [_written(record, None) for record in self._begun.values()]
+        try:
+            await self._node.meta.save(SERVICES, ServicesFile(tuple(records)))
+        except OSError as error:
+            log.error("what services are told is not on disk, a restart may miss an end: %s", error)
 
 
 def _goes_on(replica: Replica, record: Begun) -> bool:
@@ -238,7 +258,7 @@ def _goes_on(replica: Replica, record: Begun) -> bool:
     return meta.waited is not None and meta.waited.id == id
 
 
-def _written(record: Begun) -> ServiceMigration:
+def _written(record: Begun, committed: bool | None) -> ServiceMigration:
     event = record.event
     return ServiceMigration(
         id=event.id,
@@ -249,6 +269,7 @@ def _written(record: Begun) -> ServiceMigration:
         destination=record.destination,
         current=event.current_replica_index,
         new=event.new_replica_index,
+        committed=committed,
     )
 
 

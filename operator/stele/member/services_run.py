@@ -24,6 +24,8 @@ log = logging.getLogger("stele.services")
 CALL_SECONDS_MAX = 2.0
 """How long a call may take, in the queue of its service too. What takes longer goes on, unheeded."""
 START_SECONDS_MAX = 10.0
+CALLS_WAITING_MAX = 1000
+"""Calls in the queue of a service that is stuck; above it what happens is not told."""
 PREPARED_BYTES_MAX = 1024 * 1024
 PREPARED_KEYS_MAX = 10_000
 NAMESPACES_MAX = 100
@@ -46,6 +48,9 @@ class Runner:
 
     async def call(self, method: str, *args: object, seconds: float = CALL_SECONDS_MAX) -> Any:
         """What the method returns. Raise ServiceError, which is logged."""
+        if self._thread.waiting >= CALLS_WAITING_MAX:
+            log.error("service %s: %s is not told, %d calls wait", self.name, method, CALLS_WAITING_MAX)
+            raise ServiceError(f"service {self.name}: {CALLS_WAITING_MAX} calls wait; it is stuck")
         work = asyncio.wrap_future(self._thread.submit(lambda: self._guarded(method, args)))
         try:
             done, _ = await asyncio.wait([work], timeout=seconds)
@@ -111,6 +116,10 @@ class _Caller:
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
         Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
 
     def submit(self, work: Callable[[], object]) -> Future[object]:
         future: Future[object] = Future()

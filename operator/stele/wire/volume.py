@@ -92,7 +92,10 @@ class Consensus(msgspec.Struct, frozen=True):
 
 
 class ServiceMigration(msgspec.Struct, frozen=True):
-    """A migration that services were told of and that is not over (`core.service_events.Begun`)."""
+    """A migration that services were told of and that is not over (`core.service_events.Begun`).
+
+    `committed` is how it ended, when that is decided and only has to be told.
+    """
 
     id: str
     type: Literal["MOVE", "COPY", "SHIFT_UP", "SHIFT_DOWN", "CLEAR"]
@@ -102,6 +105,7 @@ class ServiceMigration(msgspec.Struct, frozen=True):
     destination: int
     current: int
     new: int
+    committed: bool | None = None
 
 
 class ServicesFile(msgspec.Struct, frozen=True):
