@@ -151,7 +151,7 @@ class FakeMember:
         self.epoch, self.index = request.epoch, request.self_index
         self.partitions = request.partitions
         self.state = request.state
-        if request.members:
+        if request.members and request.member_list_version > self.member_list_version:
             self.members, self.member_list_version = request.members, request.member_list_version
         for row in request.rows:
             self._adopt(row)

@@ -117,6 +117,30 @@ async def test_an_older_table_is_brought_up_to_date_by_the_members(name: str) ->
     assert all(row.version >= newest[number].version for number, row in enumerate(harness.table().partitions))
 
 
+async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
+    """Members take newer lists only: the next one has to be above all that they were ever told."""
+    harness = Harness(members=2, partitions=4)
+    await harness.settle()
+    older = {key: data for key, (_, data) in harness.shared.objects.items()}
+    for members in (3, 4):
+        harness.rewish(members=members)
+        await harness.settle()
+    told = harness.world.volumes[0].member_list_version
+    await harness.loop.close()
+    for key, data in older.items():
+        harness.shared.put(key, data, harness.shared.objects[key][0])
+    harness.last = ()
+    harness.start_master()
+    await harness.settle()
+    assert harness.head().member_list_version > told
+    for volume in harness.world.volumes.values():
+        assert volume.member_list_version == harness.head().member_list_version
+        assert {each.index for each in volume.members} == set(harness.table().members)
+    harness.rewish(state="Frozen")
+    await harness.settle()
+    assert harness.head().state == "Frozen", "all members have the list that the master has"
+
+
 async def test_a_row_that_was_stored_and_not_published_is_published() -> None:
     """The ConfigMaps are one step ahead of all members."""
     story = STORIES["move of the owner"]

@@ -1,4 +1,4 @@
-"""A member's lock for a change of the cluster state ends by itself: a master that died leaves nothing stuck."""
+"""A member's lock for a change of the cluster state ends by itself: nothing is left stuck."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace

@@ -318,11 +318,20 @@ def _take_over(state: State, seen: Observation) -> bool:
     state.staged.update(found.rows)
     rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
     state.fenced = _interrupted(state, rows)
+    state.member_list_version = _list_version(state, reports)
     state.settled = True
     if state.table.members:
         text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
         state.say("MasterTookOver", f"{text}, {len(found.rows)} rows were not stored")
     return True
+
+
+def _list_version(state: State, reports: Sequence[Report]) -> int:
+    """Above every list that a member has: an older copy of the ConfigMaps was restored when one is newer, and
+    members take newer lists only.
+    """
+    newest = max((report.member_list_version for report in reports), default=0)
+    return newest + 1 if newest > state.member_list_version else state.member_list_version
 
 
 def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:

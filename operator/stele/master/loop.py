@@ -193,9 +193,10 @@ class ClusterLoop:
         assert self._head is not None
         rows = dict(decision.rows)
         members = decision.dictionary
-        changes = members is not None or decision.cluster_state != self._head.state
+        version = state.member_list_version + (members is not None)
+        listed = version != self._head.member_list_version
+        changes = listed or decision.cluster_state != self._head.state
         if changes or decision.next_index != self._head.next_member_index:
-            version = self._head.member_list_version + (members is not None)
             known = state.table.members if members is None else members
             await self._write_head(
                 state,
