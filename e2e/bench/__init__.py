@@ -22,6 +22,6 @@ same. Processes are ended by `with` blocks; whatever may hang has a limit in sec
 | `talk.py` | a process that answers a line of JSON to each line of input |
 | `copy_bench.py`, `copy_plots.py` | copying: its sections and goals; the page with pictures |
 | `copy_ways.py`, `copy_work.py` | the ways of copying, on the kind cluster or here; what runs there |
-| `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three: measured; our cluster on loopback; clients |
+| `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three; our cluster; clients |
 | `quality.py` | judges any plan without our planner's help: replays it, counts copies, bound and spreads |
 """
