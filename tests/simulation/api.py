@@ -75,7 +75,7 @@ class ApiServer:
         return stored
 
     def _tell(self, kind: Kind, stored: Object, *, gone: bool) -> None:
-        for each in self.changed:
+        for each in tuple(self.changed):
             each(kind, stored, gone)
 
     def create(self, kind: Kind, body: Object) -> Object:

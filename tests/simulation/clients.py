@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from stele.core.commands import Failure, Simple
 from stele.core.errors import SteleError, Uncertain
+from stele.core.once import ONCE
 from stele.core.routing import partition_of
 from tests.simulation.history import Histories, Operation
 from tests.simulation.kubelet import Kubelet, Machine
@@ -15,6 +16,10 @@ from tests.simulation.trace import Trace
 
 KEYSPACE = b"default"
 PATIENCE_SECONDS = 4.0
+ATTEMPTS_MAX = 4
+"""How often an operation that runs once is sent, while nobody says what became of it."""
+ONCE_PART = 0.5
+"""Which part of increments and appends runs by `STELE.ONCE`, and is sent again."""
 
 _COMMANDS: dict[str, Callable[[Operation], list[bytes]]] = {
     "get": lambda o: [b"GET", o.key],
@@ -66,6 +71,18 @@ class Client:
         return self._loop.create_task(read())
 
     async def _one(self, machine: Machine, operation: Operation) -> None:
+        """Ask once; what runs once is asked again, with the same sequence, until it is known."""
+        self._keys.histories.began(operation)
+        found = await self._ask(machine, operation)
+        lost = 0
+        while operation.once and _is_unknown(found, lost) and lost < ATTEMPTS_MAX - 1:
+            lost += 1
+            others = self._kubelet.running()
+            if others:
+                found = await self._ask(self._clock.random.choice(others), operation)
+        self._note(operation, found, lost)
+
+    async def _ask(self, machine: Machine, operation: Operation) -> object:
         answer = self._loop.create_future()
         timer = self._loop.call_later(PATIENCE_SECONDS, _resolve, answer, None)
         here, there = self.name, machine.place
@@ -74,10 +91,9 @@ class Client:
             self._network.send(there, here, lambda: self._loop.call_soon(_resolve, answer, (reply,)))
 
         self._network.send(here, there, lambda: self._arrive(machine, operation, back))
-        self._keys.histories.began(operation)
         found = await answer
         timer.cancel()
-        self._note(operation, found)
+        return found
 
     def _arrive(self, machine: Machine, operation: Operation, back: Callable[[object], None]) -> None:
         process = machine.process
@@ -88,7 +104,7 @@ class Client:
 
         async def run() -> None:
             try:
-                command = _COMMANDS[operation.kind](operation)
+                command = _command(operation)
                 replies = await store.execute(partition, KEYSPACE, [command])
                 back(replies[0])
             except SteleError as error:
@@ -96,11 +112,14 @@ class Client:
 
         self._clock.soon(Handle(process.loop, lambda: process.loop.create_task(run()), ()))
 
-    def _note(self, operation: Operation, found: object) -> None:
-        """Write down the answer; no answer and `Uncertain` mean that it may have been done, or may be yet."""
+    def _note(self, operation: Operation, found: object, lost: int) -> None:
+        """Write down the answer; no answer and `Uncertain` mean that it may have been done, or may be yet.
+
+        So does a refusal after attempts that were `lost`.
+        """
         histories = self._keys.histories
         reply = found[0] if isinstance(found, tuple) else Uncertain("no answer")
-        if isinstance(reply, Uncertain):
+        if _is_unknown(found, lost):
             histories.unknown += 1
         elif isinstance(reply, SteleError | Failure):
             histories.refused(operation)
@@ -111,6 +130,19 @@ class Client:
         told = f" refused: {reply}" if operation.end is None else ""
         partition = self._keys.partition(operation.key)
         self._trace.note(self.name, f"{operation}{told}", partition)
+
+
+def _is_unknown(found: object, lost: int) -> bool:
+    """Whether nobody knows if it was done, after so many attempts that nobody answered before."""
+    reply = found[0] if isinstance(found, tuple) else Uncertain("no answer")
+    return isinstance(reply, Uncertain) or (lost > 0 and isinstance(reply, SteleError | Failure))
+
+
+def _command(operation: Operation) -> list[bytes]:
+    command = _COMMANDS[operation.kind](operation)
+    if not operation.once:
+        return command
+    return [ONCE, operation.client.encode(), b"%d" % operation.number, *command]
 
 
 class Keys:
@@ -129,7 +161,8 @@ class Keys:
         key, sort = random.choice(self._keys)
         self._numbers += 1
         kind = random.choice(_KINDS[sort])
-        return Operation(self._numbers, client, kind, key, b"<%d>" % self._numbers, now)
+        once = kind in ("increment", "append") and random.random() < ONCE_PART
+        return Operation(self._numbers, client, kind, key, b"<%d>" % self._numbers, now, once=once)
 
     def reads(self, client: str) -> list[Operation]:
         """One of each key, numbered after all others."""

@@ -7,9 +7,12 @@ repaired. So whatever is lost is a defect.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Kind
+from stele.member.settings import Fsync
 from stele.member.volume import CONSENSUS, INSTANCE, TABLE, TABLETS
+from stele.wire import messages as m
 from tests.simulation.api import API_PLACE, ApiFaults
 from tests.simulation.disk import FREE_BYTES
 from tests.simulation.kubelet import Machine
@@ -47,6 +50,8 @@ class Faults:
         self.world, self.random, self.troubled = world, world.clock.random, troubled
         self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
         self.over = False
+        # With another fsync a loss of power may take acknowledged writes with it: that is not promised.
+        self._durable = world.profile.fsync is Fsync.ALWAYS
         self._wrong_until: dict[str, float] = {}
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
@@ -76,7 +81,11 @@ class Faults:
             "drain a member": self._drain,
             "cancel the plan": self._cancel,
             "pause migrations": self._pause_migrations,
+            "strike a hand-over": partial(self._strike, m.HandOver, self._strike_hand_over),
+            "strike an arrival": partial(self._strike, m.StartTabletCopy, self._strike_arrival),
         }
+        self._awaited: dict[type[m.Command], Callable[[str, m.Command], None]] = {}
+        world.exchanged.append(self._exchanged)
 
     def _count(self, name: str, *places: str) -> None:
         """A message was lost or late: whoever waits for it may take the other for lost."""
@@ -238,6 +247,7 @@ class Faults:
         if machine is None or machine.process is None:
             return False
         self._trouble(machine.place, 5.0)
+        power_lost = power_lost and self._durable
         self._say("the power is lost" if power_lost else "killed", machine.place)
         machine.process.end("killed", power_lost=power_lost)
         return True
@@ -250,7 +260,7 @@ class Faults:
         machine.held_until = self.world.clock.now + seconds
         self._trouble(machine.place, seconds)
         self._say(f"down for {seconds:.1f} s", machine.place)
-        machine.process.end("kept down", power_lost=self.random.random() < 0.5)
+        machine.process.end("kept down", power_lost=self._durable and self.random.random() < 0.5)
         return True
 
     def _pause(self) -> bool:
@@ -293,6 +303,59 @@ class Faults:
         self.world.start_master()
         return True
 
+    # -- the worst moment
+
+    def _strike(self, awaited: type[m.Command], strike: Callable[[str, m.Command], None]) -> bool:
+        """Do it when a command of that kind is answered next."""
+        self._awaited[awaited] = strike
+        return self._say(f"the next {awaited.__name__} is struck")
+
+    def _exchanged(self, place: str, request: m.ExchangeRequest, reply: m.ExchangeReply) -> None:
+        for command, result in zip(request.commands, reply.results, strict=False):
+            if result.code == "OK" and type(command) in self._awaited and not self.over:
+                strike = self._awaited.pop(type(command))
+                self._later(0.0, strike, place, command)
+
+    def _strike_hand_over(self, place: str, command: m.Command) -> None:
+        """The owner starts anew before the row is stored, and does not hear of it afterwards."""
+        machine, master = self.kubelet.machines.get(place), self.world.master
+        if machine is None or machine.process is None or master is None:
+            return
+        self._say("killed after its hand-over", place)
+        self._trouble(place, 15.0)
+        machine.process.end("killed", power_lost=False)
+        self.network.cut(master.loop.name, API_PLACE)
+        self._later(4.0, self.network.heal, master.loop.name, API_PLACE)
+        self._later(3.9, self.network.cut, master.loop.name, place)
+        self._later(12.0, self.network.heal, master.loop.name, place)
+
+    def _strike_arrival(self, place: str, command: m.Command) -> None:
+        """The destination is slow, and is alone as soon as the row names it."""
+        assert isinstance(command, m.StartTabletCopy)
+        number, member = command.partition, int(place.rpartition("-")[2])
+        self.network.slow_places[place] = 0.5
+        self._say(f"slow, and alone when it has partition {number}", place)
+        self._trouble(place, 10.0)
+        self._later(10.0, self.network.slow_places.pop, place, None)
+
+        def alone(kind: Kind, stored: dict[str, Any], gone: bool) -> None:
+            row = self.world.rows()[number] if self.world.rows() else None
+            if self.over or row is None or member not in row.members:
+                return
+            self.api.changed.remove(alone)
+            for other in sorted(row.members - {member}):
+                self._later(0.01, self._hold_down, f"{CLUSTER}-{other}", 12.0)
+
+        self.api.changed.append(alone)
+
+    def _hold_down(self, place: str, seconds: float) -> None:
+        machine = self.kubelet.machines.get(place)
+        if machine is not None and machine.process is not None and not self.over:
+            machine.held_until = self.world.clock.now + seconds
+            self._trouble(place, seconds)
+            self._say(f"down for {seconds:.1f} s", place)
+            machine.process.end("kept down", power_lost=False)
+
     # -- volumes
 
     def _is_spare(self, place: str) -> bool:
@@ -328,7 +391,7 @@ class Faults:
         if machine is None or machine.process is None or not self._is_spare(machine.place):
             return False
         self._trouble(machine.place, 60.0)
-        machine.process.end("its volume breaks", power_lost=True)
+        machine.process.end("its volume breaks", power_lost=self._durable)
         return self._say(how(machine), machine.place)
 
     def _wipe(self) -> bool:

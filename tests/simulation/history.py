@@ -16,7 +16,7 @@ class Operation:
     """`kind`: get, set, add (only when nothing is there), delete, increment, append.
 
     `value` is what was given (bytes; b"" for none); `reply` what was answered, None while that is not known.
-    `refused`: the answer says that nothing was done.
+    `refused`: the answer says that nothing was done. `once`: it may have been sent several times.
     """
 
     number: int
@@ -27,10 +27,11 @@ class Operation:
     begin: float
     end: float | None = None
     reply: object = None
+    once: bool = False
 
     def __str__(self) -> str:
         ended = "?" if self.end is None else f"{self.end:.4f} -> {self.reply!r}"
-        what = f"{self.kind} {self.key!r} {self.value!r}"
+        what = f"{self.kind}{' once' if self.once else ''} {self.key!r} {self.value!r}"
         return f"#{self.number} {self.client} {what} {self.begin:.4f} .. {ended}"
 
 

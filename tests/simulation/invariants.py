@@ -175,6 +175,7 @@ class Rules:
             if meta.promised < command.term:
                 self._broken(f"{place}: term {command.term} was promised, {meta.promised} is on disk")
         elif isinstance(command, m.Accept):
+            self._one_row_per_version(command.row.partition, command.row.version, command.row.replicas)
             meta = machine.disk.consensus_of(command.row.partition)
             known = machine.process.node.rows[command.row.partition].version  # type: ignore[union-attr]
             if meta.accepted != command.row and known < command.row.version:

@@ -6,17 +6,25 @@ from typing import Any
 from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core import master
 from stele.core.errors import Conflict, Uncertain
+from stele.core.log import Log
+from stele.core.membership import Contact
 from stele.core.moving import Running, Step
-from stele.core.reign import State
-from stele.core.tablet_owner import Owner
+from stele.core.promotion import Promotion
+from stele.core.reign import Mark, State
+from stele.core.tablet_owner import LearnerState, Owner
 from stele.core.votes import Held
 from stele.master import facts
+from stele.member import serving
 from stele.member.exchange import Exchange
 from stele.member.migrations import Migrations
 from stele.member.node import Node
 from stele.member.syncer import Syncer
+from stele.member.tablets import Tablets, log_range
 from stele.model.cluster import PartitionCounts
+from stele.wire.keys import SERVICE
+from tests.simulation.profile import SWARM
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -119,16 +127,97 @@ def members_forgotten() -> AbstractContextManager[Any]:
     )
 
 
-MUTANTS: dict[Plant, int] = {
-    source_clears_early: 2,
-    commit_before_the_destination: 2,
-    epoch_not_checked: 15,
-    vote_not_persisted: 2,
-    lease_ignored: 35,
-    acknowledged_before_the_replicas: 4,
-    answered_before_the_disk: 54,
-    conflict_taken_for_success: 9,
-    safe_before_it_is: 2,
-    members_forgotten: 25,
+def stamp_not_compared() -> AbstractContextManager[Any]:
+    """What was sent counts as taken in, also by a member that lost its table meanwhile."""
+
+    def note_published(contact: Contact, mark: Mark, report: Any) -> None:
+        contact.published = mark.number
+
+    return patch.object(master, "note_published", note_published)
+
+
+def one_version_for_two_rows() -> AbstractContextManager[Any]:
+    """A change skips no version although somebody may have accepted another row."""
+    return patch.object(State, "next_version", lambda self, number: self.table.partitions[number].version + 1)
+
+
+def committed_entries_cut() -> AbstractContextManager[Any]:
+    """A start drops the operations that are not applied yet, the acknowledged ones too."""
+    real = Tablets._restore_log
+
+    def restore_log(self: Tablets, partition: int, applied: tuple[int, int]) -> Log:
+        self.engine.write_log([], [log_range(partition, applied[1] + 1)])
+        return real(self, partition, applied)
+
+    return patch.object(Tablets, "_restore_log", restore_log)
+
+
+def what_ran_once_is_forgotten() -> AbstractContextManager[Any]:
+    """A sequence that was answered before runs again."""
+    real = serving.run_once
+
+    def run_once(engine: Any, replica: Any, attempt: Any, read: Any) -> Any:
+        service = replica.prefix(SERVICE)
+        return real(engine, replica, attempt, lambda key: None if key.startswith(service) else read(key))
+
+    return patch.object(serving, "run_once", run_once)
+
+
+def promotion_without_a_fence() -> AbstractContextManager[Any]:
+    """A backup becomes the owner at once: nobody waits for the leases of the one before."""
+    real = Promotion.orders
+
+    def orders(self: Promotion, now: float) -> Any:
+        if self.chosen is None and self.wanted is None:
+            self.chosen = self.live[0]
+            self.lasts[self.chosen] = None  # type: ignore[assignment]
+        return real(self, now)
+
+    return patch.object(Promotion, "orders", orders)
+
+
+def learner_in_sync_too_early() -> AbstractContextManager[Any]:
+    """A destination counts as in sync as soon as it is fed, before it has what was acknowledged."""
+    real = Owner._learner_moved
+
+    def moved(self: Owner, member: int) -> None:
+        real(self, member)
+        learner = self.learner
+        if learner is not None and learner.member == member and learner.state is LearnerState.STREAMING:
+            learner.state = LearnerState.IN_SYNC
+
+    return patch.object(Owner, "_learner_moved", moved)
+
+
+def freeze_not_persisted() -> AbstractContextManager[Any]:
+    """An owner that handed over and restarts knows nothing of it."""
+    real = Node.save_meta
+
+    async def save_meta(self: Node, replica: Any, **changes: Any) -> None:
+        if changes.get("frozen") is not None:
+            del changes["frozen"]
+        await real(self, replica, **changes)
+
+    return patch.object(Node, "save_meta", save_meta)
+
+
+MUTANTS: dict[Plant, tuple[str, int]] = {
+    source_clears_early: (SWARM, 2),
+    commit_before_the_destination: (SWARM, 2),
+    epoch_not_checked: (SWARM, 15),
+    vote_not_persisted: (SWARM, 2),
+    lease_ignored: (SWARM, 35),
+    acknowledged_before_the_replicas: (SWARM, 4),
+    answered_before_the_disk: (SWARM, 54),
+    conflict_taken_for_success: (SWARM, 9),
+    safe_before_it_is: (SWARM, 2),
+    members_forgotten: (SWARM, 25),
+    stamp_not_compared: ("damage", 0),
+    one_version_for_two_rows: (SWARM, 10),
+    committed_entries_cut: (SWARM, 15),
+    what_ran_once_is_forgotten: (SWARM, 6),
+    promotion_without_a_fence: ("leases", 0),
+    learner_in_sync_too_early: ("strikes", 6),
+    freeze_not_persisted: ("strikes", 0),
 }
-"""Each with the first seed that killed it when this was written."""
+"""Each with what was drawn, and the first seed that killed it when this was written."""

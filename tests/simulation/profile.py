@@ -13,6 +13,7 @@ import stele.core.log
 import stele.core.rebalance
 import stele.core.tablet_owner
 import stele.member.limits
+from stele.member.settings import Fsync
 from stele.model import API_VERSION
 
 CLUSTER = "demo"
@@ -51,6 +52,9 @@ FAULTS = (
 
 USERS_MOVES = ("scale", "drain a member", "change replicas")
 """What users do that moves partitions, and hurts nobody."""
+
+STRIKES = ("strike a hand-over", "strike an arrival")
+"""Several faults together, at a moment that is short."""
 
 HALTS = ("change state", "pause migrations", "cancel the plan")
 """What users do after which nothing moves for long."""
@@ -108,6 +112,7 @@ class Profile:
     rates: Mapping[str, float]
     knobs: tuple[float, ...]
     parallel: int = 10
+    fsync: Fsync = Fsync.ALWAYS
 
     def cluster_object(self) -> dict[str, Any]:
         """The TabletCluster that the user made."""
@@ -192,8 +197,60 @@ def _swarm(seed: int) -> Profile:
         faults=tuple(name for name in FAULTS if chance.random() < part),
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
+        fsync=chance.choice((Fsync.ALWAYS,) * 4 + (Fsync.INTERVAL, Fsync.NEVER)),
     )
 
 
-FAMILIES: Mapping[str, Callable[[int], Profile]] = {SWARM: _swarm, "migrations": _migrations}
-"""What is drawn: small clusters with everything that goes wrong, or many migrations."""
+def _leases(seed: int) -> Profile:
+    """Owners that the master does not see while clients do: leases decide what is read."""
+    chance = random.Random(f"leases {seed}")
+    return replace(
+        _swarm(seed),
+        members=3,
+        replicas=2,
+        partitions=4,
+        clients=4,
+        keys=3,
+        think_seconds=(0.01, 0.05),
+        heartbeat_seconds=0.5,
+        lease_seconds=2.5,
+        chaos_seconds=15.0,
+        calm_seconds=2.0,
+        faults=chance.choice((("hide from the master",), ("hide from the master", "isolate a member"))),
+        rates={},
+    )
+
+
+def _strikes(seed: int) -> Profile:
+    """Migrations all the time, and their other side is struck at the worst moment."""
+    chance = random.Random(f"strikes {seed}")
+    return replace(
+        _swarm(seed),
+        members=3,
+        replicas=chance.choice((1, 2)),
+        partitions=4,
+        clients=4,
+        keys=6,
+        think_seconds=(0.01, 0.05),
+        grace_seconds=0,
+        chaos_seconds=25.0,
+        calm_seconds=1.5,
+        faults=("scale", "drain a member", "scale", *STRIKES),
+        rates={},
+    )
+
+
+def _damage(seed: int) -> Profile:
+    """Volumes that are damaged or lost, one after the other."""
+    faults = ("flip a bit", "flip a bit", "wipe a volume", "kill a member")
+    return replace(_swarm(seed), replicas=2, chaos_seconds=25.0, calm_seconds=1.0, faults=faults, rates={})
+
+
+FAMILIES: Mapping[str, Callable[[int], Profile]] = {
+    SWARM: _swarm,
+    "migrations": _migrations,
+    "leases": _leases,
+    "strikes": _strikes,
+    "damage": _damage,
+}
+"""What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

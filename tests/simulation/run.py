@@ -9,6 +9,7 @@ from tests.simulation.history import Violation, check
 from tests.simulation.invariants import Rules
 from tests.simulation.network import LATE_SECONDS_MAX
 from tests.simulation.profile import SWARM, draw
+from tests.simulation.trace import ANYWHERE
 from tests.simulation.world import World
 
 CONVERGE_SECONDS = 150.0
@@ -43,7 +44,7 @@ def run(seed: int, family: str = SWARM) -> Result:
             _both_phases(world)
         except (Violation, Exception) as error:  # noqa: BLE001  whatever it is, it is a find
             result.failure = f"{type(error).__name__}: {error}"
-            result.story = world.trace.story(_partition(world, error))
+            result.story = world.trace.story(*_concerned(world, error))
         result.digest = world.trace.digest()
         result.steps, result.messages, result.seconds = (
             world.clock.steps,
@@ -95,7 +96,8 @@ def _read_all(world: World) -> None:
         raise Violation("the last reads were refused")
 
 
-def _partition(world: World, error: Exception) -> int:
+def _concerned(world: World, error: Exception) -> tuple[int, bytes]:
+    """The partition and the key whose story explains it."""
     if isinstance(error, Violation):
-        return world.keys.partition(error.key) if error.key else error.partition
-    return -1
+        return world.keys.partition(error.key) if error.key else error.partition, error.key
+    return ANYWHERE, b""

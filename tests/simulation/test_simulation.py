@@ -6,12 +6,16 @@ import sys
 import pytest
 
 from tests.simulation import __main__ as command_line
+from tests.simulation.loop import Clock
 from tests.simulation.mutants import MUTANTS, Plant
+from tests.simulation.profile import FAMILIES
 from tests.simulation.run import Result, run
+from tests.simulation.trace import Trace
 
 SEEDS = 200
 SEEDS_AT_ONCE = 10
 KILLED_WITHIN_SEEDS = 60
+FAMILY_SEEDS = 2
 
 _DIGESTS = "from tests.simulation.run import run; print([run(seed).digest for seed in (7, 12, 17)])"
 
@@ -22,6 +26,30 @@ def test_nothing_is_lost_and_all_is_well_again(first: int) -> None:
         result = run(seed)
         assert not result.failure, f"make simulate SEED={seed}\n{result.failure}\n" + "\n".join(result.story)
         assert result.acknowledged
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_well(family: str) -> None:
+    for seed in range(FAMILY_SEEDS):
+        result = run(seed, family)
+        assert not result.failure, f"make simulate SEED={seed} PROFILE={family}\n{result.failure}"
+
+
+def test_the_story_is_of_the_partition_and_the_key_alone() -> None:
+    clock = Clock(1)
+    trace = Trace(clock)
+    trace.note("demo-0", "superblock: READY -> DELETED", 3)
+    for _ in range(5):
+        trace.note("demo-0", "says it again")
+    trace.note("demo-1", "! killed")
+    trace.note("client-0", "#1 client-0 get b'a'", 3)
+    trace.note("client-1", "#2 client-1 get b'b'", 3)
+    trace.note("demo-0", "superblock: READY -> DELETED", 4)
+    assert [line[10:].split(maxsplit=1) for line in trace.story(3, b"a")] == [
+        ["demo-0", "superblock: READY -> DELETED"],
+        ["demo-0", "says it again (5 times, until 0.0000)"],
+        ["client-0", "#1 client-0 get b'a'"],
+    ]
 
 
 def test_the_same_seed_is_the_same_history() -> None:
@@ -45,9 +73,10 @@ def test_a_seed_is_the_same_history_in_every_process() -> None:
 
 @pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant) -> None:
-    for seed in [MUTANTS[plant], *range(KILLED_WITHIN_SEEDS)]:
+    family, first = MUTANTS[plant]
+    for seed in [first, *range(KILLED_WITHIN_SEEDS)]:
         with plant():
-            found = run(seed).failure
+            found = run(seed, family).failure
         if found:
             return
     raise AssertionError(f"{plant.__name__} survived {KILLED_WITHIN_SEEDS} seeds: {plant.__doc__}")

@@ -11,6 +11,10 @@ from tests.simulation.loop import Clock
 ANYWHERE = -1
 STORY_LINES_MAX = 120
 
+REPEATED_MIN = 4
+"""What is said more rarely is told each time."""
+
+_PLACE = re.compile(r"(?:demo|client)-\d+")
 _PARTITION = re.compile(r"partition (\d+)")
 
 
@@ -56,13 +60,31 @@ class Trace(logging.Handler):
         place = "world" if process is None else process.name
         self.note(place, text, ANYWHERE if found is None else int(found.group(1)))
 
-    def story(self, partition: int) -> list[str]:
-        """The last lines that concern one partition, or all when it is ANYWHERE."""
-        wanted = {ANYWHERE, partition}
-        lines = [each for each in self.lines if partition == ANYWHERE or each.partition in wanted]
-        left_out = len(lines) - STORY_LINES_MAX
+    def story(self, partition: int, key: bytes = b"") -> list[str]:
+        """What concerns one partition, or all when it is ANYWHERE; the last lines of it.
+
+        Left out are places that had nothing to do with it, operations on other keys than `key` when there is
+        one, and what was said again and again.
+        """
+        lines = [each for each in self.lines if self._concerns(each, partition, key)]
+        if partition != ANYWHERE:
+            strangers = self._places() - {each.place for each in lines if each.partition == partition}
+            lines = [each for each in lines if each.partition == partition or not _is_of(each, strangers)]
+        told = _without_repetitions(lines)
+        left_out = len(told) - STORY_LINES_MAX
         head = [f"... {left_out} earlier lines are left out"] if left_out > 0 else []
-        return head + [str(each) for each in lines[-STORY_LINES_MAX:]]
+        return head + told[-STORY_LINES_MAX:]
+
+    @staticmethod
+    def _concerns(line: Line, partition: int, key: bytes) -> bool:
+        if ANYWHERE in (partition, line.partition):
+            return True
+        other = bool(key) and line.place.startswith("client") and repr(key) not in line.text
+        return line.partition == partition and not other
+
+    def _places(self) -> set[str]:
+        """Members and clients: those without a line of the partition have no part in its story."""
+        return {each.place for each in self.lines if each.place.startswith(("demo-", "client"))}
 
     def digest(self) -> str:
         """Equal for equal histories."""
@@ -70,3 +92,25 @@ class Trace(logging.Handler):
         for line in self.lines:
             found.update(str(line).encode())
         return found.hexdigest()
+
+
+def _is_of(line: Line, places: set[str]) -> bool:
+    """Whether it tells of these places alone."""
+    told = {line.place, *_PLACE.findall(line.text)}
+    named = {each for each in told if each.startswith(("demo-", "client"))}
+    return bool(named) and named <= places
+
+
+def _without_repetitions(lines: list[Line]) -> list[str]:
+    """What one place says again and again is told once, with how often and until when."""
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        found.setdefault((line.place, line.text), []).append(line)
+    told = []
+    for line in lines:
+        same = found[line.place, line.text]
+        if len(same) < REPEATED_MIN:
+            told.append(str(line))
+        elif line is same[0]:
+            told.append(f"{line} ({len(same)} times, until {same[-1].seconds:.4f})")
+    return told

@@ -81,6 +81,7 @@ class World:
             heartbeat_ms=int(profile.heartbeat_seconds * 1000),
             lease_ms=int(profile.lease_seconds * 1000),
             retention_seconds=profile.retention_seconds,
+            fsync=profile.fsync,
         )
 
     def start_master(self) -> MasterProcess:
