@@ -284,3 +284,20 @@ async def test_a_staging_folder_goes_by_itself_once_nobody_wrote_to_it_for_long(
         os.utime(made.node.volume.path(STAGING) / "growing" / "7-1.part")
         await made.commands.sessions.sweep()
         assert [path.name for path in made.node.volume.path(STAGING).iterdir()] == ["growing"]
+
+
+async def test_sessions_may_come_and_go_while_folders_are_swept(tmp_path: Path) -> None:
+    """The sweep looks from another thread; what belongs to an open session stays."""
+    async with solo(tmp_path) as made:
+        await owning(made)
+        left = made.node.volume.path(CHECKPOINTS) / "left"
+        left.mkdir()
+        (made.node.volume.path(STAGING) / ".hidden").mkdir()
+        assert await code(made, opening("a")) == "OK"
+        for turn in range(20):
+            sweeping = asyncio.create_task(made.commands.sessions.sweep())
+            assert await code(made, opening(f"b{turn}")) == "OK"
+            await made.code(m.CloseSession(f"b{turn}"))
+            await sweeping
+        assert [path.name for path in made.node.volume.path(CHECKPOINTS).iterdir()] == ["a"]
+        assert (await made.ask()).staged == ()

@@ -131,7 +131,8 @@ class Fetches:
         for path in self._node.volume.path(STAGING).iterdir():
             if path.name not in known and self._age_seconds(path) > limits.STAGING_AGE_SECONDS:
                 remove_session(path)
-            else:
+            elif not path.name.startswith("."):
+                # Only what can be the name of a session: a master can end nothing else.
                 found.append(path.name)
         return tuple(sorted(found)[: limits.STAGED_REPORTED_MAX])
 

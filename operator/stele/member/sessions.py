@@ -278,8 +278,13 @@ class Sessions:
 
     def _sweep_folders(self, open_now: frozenset[str]) -> None:
         for path in self._node.volume.path(CHECKPOINTS).iterdir():
-            if path.name not in open_now and path.name not in self.open:
+            if path.name not in open_now and not self._is_open(path.name):
                 remove_session(path)
+
+    def _is_open(self, name: str) -> bool:
+        """Safe in any thread: one look, while sessions come and go."""
+        session = self.known.get(name)
+        return session is not None and not session.ended
 
     async def stop(self) -> None:
         self.fetches.stop()
