@@ -141,6 +141,34 @@ async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     assert harness.head().state == "Frozen", "all members have the list that the master has"
 
 
+async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
+    """Rows that the others tell name them: nothing is stored before they are in the list again."""
+    harness = Harness(members=2, partitions=4)
+    await harness.settle()
+    older = {key: data for key, (_, data) in harness.shared.objects.items()}
+    harness.rewish(members=4)
+    await harness.settle()
+    rows = harness.table().partitions
+    await harness.loop.close()
+    for key, data in older.items():
+        harness.shared.put(key, data, harness.shared.objects[key][0])
+    harness.last = ()
+    harness.cut(2)
+    harness.cut(3)
+    harness.start_master()
+    await ticks(harness, 10, 1.0)
+    assert harness.loop.state is not None
+    assert not harness.loop.state.settled
+    said = [each.message for each in harness.world.events if each.reason == "MemberListOlder"]
+    assert said == [
+        "rows name member 2, member 3, whom the restored member list lacks: the reign begins when they answer"
+    ]
+    harness.net.cut.clear()
+    await harness.settle()
+    assert [row.members for row in harness.table().partitions] == [row.members for row in rows]
+    assert harness.table().members.keys() == {0, 1, 2, 3}
+
+
 async def test_a_row_that_was_stored_and_not_published_is_published() -> None:
     """The ConfigMaps are one step ahead of all members."""
     story = STORIES["move of the owner"]

@@ -6,7 +6,7 @@ orders with `publication`. When storing fails in any way the driver drops the wh
 reign: nothing in it is needed to go on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stele.core.assignment import assign
@@ -314,6 +314,8 @@ def _take_over(state: State, seen: Observation) -> bool:
         gone.add(index)
     reports = [c.report for i, c in state.contacts.items() if c.report is not None and i not in gone]
     found = resolve(state.table, reports, frozenset(gone))
+    if _waits_for_unlisted(state, seen, found.rows):
+        return False
     state.claimed.update(found.claimed)
     state.staged.update(found.rows)
     rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
@@ -324,6 +326,32 @@ def _take_over(state: State, seen: Observation) -> bool:
         text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
         state.say("MasterTookOver", f"{text}, {len(found.rows)} rows were not stored")
     return True
+
+
+def _waits_for_unlisted(state: State, seen: Observation, rows: Mapping[PartitionId, Partition]) -> bool:
+    """Whether rows that members told name somebody whom the member list lacks, and who cannot be let in now.
+
+    An older copy of the ConfigMaps was restored: they joined after it was made.
+    """
+    named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
+    missing = frozenset(i for i in named - state.table.members.keys() if not _can_join(state, seen, i))
+    if missing - state.unlisted:
+        who = ", ".join(f"member {index}" for index in sorted(missing))
+        why = (
+            "" if seen.wishes.join_allowed else f", and the cluster state {seen.wishes.state} forbids joining"
+        )
+        text = f"rows name {who}, whom the restored member list lacks: the reign begins when they answer{why}"
+        state.say("MemberListOlder", text, warning=True)
+    state.unlisted = missing
+    return bool(missing)
+
+
+def _can_join(state: State, seen: Observation, index: MemberIndex) -> bool:
+    contact = state.contacts.get(index)
+    if contact is None or contact.seen is None or contact.seen.pod is None or contact.seen.deleting:
+        return False
+    answers = contact.report is not None and contact.reachable(seen.now, seen.wishes.timing)
+    return answers and not contact.stranger and seen.wishes.join_allowed
 
 
 def _list_version(state: State, reports: Sequence[Report]) -> int:

@@ -188,7 +188,8 @@ class State:
     that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
     `holdings` and `stored` follow every row that is stored. `records` names the plans that count a
     migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
-    `approved` the situation whose plans may start; nothing is planned of the partitions in `stopped`.
+    `approved` the situation whose plans may start, `unlisted` the members that a take-over waits for;
+    nothing is planned of the partitions in `stopped`.
     `copied` counts what was copied in this reign, `short` has members without space, and when that was.
     """
 
@@ -198,6 +199,7 @@ class State:
     next_index: MemberIndex
     started_seconds: float
     settled: bool = False
+    unlisted: frozenset[MemberIndex] = frozenset()
     decided_seconds: float = float("inf")
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
     contacts: dict[MemberIndex, Contact] = field(default_factory=dict)
