@@ -2,6 +2,7 @@
 # Starts what a container of this image is for. Spark on Kubernetes gives the first argument:
 #   executor      a Spark executor; Spark passes its settings as SPARK_EXECUTOR_*, SPARK_JAVA_OPT_<n> and others
 #   driver ARGS   spark-submit in client mode inside the pod, as Spark's cluster mode wants it
+#   check         whether a JVM takes the archives of classes: 1 and its reason when it does not
 #   anything else is run as it stands; a driver of our own is plain Python that makes a SparkContext
 set -euo pipefail
 
@@ -15,16 +16,30 @@ executor() {
   # Few classes, short life: the first compiler and the serial collector start fastest. The heap grows as needed.
   exec "$JAVA_HOME/bin/java" \
     ${STELE_EXECUTOR_JAVA_OPTIONS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
-    "${options[@]}" -Xms"${STELE_EXECUTOR_HEAP_MIN:-64m}" -Xmx"$SPARK_EXECUTOR_MEMORY" \
-    -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*" \
+    ${STELE_ARCHIVE_OPTIONS--XX:SharedArchiveFile=/opt/stele-jvm/executor.jsa} \
+    "${options[@]}" -Xms"${STELE_EXECUTOR_HEAP_MIN:-64m}" -Xmx"$SPARK_EXECUTOR_MEMORY" @/opt/stele-jvm/classpath \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
     --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
     --resourceProfileId "${SPARK_RESOURCE_PROFILE_ID:-0}" --podName "$SPARK_EXECUTOR_POD_NAME"
 }
 
+check() {
+  for archive in driver executor; do
+    # With -Xshare:on a JVM does not start without what it is given.
+    "$JAVA_HOME/bin/java" -XX:+UseSerialGC -Xshare:on -XX:SharedArchiveFile=/opt/stele-jvm/$archive.jsa \
+      @/opt/stele-jvm/classpath -version > /tmp/check.log 2>&1 || {
+      echo "$archive.jsa is not used:"
+      cat /tmp/check.log
+      exit 1
+    }
+    echo "$archive.jsa is used"
+  done
+}
+
 case "${1:-}" in
   executor) executor ;;
+  check) check ;;
   driver)
     shift
     exec "$SPARK_HOME/bin/spark-submit" --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
