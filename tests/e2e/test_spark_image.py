@@ -10,19 +10,24 @@ POD = "check-spark-image"
 SECONDS_MAX = 240
 
 
+def kubectl(*words: str) -> str:
+    done = subprocess.run(
+        ["kubectl", *words], env=kind.env(), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    return done.stdout + done.stderr
+
+
 @pytest.mark.cluster
 def test_a_jvm_on_a_node_takes_the_archives_of_classes() -> None:
     image = images.build(["spark"])["spark"]
     kind.load(image)
-    delete = ["kubectl", "delete", "pod", POD, "--ignore-not-found", "--now"]
-    run = ["kubectl", "run", POD, f"--image={image}", "--image-pull-policy=IfNotPresent", "--restart=Never"]
-    words = ["--attach", "--rm", "--quiet", "--command", "--", "/opt/entrypoint.sh", "check"]
-    subprocess.run(delete, env=kind.env(), check=True, timeout=SECONDS_MAX)
+    kubectl("delete", "pod", POD, "--ignore-not-found", "--now")
     try:
-        told = subprocess.run(
-            [*run, *words], env=kind.env(), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-        )
+        options = [f"--image={image}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--command"]
+        made = kubectl("run", POD, *options, "--", "/opt/entrypoint.sh", "check")
+        ended = kubectl("wait", f"pod/{POD}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
+        told = kubectl("logs", POD)
     finally:
-        subprocess.run(delete, env=kind.env(), check=True, timeout=SECONDS_MAX)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert told.stdout.splitlines() == ["driver.jsa is used", "executor.jsa is used"]
+        kubectl("delete", "pod", POD, "--ignore-not-found", "--now")
+    assert told.splitlines() == ["driver.jsa is used", "executor.jsa is used"], made + ended + told
+    assert "condition met" in ended
