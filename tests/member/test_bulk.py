@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from harness import Client, cluster, eventually, key_in
 
+from stele.client import bulk as bulk_client
 from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
 from stele.core.errors import BadInput, Conflict, Refused, Unavailable
@@ -150,6 +151,57 @@ async def test_a_member_that_dies_while_it_takes_a_load_in_has_it_once(tmp_path,
             lambda: sizes(made), lambda found: all(len(c) == 1 for c in found.values())
         )
         assert sum(entries for each in counted.values() for entries, _ in each) == len(wanted)
+
+
+async def struck(made, members, wanted):
+    """Member 1 dies when all is ready to take a load in, and its files of the load are damaged."""
+    target = made.members[1]
+    await target.kill()
+    target.env = {**target.env, "STELE_CRASH_POINT": "load.prepared"}
+    await target.start()
+    await made.publish()
+    running = asyncio.create_task(asyncio.to_thread(load, members, "damaged", wanted))
+    await target.process.wait()
+    target.env = {}
+    for path in target.folder.glob("loads/*/*.sst"):
+        body = bytearray(path.read_bytes())
+        body[len(body) // 2] ^= 1
+        path.write_bytes(bytes(body))
+    return running
+
+
+async def test_a_file_that_is_damaged_before_it_is_taken_in_is_fetched(tmp_path):
+    wanted = rows(600)
+    async with loading(tmp_path) as (made, members):
+        running = await struck(made, members, wanted)
+        await made.members[1].start()
+        await made.hello(made.members[1])
+        await made.publish()
+        await running
+        assert await asyncio.to_thread(dump, members) == wanted
+        await made.same_everywhere()
+        assert "is not what its manifest says" in made.members[1].log()
+
+
+async def test_a_tablet_whose_file_nobody_has_any_more_goes_offline_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(bulk_client, "PATIENCE_SECONDS", 10.0)
+    async with loading(tmp_path) as (made, members):
+        running = await struck(made, members, rows(600))
+        for member in made.members.values():
+            for path in member.folder.glob("loads/*/*"):
+                path.unlink()
+        await made.members[1].start()
+        await made.hello(made.members[1])
+        await made.publish()
+
+        async def broken():
+            async with made.http.get(f"http://{made.members[1].host}:{made.ports[2]}/v1/status") as response:
+                return (await response.json())["broken"]
+
+        found = await eventually(broken, bool)
+        assert all("the file of bulk load damaged is lost" in text for text in found.values())
+        with pytest.raises(Unavailable, match="repeat the load with this id"):
+            await running
 
 
 async def test_an_owner_that_is_lost_for_good_loses_nothing_of_a_load(tmp_path):

@@ -210,16 +210,24 @@ class Loads:
         if place not in self._wanted:
             self._wanted.add(place)
             job = _Job(replica, 0, load, wanted, keyspace.decode())
-            self._node.spawn(self._get(job, (source,)))
+            self._node.spawn(self._fetch(job, source))
         return False
 
-    async def _get(self, job: _Job, sources: tuple[int, ...]) -> None:
-        """Let the transfer process make this member's file of what another member has."""
-        node, partition = self._node, job.replica.partition
+    async def _fetch(self, job: _Job, source: int) -> None:
+        """The owner sends the operation again until the file is here; when it has none, a copy is needed."""
+        await self._get(job, (source,))
+
+    async def _get(self, job: _Job, sources: tuple[int, ...]) -> bool:
+        """Let the transfer process make this member's file: of a run here, or one of `sources`.
+
+        False when all of them say that they do not have it (any more).
+        """
+        node, partition, gone = self._node, job.replica.partition, True
         try:
             for source in sources:
                 info = node.table.members.get(source)
-                if info is None or source == node.me:
+                if info is None:
+                    gone = False
                     continue
                 order = BuildOrder(
                     generation=job.generation,
@@ -231,11 +239,13 @@ class Loads:
                 path = f"/v1/bulk/loads/{job.load}/partitions/{partition}"
                 try:
                     await self._transfer.call("POST", path, bulk.encode_json(order))
-                    return
+                    return True
                 except (Unavailable, Refused) as error:
+                    gone = gone and isinstance(error, Refused)
                     log.warning("partition %d: load %s of member %d: %s", partition, job.load, source, error)
         finally:
             self._wanted.discard((partition, job.load))
+        return not gone
 
     # -- applying
 
@@ -269,14 +279,29 @@ class Loads:
             return await self._slowly(partial(self._make, job))
         except (SteleError, OSError) as error:
             if isinstance(error, Corrupt):
-                self._drop(job.load, job.replica.partition)
+                self._distrust(job)
             log.warning("partition %d: load %s waits: %s", job.replica.partition, job.load, error)
             self._node.spawn(self._again(job))
             return None
 
+    def _distrust(self, job: _Job) -> None:
+        """The SST file is damaged: without its manifest it is not there, and made anew of the run."""
+        for kind in ("json", "sst"):
+            name = file_name(job.replica.partition, job.generation, job.value.crc32c, kind)
+            (self._folder(job.load) / name).unlink(missing_ok=True)
+
     async def _again(self, job: _Job) -> None:
-        """Its file is lost or damaged: get it from another member of the row, and try anew."""
-        await self._get(job, tuple(sorted(job.replica.tablet.row.members)))
+        """Its file is lost or damaged: make it of the run, which a member of the row has, and try anew.
+
+        When none has it, the tablet goes offline: a copy brings what the load brought.
+        """
+        replica, row = job.replica, job.replica.tablet.row
+        there = (
+            self._files.manifest(job.load, replica.partition, job.generation, job.value.crc32c) is not None
+        )
+        if not there and not await self._get(job, tuple(sorted(row.members))) and job.current:
+            text = f"the file of bulk load {job.load} is lost, and no member of row {row.version} has it"
+            self._node.tablets.break_off(replica, Corrupt(text))
         await asyncio.sleep(AGAIN_SECONDS)
         self._end(job)
 

@@ -367,6 +367,8 @@ def _download(url: str, path: str, target: Path) -> int:
     try:
         connection.request("GET", path)
         response = connection.getresponse()
+        if response.status == 404:
+            raise Refused(f"{url} does not have the run (any more)", "NOT_FOUND")
         if response.status != 200:
             raise Unavailable(f"{url} answered {response.status}: {response.read(500)!r}", "SOURCE")
         return _write_run(target, iter(lambda: response.read(READ_BYTES), b""))
