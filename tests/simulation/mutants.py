@@ -6,11 +6,13 @@ from typing import Any
 from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core import master
 from stele.core.errors import Conflict, Uncertain
 from stele.core.log import Log
+from stele.core.membership import Contact
 from stele.core.moving import Running, Step
 from stele.core.promotion import Promotion
-from stele.core.reign import State
+from stele.core.reign import Mark, State
 from stele.core.tablet_owner import LearnerState, Owner
 from stele.core.votes import Held
 from stele.master import facts
@@ -125,6 +127,15 @@ def members_forgotten() -> AbstractContextManager[Any]:
     )
 
 
+def stamp_not_compared() -> AbstractContextManager[Any]:
+    """What was sent counts as taken in, also by a member that lost its table meanwhile."""
+
+    def note_published(contact: Contact, mark: Mark, report: Any) -> None:
+        contact.published = mark.number
+
+    return patch.object(master, "note_published", note_published)
+
+
 def one_version_for_two_rows() -> AbstractContextManager[Any]:
     """A change skips no version although somebody may have accepted another row."""
     return patch.object(State, "next_version", lambda self, number: self.table.partitions[number].version + 1)
@@ -196,11 +207,12 @@ MUTANTS: dict[Plant, tuple[str, int]] = {
     epoch_not_checked: (SWARM, 15),
     vote_not_persisted: (SWARM, 2),
     lease_ignored: (SWARM, 35),
-    acknowledged_before_the_replicas: (SWARM, 4),
+    acknowledged_before_the_replicas: (SWARM, 7),
     answered_before_the_disk: (SWARM, 54),
     conflict_taken_for_success: (SWARM, 9),
     safe_before_it_is: (SWARM, 2),
     members_forgotten: (SWARM, 25),
+    stamp_not_compared: ("damage", 13),
     one_version_for_two_rows: (SWARM, 10),
     committed_entries_cut: (SWARM, 15),
     what_ran_once_is_forgotten: (SWARM, 6),

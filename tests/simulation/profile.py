@@ -240,10 +240,17 @@ def _strikes(seed: int) -> Profile:
     )
 
 
+def _damage(seed: int) -> Profile:
+    """Volumes that are damaged or lost, one after the other."""
+    faults = ("flip a bit", "flip a bit", "wipe a volume", "kill a member")
+    return replace(_swarm(seed), replicas=2, chaos_seconds=25.0, calm_seconds=1.0, faults=faults, rates={})
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
     "leases": _leases,
     "strikes": _strikes,
+    "damage": _damage,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""
