@@ -224,6 +224,7 @@ class Stub:
         self.replicas = {0: cast("Any", self)}
         self.owner = cast("Any", self)
         self.serving = True
+        self.loads: dict[int, Any] = {}
         self.store = Store(cast("Any", self), cast("Serving", self))
 
     def run(self, replica: object, request: Request) -> None:

@@ -167,7 +167,7 @@ class Node:
                 replica.broken = replica.broken or (
                     f"what was promised for it is lost: {CONSENSUS}/{replica.partition} is damaged or missing"
                 )
-            if replica.meta != Consensus(replica.meta.promised) or replica.meta is PROMISES_LOST:
+            if replica.meta != Consensus(replica.meta.promised):
                 self.overtaken.add(replica.partition)
         self._find_missing()
 
