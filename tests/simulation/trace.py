@@ -10,6 +10,7 @@ from tests.simulation.loop import Clock
 
 ANYWHERE = -1
 STORY_LINES_MAX = 120
+LINE_CHARACTERS_MAX = 400
 
 REPEATED_MIN = 4
 """What is said more rarely is told each time."""
@@ -63,8 +64,8 @@ class Trace(logging.Handler):
     def story(self, partition: int, key: bytes = b"") -> list[str]:
         """What concerns one partition, or all when it is ANYWHERE; the last lines of it.
 
-        Left out are places that had nothing to do with it, operations on other keys than `key` when there is
-        one, and what was said again and again.
+        Left out are places that had nothing to do with it, operations on other keys than `key` (all,
+        when there is none), and what was said again and again.
         """
         lines = [each for each in self.lines if self._concerns(each, partition, key)]
         if partition != ANYWHERE:
@@ -79,7 +80,7 @@ class Trace(logging.Handler):
     def _concerns(line: Line, partition: int, key: bytes) -> bool:
         if ANYWHERE in (partition, line.partition):
             return True
-        other = bool(key) and line.place.startswith("client") and repr(key) not in line.text
+        other = line.place.startswith("client") and not (key and repr(key) in line.text)
         return line.partition == partition and not other
 
     def _places(self) -> set[str]:
@@ -101,6 +102,13 @@ def _is_of(line: Line, places: set[str]) -> bool:
     return bool(named) and named <= places
 
 
+def _shortened(text: str) -> str:
+    """Lists grow long: their ends tell what happened last."""
+    left_out = len(text) - LINE_CHARACTERS_MAX
+    half = LINE_CHARACTERS_MAX // 2
+    return text if left_out <= 0 else f"{text[:half]} ... {left_out} characters ... {text[-half:]}"
+
+
 def _without_repetitions(lines: list[Line]) -> list[str]:
     """What one place says again and again is told once, with how often and until when."""
     found: dict[tuple[str, str], list[Line]] = {}
@@ -110,7 +118,7 @@ def _without_repetitions(lines: list[Line]) -> list[str]:
     for line in lines:
         same = found[line.place, line.text]
         if len(same) < REPEATED_MIN:
-            told.append(str(line))
+            told.append(_shortened(str(line)))
         elif line is same[0]:
             told.append(f"{line} ({len(same)} times, until {same[-1].seconds:.4f})")
     return told
