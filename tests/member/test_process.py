@@ -50,6 +50,6 @@ async def test_nothing_is_told_or_promised_before_the_volume_is_read(
 
     monkeypatch.setattr(Volume, "sweep", sweep)
     assert await member.run() == 0
-    assert refused == [True]
-    assert [status for status, _ in told] == [503] * 5
+    assert set(refused) == {True}
+    assert {status for status, _ in told} == {503}
     assert all("loading" in text for _, text in told)
