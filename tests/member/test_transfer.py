@@ -65,16 +65,17 @@ async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, 
 
 
 async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(volume, staging, tmp_path):
+    now_ms = int(time.time() * 1000)
     entries = {
-        (b"default", b"old"): (b"1", NOW_MS - sst.EXPIRED_MARGIN_MS - 60_000),
-        (b"default", b"just"): (b"2", NOW_MS - 1000),
+        (b"default", b"old"): (b"1", now_ms - sst.EXPIRED_MARGIN_MS - 60_000),
+        (b"default", b"just"): (b"2", now_ms - 1000),
     }
     make_checkpoint(volume, "s-1", {7: (3, entries)})
     async with transfer(volume) as url:
         manifest = await copy_now(url, staging, ITEM)
     got = ingest(tmp_path / "database", [staging / "s-1" / only_file(manifest)])
     assert user_key(7, 9, b"default", b"old") not in got
-    assert got[user_key(7, 9, b"default", b"just")] == pack_value(b"2", NOW_MS - 1000)
+    assert got[user_key(7, 9, b"default", b"just")] == pack_value(b"2", now_ms - 1000)
 
 
 async def test_a_finished_copy_is_not_made_again_but_another_generation_is(volume, staging):
