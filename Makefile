@@ -11,6 +11,9 @@ PROFILE ?= swarm
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
+# Tests that wait for nothing: two at once. The others run one after the other, with the machine to themselves.
+WITHOUT_CLOCK := $(addprefix tests/,cli core golden guard model property simulation wire)
+
 .PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
 
 help: ## List the targets
@@ -39,7 +42,8 @@ test-fast: setup ## Tests that need neither a control plane nor a cluster
 test: setup lint ## Every test: unit, golden, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
 	$(PY) -m e2e.cluster programs
-	.venv/bin/pytest -m 'not cluster' $(PYTEST_ARGS)
+	.venv/bin/pytest -n 2 $(WITHOUT_CLOCK) $(PYTEST_ARGS)
+	.venv/bin/pytest -m 'not cluster' $(addprefix --ignore=,$(WITHOUT_CLOCK)) $(PYTEST_ARGS)
 	$(PY) -m e2e.cluster up
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
 
