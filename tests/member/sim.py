@@ -196,6 +196,7 @@ class SimMember:
         self.row = Partition(0, ())
         self.up = False
         self.isolated_until = 0.0
+        self.full_until = 0.0
         self.loop = MemberLoop(sim)
         self.links: dict[int, SimLink] = {}
 
@@ -204,6 +205,7 @@ class SimMember:
     def start(self) -> None:
         self.up, self.loop = True, MemberLoop(self.sim)
         self.tablets = Tablets(self.engine)
+        self.tablets.has_room = lambda size: self.sim.now >= self.full_until
         self.held = Held()
         granted = Granted(self.sim.now, LEASE_SECONDS)
         self.replication = Replication(self.tablets, SimSyncer(self), (granted, self.held), self, self.loop)
@@ -256,6 +258,8 @@ class SimMember:
                 link.open()
         self.replication.tick()
         self.serving_requests.leases_changed()
+        if self.tablets.stalled:
+            self.replication.wake()
         if self.sim.random.random() < 0.02:
             self._flush()
         self.loop.call_later(0.05, self._tick)
@@ -282,12 +286,15 @@ class SimMember:
     def leases_changed(self) -> None:
         self.serving_requests.leases_changed()
 
+    def stalled(self) -> None:
+        """Writes are not refused here: so more of them wait for room."""
+
     def adopt_from_owner(self, partition: int, row: Partition) -> None:
         self.adopt(row, persist=False)
 
     def fill(self, replica: Replica) -> None:
         def done() -> None:
-            if self.block is not None and self.block.state == "COPYING":
+            if self.block is not None and self.block.state == "COPYING" and self.tablets.write():
                 self.tablets.clear_log(replica)
                 self.engine.sync_log()
                 self.set_block("READY", self.block.generation)

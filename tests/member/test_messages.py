@@ -16,6 +16,7 @@ from stele.core.table import Partition
 from stele.core.tablet import Code, Tablet
 from stele.core.tablet_owner import Flow
 from stele.member.links import Inbound
+from stele.member.replica import PROMISES_LOST
 from stele.wire import messages as m
 from stele.wire import peer
 from stele.wire.volume_log import noop_record, put_record
@@ -192,7 +193,7 @@ async def test_a_promise_that_cannot_be_written_is_not_given(tmp_path: Path) -> 
             raise OSError(28, "No space left on device")
 
         made.node.meta.save = fail  # type: ignore[method-assign]
-        assert await made.code(m.Fence(P, 5, True)) == "DISK_ERROR"
+        assert await made.code(m.Fence(P, 5, True)) == "NO_SPACE"
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "STALE_TERM"
 
 
@@ -291,3 +292,24 @@ def test_a_destination_counts_only_once_the_promise_to_wait_is_on_the_disk(
     assert replies == []
     quiet.loop.run(quiet.loop.now + 8)
     assert len(replies) == 1
+
+
+@pytest.mark.parametrize("step", ["copy", "row"])
+async def test_lost_promises_are_forgotten_on_disk_first(tmp_path: Path, step: str) -> None:
+    async with solo(tmp_path) as made:
+        replica, save = made.node.replica_of(P), made.node.meta.save
+        replica.meta, replica.tablet.promised = PROMISES_LOST, PROMISES_LOST.promised
+
+        async def fail(name: str, value: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        made.node.meta.save = fail  # type: ignore[method-assign]
+        if step == "copy":
+            assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "NO_SPACE"
+        else:
+            with pytest.raises(OSError, match="No space"):
+                await made.commands.tidy([P])
+        assert replica.tablet.promised == PROMISES_LOST.promised
+        made.node.meta.save = save  # type: ignore[method-assign]
+        assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
+        assert replica.tablet.promised == replica.meta.promised == 1

@@ -271,6 +271,9 @@ class Sim:
         elif kind < 0.7:
             member.isolate(self.loop.now + self.random.uniform(0.5, 5))
             self.count("isolated")
+        elif kind < 0.85:
+            member.full_until = self.loop.now + self.random.uniform(0.1, 4)
+            self.count("full")
         else:
             self.random.choice(list(member.links.values())).cut()
         self.loop.at(self.loop.now + self.random.uniform(0.1, 2.0), self.trouble)
@@ -287,6 +290,7 @@ class Sim:
         self.loop.run(CHAOS_SECONDS)
         self.chaos = False
         for member in self.members:
+            member.full_until = 0.0
             if not member.up:
                 self.restart(member)
         self.writing = [False] * KEYS

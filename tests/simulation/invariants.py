@@ -11,7 +11,7 @@ import msgspec
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
 from stele.core.errors import Corrupt
 from stele.core.table import Partition
-from stele.member.node import PROMISES_LOST
+from stele.member.replica import PROMISES_LOST
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
 from stele.wire.table_text import decode_head, decode_shard

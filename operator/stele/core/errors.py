@@ -60,7 +60,7 @@ class Refused(SteleError):
 
 
 class Unavailable(SteleError):
-    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING."""
+    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING, DISK_ERROR, NO_SPACE."""
 
     code_default = "UNAVAILABLE"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from stele.core.errors import SteleError
 from stele.member.bulk import Loads
+from stele.member.full import is_full
 from stele.member.ingest import Ingester
 from stele.member.migrations import Migrations
 from stele.member.node import Node
@@ -101,7 +102,7 @@ class Commands:
             return m.Result(error.code, Exception.__str__(error))
         except OSError as error:
             log.error("%s failed: %s", type(command).__name__, error)
-            return m.Result("DISK_ERROR", str(error))
+            return m.Result("NO_SPACE" if is_full(error) else "DISK_ERROR", str(error))
 
     async def tidy(self, partitions: list[int]) -> None:
         """Forget promises that the published rows of these partitions overtook."""

@@ -78,6 +78,12 @@ SWEEP_SECONDS = 10.0
 NO_SPACE_BYTES = 64 * 1024 * 1024
 """With less free disk than this, writes are refused before RocksDB fails."""
 
+LOG_FREE_BYTES_MIN = 16 * 1024 * 1024
+"""With less free disk than this nothing is written to the log, nor sent, acknowledged or applied."""
+
+STALLED_SECONDS_MAX = 20.0
+"""A log that takes nothing for so long with room again needs a new start (RocksDB mends itself within 10)."""
+
 BODY_BYTES_MAX = 64 * 1024 * 1024
 SCAN_KEYS_MAX = 10_000
 LOST_SECONDS_MAX = 10.0

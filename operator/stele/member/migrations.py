@@ -10,7 +10,7 @@ from stele.core.errors import Conflict, Refused, Stale
 from stele.core.log import Log
 from stele.core.states import Event, TabletState, step
 from stele.core.tablet_owner import Owner
-from stele.member.node import PROMISES_LOST, Node
+from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.report import hand_over_point
 from stele.member.services import Services
@@ -47,10 +47,11 @@ class Migrations:
             highest = self._highest_generation(replica)
             kept = replica.ready
             made = CopyRecord(command.id, command.base, command.owner, highest + 1, kept)
-            if self._promises_lost(replica):
-                # Whatever they were, they were for an older row, which has no say any more.
-                replica.tablet.promised = command.base
-            await node.save_meta(replica, copy=made, promised=replica.tablet.promised)
+            lost = replica.promises_lost
+            promised = command.base if lost else replica.tablet.promised
+            await node.save_meta(replica, copy=made, promised=promised)
+            if lost:
+                replica.tablet.promised = promised
             await node.save_block(replica, self._receiving(replica, highest + 1, kept, self._until_s()))
             if not kept:
                 replica.broken = ""
@@ -97,13 +98,9 @@ class Migrations:
             raise Refused(f"the row {row.replicas} names this member ({me}) already", "ILLEGAL_STATE")
         if replica.meta.copy is not None:
             raise Conflict(f"migration {replica.meta.copy.id} is active", "ALREADY_IN_PROGRESS")
-        if replica.tablet.promised > command.base and not self._promises_lost(replica):
+        if replica.tablet.promised > command.base and not replica.promises_lost:
             # No owner of that row would be heard here: the copy could never catch up.
             raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
-
-    @staticmethod
-    def _promises_lost(replica: Replica) -> bool:
-        return replica.tablet.promised == PROMISES_LOST.promised
 
     def _until_s(self) -> float:
         return self._node.wall() + self._node.settings.retention_seconds

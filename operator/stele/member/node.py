@@ -21,8 +21,9 @@ from stele.core.votes import Granted, Held
 from stele.member import crash, limits
 from stele.member.expiry import Expiry
 from stele.member.follower import Follower
+from stele.member.full import is_full
 from stele.member.links import Inbound, Link
-from stele.member.replica import Replica
+from stele.member.replica import PROMISES_LOST, Replica
 from stele.member.replication import Replication
 from stele.member.requests import Request
 from stele.member.retention import release
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
     from stele.member.orphans import Orphans
 
 log = logging.getLogger("stele.member")
-
-
-PROMISES_LOST = Consensus(promised=2**31 - 1)
-"""For a tablet whose consensus metadata is damaged or missing: offline until a row does without it."""
 
 
 class Node:
@@ -73,11 +70,10 @@ class Node:
         self.meta = MetaWriter(volume, self._meta_thread)
         self.table = Table(volume.load_table(), self.instance.uuid)
         self.tablets = Tablets(engine)
+        self.tablets.has_room = self._has_room
         self.granted = Granted(self.loop.time(), settings.lease_ms / 1000)
         self.held = Held()
-        self.syncer = Syncer(
-            engine, settings.fsync, self._sync_thread, lambda error: failed(f"log not synced: {error}")
-        )
+        self.syncer = Syncer(engine, settings.fsync, self._sync_thread, self._not_synced)
         leases = (self.granted, self.held)
         self.replication = Replication(self.tablets, self.syncer, leases, self, self.loop)
         self.follower = Follower(self.replication, self, self.loop)
@@ -88,6 +84,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushed_at = self.loop.time()
         self._flushing = False
+        self._room_since = self.loop.time()
         self.table_dirty = False
         # Partitions whose row may be above what is promised for them, which no exchange has tidied yet.
         self.overtaken: set[int] = set()
@@ -132,7 +129,9 @@ class Node:
         return None if info is None else info.uuid
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run in the background; an error that nobody expected ends the process."""
+        """Run in the background; an error that nobody expected ends the process. Without room for it, it is
+        left undone.
+        """
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -140,9 +139,13 @@ class Node:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background work failed", exc_info=error)
-            self.failed(f"background work failed: {error}")
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if is_full(error):
+            log.warning("background work is put off: %s", error)
+            return
+        log.error("background work failed", exc_info=error)
+        self.failed(f"background work failed: {error}")
 
     # -- start
 
@@ -257,7 +260,11 @@ class Node:
     async def save_table(self, coming: Sequence[Row] | None = None) -> None:
         """The table with rows that come now; what owners told of is durable on return, too."""
         self.table_dirty = False
-        await self.meta.save(TABLE_FILE, self.table.to_file(coming))
+        try:
+            await self.meta.save(TABLE_FILE, self.table.to_file(coming))
+        except OSError:
+            self.table_dirty = True
+            raise
 
     def adopt(self, partition: int, row: Partition) -> None:
         """A newer published row takes effect."""
@@ -434,6 +441,8 @@ class Node:
                 if replica.waiters or replica.starved:
                     self.serving_requests.expire(replica, now)
             self.serving_requests.leases_changed()
+            if self.tablets.stalled:
+                self.replication.wake()
             if now >= slow_at:
                 slow_at = now + 1.0
                 self._every_second(now)
@@ -441,7 +450,13 @@ class Node:
     def _every_second(self, now: float) -> None:
         self.disk_free_bytes = self.volume.free_bytes()
         self.refuse_writes()
+        self._check_stalled(now)
         self.orphans.ask()
+        if not self.tablets.stalled:
+            self._tend(now)
+
+    def _tend(self, now: float) -> None:
+        """What needs the database to be written to."""
         self._expiry.turn(self.replicas)
         scarce = self.disk_free_bytes < 2 * limits.NO_SPACE_BYTES
         release(self.replicas.values(), self.pins, self.unpin, scarce=scarce)
@@ -454,9 +469,33 @@ class Node:
         if (due or self.tablets.applied_bytes >= limits.FLUSH_BYTES) and not self._flushing:
             self.spawn(self.flush())
 
+    # -- a full volume
+
+    def _has_room(self, size: int) -> bool:
+        return self.volume.free_bytes() >= size + limits.LOG_FREE_BYTES_MIN
+
+    def stalled(self) -> None:
+        """The log takes nothing: refuse at once, and try again with the ticks."""
+        self.refuse_writes()
+
+    def _check_stalled(self, now: float) -> None:
+        """End a process whose database is not mended by room alone: the next start opens it anew."""
+        if not self.tablets.stalled or self.disk_free_bytes < limits.NO_SPACE_BYTES:
+            self._room_since = now
+        elif now - self._room_since >= limits.STALLED_SECONDS_MAX:
+            self.failed(f"the log takes nothing although there is room again: {self.tablets.stalled}")
+
+    def _not_synced(self, error: BaseException) -> None:
+        """What was written may not be on disk. A log that takes nothing acknowledges nothing either."""
+        if self.tablets.refused and is_full(error):
+            log.warning("log not synced: %s", error)
+        else:
+            self.failed(f"log not synced: {error}")
+
     def refuse_writes(self) -> None:
         """Why writes are refused, if they are: the cluster's state, or a full disk, which owners hear of."""
-        full = self.replication.full_here = self.disk_free_bytes < limits.NO_SPACE_BYTES
+        full = bool(self.tablets.stalled) or self.disk_free_bytes < limits.NO_SPACE_BYTES
+        self.replication.full_here = full
         passive = self.table.state == "Passive"
         self.serving_requests.refusal = PASSIVE if passive else NO_SPACE if full else None
 

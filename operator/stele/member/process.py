@@ -20,6 +20,7 @@ from stele.member.bulk_routes import BulkRoutes
 from stele.member.commands import Commands
 from stele.member.door import start_door
 from stele.member.exchange import Exchange
+from stele.member.full import is_full
 from stele.member.links import Inbound
 from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
@@ -138,9 +139,14 @@ class Process:
     async def _sweeps(self, commands: Commands) -> None:
         while True:
             await asyncio.sleep(limits.SWEEP_SECONDS)
-            await commands.migrations.sweep()
-            await commands.sessions.sweep()
-            await commands.loads.sweep()
+            try:
+                await commands.migrations.sweep()
+                await commands.sessions.sweep()
+                await commands.loads.sweep()
+            except (OSError, SteleError) as error:
+                if not is_full(error):
+                    raise
+                log.warning("the sweep waits: %s", error)
 
     async def _close(self, node: Node, commands: Commands) -> None:
         try:
@@ -148,6 +154,8 @@ class Process:
                 await commands.sessions.stop()
                 await commands.services.stop()
                 await node.stop()
+        except (OSError, SteleError) as error:
+            log.warning("not all was flushed: %s; the log has it", error)
         except TimeoutError:
             log.warning("not all was flushed within %g s; the log has it", limits.STOP_SECONDS_MAX)
             logging.shutdown()
@@ -159,6 +167,9 @@ class Process:
         error = context.get("exception")
         forgotten = "never retrieved" in str(context.get("message")) and isinstance(error, SteleError)
         if forgotten or isinstance(error, ConnectionError | TimeoutError):
+            return
+        if isinstance(error, SteleError):
+            self._failed(str(error))
             return
         log.error("%s", context.get("message"), exc_info=error if isinstance(error, Exception) else None)
         if isinstance(error, Exception):

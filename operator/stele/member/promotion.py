@@ -5,7 +5,7 @@ from typing import Any
 
 from stele.core.errors import Conflict, Refused, Stale
 from stele.core.tablet_owner import Phase
-from stele.member.node import PROMISES_LOST, Node
+from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.wire import messages as m
 
@@ -91,7 +91,8 @@ class Promotion:
             arrived = replica.ready and self._node.me in row.replicas
             if meta.copy is not None and meta.copy.base < row.version and arrived:
                 changes["copy"] = None
-            if meta.promised == PROMISES_LOST.promised and row.version and self._node.me not in row.replicas:
-                # Whatever it was, it was for an older row, which has no say any more.
-                changes["promised"] = replica.tablet.promised = row.version
+            if lost := replica.promises_lost and row.version and self._node.me not in row.replicas:
+                changes["promised"] = row.version
             await self._node.save_meta(replica, **changes)
+            if lost:
+                replica.tablet.promised = row.version

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Pending = tuple[tuple[bytes, int] | None, int]
 """(what will be stored under a key: (value, expire_at_ms) or None, index of the operation)."""
 
+PROMISES_LOST = Consensus(promised=2**31 - 1)
+"""For a tablet whose consensus metadata is damaged or missing: offline until a row does without it."""
+
 
 class Replica:
     """`tablet` decides; the rest are the facts that it decides on.
@@ -84,6 +87,11 @@ class Replica:
     @property
     def state(self) -> TabletState:
         return TabletState.DOES_NOT_EXIST if self.block is None else TabletState(self.block.state)
+
+    @property
+    def promises_lost(self) -> bool:
+        """Whether nobody knows what was promised. It was for an older row than one without this member."""
+        return self.meta.promised == PROMISES_LOST.promised
 
     @property
     def ready(self) -> bool:

@@ -40,6 +40,10 @@ class Hooks(Protocol):
 
     def leases_changed(self) -> None: ...
 
+    def stalled(self) -> None:
+        """The volume is full: nothing goes on before a later `wake` finds room."""
+        ...
+
     def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
         """Whether the file of a bulk load is here; if not, it is fetched from member `source`."""
         ...
@@ -121,7 +125,9 @@ class Replication:
 
     def _pump(self) -> None:
         self._scheduled = False
-        self.tablets.write()
+        if not self.tablets.write():
+            self.hooks.stalled()
+            return
         dirty, self._dirty = self._dirty, {}
         replies, self._replies = self._replies, []
         ends = [(r, r.owner, r.tablet.log.last) for r in dirty.values() if r.owner is not None]

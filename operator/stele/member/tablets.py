@@ -1,14 +1,14 @@
 """All tablets of this member on its engine: loading, writing logs, applying, trimming.
 
-`write` puts what was gathered into the log, in one call; nothing is sent or acknowledged before it. `apply`
-puts committed operations into the data, with the tablet's own state in the same batch.
+`write` puts what was gathered into the log, in one call; nothing is sent, acknowledged or applied before it.
+`apply` puts committed operations into the data, with the tablet's own state in the same batch.
 """
 
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
-from stele.core.errors import Corrupt
+from stele.core.errors import Corrupt, Unavailable
 from stele.core.log import Log
 from stele.core.tablet import Tablet
 from stele.member import crash, limits
@@ -74,7 +74,12 @@ def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes |
 
 
 class Tablets:
-    """See the module. `applied_bytes` counts since the last flush began."""
+    """See the module. `applied_bytes` counts since the last flush began.
+
+    `has_room` tells whether the volume takes so many bytes: RocksDB is not asked when it does not, because
+    its log never recovers from a write that failed. `stalled` is why nothing can be written now, if so, and
+    `refused` whether RocksDB said it.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -82,6 +87,10 @@ class Tablets:
         self.applied_bytes = 0
         self._puts: list[tuple[bytes, bytes]] = []
         self._puts_bytes = 0
+        self._cuts: list[tuple[bytes, bytes]] = []
+        self.has_room: Callable[[int], bool] = lambda size: True
+        self.stalled = ""
+        self.refused = False
         self.on_broken: Callable[[Replica], None] = lambda replica: None
         self.on_cut: Callable[[Replica, int], None] = lambda replica, index: None
         self.on_load: Callable[[Replica, int, bytes], None] = lambda replica, index, record: None
@@ -181,27 +190,50 @@ class Tablets:
             self.write()
 
     def cut(self, replica: Replica, index: int) -> None:
-        """Remove operations after `index`, which were not applied, at once."""
+        """Remove operations after `index`, which were not applied, at once; from the volume with `write`."""
         tablet = replica.tablet
         last = tablet.log.last[1]
         if index >= last:
             return
         tablet.log.truncate(index)
-        self.write()
-        self.engine.write_log([], [log_range(replica.partition, index + 1)])
-        crash.reached("write.cut")
+        begin, end = log_range(replica.partition, index + 1)
+        self._puts = [(key, record) for key, record in self._puts if not begin <= key < end]
+        self._cuts.append((begin, end))
+        if self.write():
+            crash.reached("write.cut")
         for gone in range(index + 1, last + 1):
             replica.records.pop(gone, None)
         replica.loads = {at: load for at, load in replica.loads.items() if at <= index}
         self.on_cut(replica, index)
 
     def write(self) -> bool:
-        """Hand all that was appended to the operating system. Whether there was anything."""
-        puts, self._puts, self._puts_bytes = self._puts, [], 0
+        """Hand all that was gathered to the operating system. False while the volume is full: it is kept."""
+        if not self._puts and not self._cuts:
+            return True
+        refusal = self._write()
+        if bool(refusal) != bool(self.stalled):
+            log.warning("writing the log: %s", refusal or "there is room again, it goes on")
+        self.stalled = refusal
+        if refusal:
+            return False
+        puts, self._puts, self._cuts, self._puts_bytes = self._puts, [], [], 0
         if puts:
-            self.engine.write_log(puts)
             crash.reached("write.logged")
-        return bool(puts)
+        return True
+
+    def _write(self) -> str:
+        """Why it cannot be written now."""
+        if not self.has_room(self._puts_bytes):
+            return "the volume is full"
+        try:
+            self.engine.write_log(self._puts, self._cuts)
+        except Unavailable as error:
+            if error.code != "NO_SPACE":
+                raise
+            self.refused = True
+            return str(error)
+        self.refused = False
+        return ""
 
     def read_records(self, replica: Replica, first: int, bytes_max: int) -> list[bytes]:
         """Operations from `first` on, from memory or from the log; at least one when there is any."""
@@ -225,8 +257,9 @@ class Tablets:
         return [record for index, (key, record) in expected if key == keys.log_key(partition, index)]
 
     def clear_log(self, replica: Replica) -> None:
-        """Remove every operation of the partition: its data comes from elsewhere."""
-        self.write()
+        """Remove every operation of the partition: its data comes from elsewhere. On disk on return."""
+        if not self.write():
+            raise Unavailable(self.stalled, "NO_SPACE")
         self.engine.write_log([], [log_range(replica.partition)])
         crash.reached("copy.log_cleared")
         replica.records.clear()

@@ -3,13 +3,14 @@
 After a crash `data` is as it was last flushed, and the log has the rest; so a write may wait in memory for
 the next flush. A key that is written often costs one write per flush, and one that is read often no lookup.
 What waits is handed to the engine tablet by tablet, each tablet in one write: so one tablet's entries and its
-state never part, whatever the engine makes durable on its way.
+state never part, whatever the engine makes durable on its way. What a full volume does not take waits on.
 """
 
 from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Final
 
+from stele.core.errors import Unavailable
 from stele.ports import Engine, View
 from stele.wire.keys import TABLET_PREFIX_BYTES
 
@@ -93,10 +94,14 @@ class WriteBack:
             self._bytes += size
         self._young.update(changes)
         self._grow(size)
-        if of_tablet >= TABLET_BYTES_MAX:
-            self.settle([tablet])
-        elif self._bytes >= WAITING_BYTES_MAX:
-            self.settle()
+        try:
+            if of_tablet >= TABLET_BYTES_MAX:
+                self.settle([tablet])
+            elif self._bytes >= WAITING_BYTES_MAX:
+                self.settle()
+        except Unavailable as error:
+            if error.code != "NO_SPACE":
+                raise
 
     def _grow(self, size: int) -> None:
         """Forget the older half of what is remembered when the younger half is full."""
@@ -121,10 +126,19 @@ class WriteBack:
             if leaving is None:
                 return
             self._leaving[tablet] = leaving
-            self._bytes -= self._sizes.pop(tablet)
-        self._engine.write_data(list(leaving.items()))
-        with self._swap:
-            del self._leaving[tablet]
+            size = self._sizes.pop(tablet)
+            self._bytes -= size
+        try:
+            self._engine.write_data(list(leaving.items()))
+        except Unavailable:
+            with self._swap:
+                self._waiting[tablet] = leaving | self._waiting.get(tablet, {})
+                self._sizes[tablet] = self._sizes.get(tablet, 0) + size
+                self._bytes += size
+            raise
+        finally:
+            with self._swap:
+                del self._leaving[tablet]
 
     def _settle_range(self, begin: bytes, end: bytes) -> None:
         first, last = begin[:TABLET_PREFIX_BYTES], end[:TABLET_PREFIX_BYTES]
@@ -136,8 +150,23 @@ class WriteBack:
     # -- what the engine does itself
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        self._settle_range(begin, end)
+        try:
+            self._settle_range(begin, end)
+        except Unavailable as error:
+            if error.code != "NO_SPACE":
+                raise
+            return self._merged(begin, end, limit)
         return self._engine.scan(begin, end, limit)
+
+    def _merged(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """What the engine has, and over it what it cannot be given."""
+        with self._swap:
+            tablets = [*self._leaving.values(), *self._waiting.values()]
+            ahead = {key: value for each in tablets for key, value in each.items() if begin <= key < end}
+        # Of so many at most as many as are ahead are deleted, so those that are left are the first.
+        stored = self._engine.scan(begin, end, limit + len(ahead))
+        merged = {**dict(stored), **ahead}
+        return sorted((key, value) for key, value in merged.items() if value is not None)[:limit]
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
         self._settle_range(begin, end)

@@ -348,7 +348,7 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     """What a member says of itself.
 
     `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
-    `BAD_REQUEST`, `STARTING`. `rows` is the member's whole table when `want_tablets` was asked;
+    `BAD_REQUEST`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table when `want_tablets` was asked;
     `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
     This is report `number`; `tablets` are those that changed after report `base`, which the master has, and
     `dropped` partitions of which nothing is told any more. With `base` 0 `tablets` are all. `sessions` is

@@ -22,6 +22,11 @@ from stele.core.errors import Corrupt, Unavailable
 DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
 """In RocksDB's text: files contradict themselves, or one that others name is missing."""
 
+FULL = ("No space left on device", "Disk quota exceeded", "Writer has previous error")
+"""The volume is full, or was when the last of them began: after that RocksDB's own log takes nothing more
+until the database is opened anew. After other errors of a file the process ends before it says this.
+"""
+
 
 class RocksEngine:
     """See ports.Engine. One process at a time may have a directory open."""
@@ -43,14 +48,17 @@ class RocksEngine:
         self._volatile = volatile
 
     def _writing(self, work: Callable[[], None]) -> None:
-        """Raise Corrupt when RocksDB stopped because of damage, Unavailable when the disk fails it."""
+        """Raise Corrupt when RocksDB stopped because of damage, Unavailable when the disk fails it: NO_SPACE
+        when it is full, and DISK_ERROR.
+        """
         try:
             work()
         except Exception as error:  # rocksdict raises bare Exception
             if any(sign in str(error) for sign in DAMAGE):
                 self._damaged(f"database: {error}")
                 raise Corrupt(f"database: {error}") from error
-            raise Unavailable(f"database: {error}", "DISK_ERROR") from error
+            full = any(sign in str(error) for sign in FULL)
+            raise Unavailable(f"database: {error}", "NO_SPACE" if full else "DISK_ERROR") from error
 
     def _opened(self, data: Path, wals: Path) -> Any:
         return _guarded(

@@ -1,0 +1,14 @@
+"""A full volume: what then fails passes by itself once there is room, and ends nothing."""
+
+import errno
+
+from stele.core.errors import SteleError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the error says that the volume has no room."""
+    if isinstance(error, SteleError):
+        return error.code == "NO_SPACE"
+    return isinstance(error, OSError) and error.errno in _FULL
