@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 import json
+import os
+import signal
 import socket
 import sys
 from contextlib import asynccontextmanager
@@ -19,6 +21,7 @@ from stele.adapters.spark.client import CopierClient
 from stele.adapters.transfer import copy, jobs
 from stele.adapters.transfer import sessions as transfer_sessions
 from stele.copyjob import drivers, pods, task
+from stele.copyjob import runner as runner_module
 from stele.copyjob.__main__ import make_app
 from stele.copyjob.messages import decode_result
 from stele.copyjob.runner import SparkRunner
@@ -212,6 +215,31 @@ async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(tmp_path, s
         assert await client.status("s-1") is None
         await client.submit(job_of(real))
         assert (await over(client)).state == "DONE"
+    silent.close()
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
+    tmp_path, staging, monkeypatch, hangs
+):
+    monkeypatch.setattr(runner_module, "HANG_SECONDS", 0.5 if hangs else 60.0)
+    monkeypatch.setattr(drivers, "STOP_SECONDS_MAX", 0.3)
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    async with source(tmp_path) as real, copying(tmp_path, staging) as (client, runner):
+        await client.submit(job_of(url))
+        while (await client.status("s-1")).state != "RUNNING":
+            await asyncio.sleep(0.05)
+        process = runner._drivers["m-1"]._process
+        if hangs:
+            os.kill(process.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.0)
+        await client.cancel("s-1")
+        await client.submit(job_of(real))
+        assert (await over(client)).state == "DONE"
+        assert (runner._drivers["m-1"]._process is not process) is hangs
+        if hangs:
+            assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
     silent.close()
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from stele.core.rebalance import RETRY_SECONDS_MAX
 from stele.core.reign import Record, State
 from stele.core.transfer import SPACE_MARGIN_BYTES
 from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Job, Wave
@@ -12,6 +13,8 @@ from stele.master import facts
 from stele.master.metrics import copy_metrics
 from stele.model.conditions import find_condition
 from stele.model.rebalance import TabletRebalanceStatus
+from stele.wire.messages import Result
+from tests.master.fake_members import FakeMember
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_statuses import cluster, rebalance
@@ -189,6 +192,30 @@ async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_even
     assert events(harness, "SparkFailed") == [f"copies to demo-3 go on without Spark: {text}"]
     status = shown(harness, record)
     assert status.destinations[0].engine_reason.endswith("for 30 s")
+
+
+@pytest.mark.parametrize(("times", "rolled_back"), [(1, 0), (100, 1)])
+async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_nobody_is_blamed(
+    monkeypatch: pytest.MonkeyPatch, times: int, rolled_back: int
+) -> None:
+    harness, copier = await with_copier("DONE")
+    damaged = Result("CORRUPT", "a.sst has 7 bytes, its manifest says otherwise")
+    answers, plain = [damaged] * times, FakeMember._Ingest
+    monkeypatch.setattr(FakeMember, "_Ingest", lambda self, c: answers.pop() if answers else plain(self, c))
+    harness.rewish(members=4)
+    if rolled_back:
+        for _ in range(100):
+            await harness.tick()
+        first = state_of(harness).finished[0]
+        assert {each.reason for each in first.failures.values()} == {"CORRUPT"}
+        answers.clear()
+        await harness.tick(RETRY_SECONDS_MAX)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert {wave.engine for wave in copier.waves.values()} == {Engine.SPARK}
+    assert state_of(harness).finished[-1].failed == 0
+    assert events(harness, "SparkFailed") == []
+    assert events(harness, "CopySpoiled")[0].endswith(f"copied again: CORRUPT: {damaged.detail}")
 
 
 async def test_spark_is_tried_again_after_a_while() -> None:

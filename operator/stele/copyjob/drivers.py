@@ -32,7 +32,10 @@ def driver_command(descriptor: int) -> tuple[str, ...]:
 
 
 class Driver:
-    """One process with one Spark application for one destination. It may run several jobs at once."""
+    """One process with one Spark application for one destination. It may run several jobs at once.
+
+    `moved_at` is when something new was last told of any of them.
+    """
 
     def __init__(self, settings: Settings, job: CopyJob, command: Command = driver_command) -> None:
         self.destination = job.destination
@@ -40,6 +43,7 @@ class Driver:
         self.jobs = 0
         self.idle_seconds = float(job.idle_seconds)
         self.idle_since = 0.0
+        self.moved_at = 0.0
         self.broken = False
         self._settings, self._command = settings, command
         self._first = job

@@ -16,13 +16,20 @@ log = logging.getLogger(__name__)
 
 IDLE_CHECK_SECONDS = 1.0
 
+HANG_SECONDS = 60.0
+"""A driver of which nothing new was told for so long hangs: it ends with the first of its jobs that is deleted.
+The master deletes a job of which it heard nothing new for three times as long.
+"""
+
 
 class _Running:
     """One job under way, and the last word of each of its slices."""
 
     def __init__(self, job: CopyJob, report: Callable[[Report], None]) -> None:
         self.job = job
-        self._report = report
+        self.driver: Driver | None = None
+        self._told = report
+        self._last: Report | None = None
         self._parts: dict[int, SliceProgress] = {}
 
     def began(self) -> None:
@@ -39,6 +46,12 @@ class _Running:
         if not ended.code:
             finished = tuple(sorted(ended.finished))
             self._report(Report(ended.copied_bytes, ended.entries, finished, ended.tasks, ended.retries))
+
+    def _report(self, report: Report) -> None:
+        if report != self._last and self.driver is not None:
+            self.driver.moved_at = time.monotonic()
+        self._last = report
+        self._told(report)
 
     def _sum(self) -> Report:
         parts = self._parts.values()
@@ -65,9 +78,14 @@ class SparkRunner:
         """Part of `jobs.Runner`."""
         running = self._running[job.session] = _Running(job, report)
         try:
-            driver = await self._take_driver(job)
+            driver = running.driver = await self._take_driver(job)
             try:
                 ended = await driver.copy(job, running.began)
+            except asyncio.CancelledError:
+                if time.monotonic() - driver.moved_at > HANG_SECONDS:
+                    log.warning("driver of %s hangs and is ended", driver.destination)
+                    self._end(driver)
+                raise
             finally:
                 await self._give_back(driver)
             running.end(ended)
@@ -112,6 +130,8 @@ class SparkRunner:
                 driver = None
             if driver is None:
                 driver = await self._new_driver(job)
+            if not driver.jobs:
+                driver.moved_at = time.monotonic()
             driver.jobs += 1
             driver.idle_seconds = float(job.idle_seconds)
             return driver
@@ -146,12 +166,19 @@ class SparkRunner:
             self._changed.notify_all()
 
     async def _drop(self, driver: Driver) -> None:
+        await asyncio.shield(self._end(driver))  # Who waits may be cancelled; the process ends all the same.
+
+    def _end(self, driver: Driver) -> asyncio.Task[None]:
+        """No job is given to it from now on."""
         if self._drivers.get(driver.destination) is driver:
             del self._drivers[driver.destination]
-        stopping = asyncio.get_running_loop().create_task(driver.stop())
+        stopping = asyncio.get_running_loop().create_task(self._stop(driver))
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
-        await asyncio.shield(stopping)  # Who waits may be cancelled; the process must be ended all the same.
+        return stopping
+
+    async def _stop(self, driver: Driver) -> None:
+        await driver.stop()
         async with self._changed:
             self._changed.notify_all()
 

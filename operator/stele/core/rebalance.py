@@ -283,7 +283,7 @@ def drive_waves(state: State, seen: Observation) -> None:
 
 
 def _end_wave(state: State, wave: Wave, now: float) -> None:
-    """Once: its migrations go on (ingested), copy again without Spark, or are rolled back."""
+    """Once: its migrations go on (ingested), copy again (without Spark when it failed), or are rolled back."""
     mine = [state.running[p] for p, id in wave.partitions.items() if _is(state, p, id)]
     _count_bytes(state, wave, mine)
     note_end(state, wave, now)
@@ -293,6 +293,9 @@ def _end_wave(state: State, wave: Wave, now: float) -> None:
             state.say("SparkFailed", text, warning=True)
         before = state.spark_failures.get(wave.destination)
         state.spark_failures[wave.destination] = SparkFailure.after(before, wave.failure, now)
+    elif wave.spoiled and mine:
+        text = f"what was copied to {state.name_of(wave.destination)} was damaged there, and is copied again"
+        state.say("CopySpoiled", f"{text}: {wave.failure}", warning=True)
     elif wave.engine is Engine.SPARK and mine and not wave.failure:
         state.spark_used_seconds[wave.destination] = now
         state.spark_failures.pop(wave.destination, None)
@@ -300,7 +303,8 @@ def _end_wave(state: State, wave: Wave, now: float) -> None:
         running.session = ""
         if running.step is not Step.COPY:
             continue
-        if wave.failure and not wave.blames_spark:
+        again = wave.blames_spark or (wave.spoiled and running.copies + 1 < COPIES_MAX)
+        if wave.failure and not again:
             running.abort(wave.failure, now)
             continue
         running.go(Step.CATCH_UP, now)

@@ -35,7 +35,7 @@ RENEW_SECONDS = 20.0
 BUSY = "BUSY"
 """The source has as many sessions as it may have: it is asked again."""
 
-NOT_SPARKS_FAULT = frozenset({"MEMBER_GONE", "SESSION_LOST", "NO_SPACE"})
+NOT_SPARKS_FAULT = frozenset({"MEMBER_GONE", "SESSION_LOST", "NO_SPACE", "DISK_ERROR"})
 """Codes of failures that any engine would have had: the migrations are rolled back and planned again."""
 
 SPARK_PATIENCE_SECONDS = 60.0
@@ -96,6 +96,7 @@ class Wave:
 
     Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
     source sends each tablet as one. `bytes_per_second` is what the source should be held to, 0 for no limit.
+    `spoiled`: all was copied, and the destination found damage in the files; whoever copied them is not to blame.
     """
 
     session: str
@@ -115,6 +116,7 @@ class Wave:
     retries: int = 0
     fetch_sent: bool = False
     failure: str = ""
+    spoiled: bool = False
     bytes_per_second: int = 0
     renewed: "OpenSession | None" = None
     renewed_seconds: float = float("-inf")
@@ -187,6 +189,7 @@ class Wave:
                 if result.code == OK:
                     self.close()
                 else:
+                    self.spoiled = result.code == "CORRUPT"
                     self.fail(f"{result.code}: {result.detail}")
             case CloseSession():
                 self._closed(member)
@@ -291,7 +294,8 @@ class Wave:
     def blames_spark(self) -> bool:
         """Whether it failed in a way that another engine may not."""
         code = self.failure.partition(":")[0]
-        return bool(code) and self.engine is Engine.SPARK and code not in NOT_SPARKS_FAULT
+        blamed = self.engine is Engine.SPARK and not self.spoiled
+        return bool(code) and blamed and code not in NOT_SPARKS_FAULT
 
     def drop(self, partition: PartitionId) -> None:
         """A migration of it was aborted; a wave without any ends."""

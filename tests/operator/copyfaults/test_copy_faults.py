@@ -168,7 +168,9 @@ async def test_a_file_truncated_in_staging_is_not_taken_in(stage: FaultStage) ->
     stage.wire.arm(truncate, move.partitions)
     await move.done()
     assert struck.is_set()
-    assert any("its manifest says otherwise" in text for _, text in await stage.events())
+    told = await stage.events()
+    assert any(reason == "CopySpoiled" and "its manifest says otherwise" in text for reason, text in told)
+    assert not any(reason == "SparkFailed" for reason, _ in told)
 
 
 def fill(disk: Path, free_bytes: int) -> None:
