@@ -111,6 +111,14 @@ async def over(client, session="s-1"):
     raise AssertionError(status)
 
 
+async def running(client):
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        if (await client.status("s-1")).state == "RUNNING":
+            return
+    raise AssertionError("the job does not run")
+
+
 async def test_a_job_is_copied_once_and_its_driver_stays_warm(tmp_path, staging, monkeypatch):
     monkeypatch.setenv("TWIN", "noise")
     async with source(tmp_path) as url, copying(tmp_path, staging) as (client, runner):
@@ -206,10 +214,7 @@ async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(tmp_path, s
     url = f"http://127.0.0.1:{silent.getsockname()[1]}"
     async with source(tmp_path) as real, copying(tmp_path, staging) as (client, _):
         await client.submit(job_of(url))
-        for _ in range(200):
-            await asyncio.sleep(0.05)
-            if (await client.status("s-1")).state == "RUNNING":
-                break
+        await running(client)
         await client.cancel("s-1")
         await client.cancel("s-1")
         assert await client.status("s-1") is None
@@ -228,8 +233,7 @@ async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
     url = f"http://127.0.0.1:{silent.getsockname()[1]}"
     async with source(tmp_path) as real, copying(tmp_path, staging) as (client, runner):
         await client.submit(job_of(url))
-        while (await client.status("s-1")).state != "RUNNING":
-            await asyncio.sleep(0.05)
+        await running(client)
         process = runner._drivers["m-1"]._process
         if hangs:
             os.kill(process.pid, signal.SIGSTOP)

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 IDLE_CHECK_SECONDS = 1.0
 
 HANG_SECONDS = 60.0
-"""A driver of which nothing new was told for so long hangs: it ends with the first of its jobs that is deleted.
-The master deletes a job of which it heard nothing new for three times as long.
+"""A driver of which nothing new was told for so long hangs: it ends with the first of its jobs that is
+deleted. The master deletes a job of which it heard nothing new for three times as long.
 """
 
 

@@ -283,7 +283,7 @@ def drive_waves(state: State, seen: Observation) -> None:
 
 
 def _end_wave(state: State, wave: Wave, now: float) -> None:
-    """Once: its migrations go on (ingested), copy again (without Spark when it failed), or are rolled back."""
+    """Once: its migrations go on (ingested), copy again (without Spark if it failed), or are rolled back."""
     mine = [state.running[p] for p, id in wave.partitions.items() if _is(state, p, id)]
     _count_bytes(state, wave, mine)
     note_end(state, wave, now)

@@ -96,7 +96,7 @@ class Wave:
 
     Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
     source sends each tablet as one. `bytes_per_second` is what the source should be held to, 0 for no limit.
-    `spoiled`: all was copied, and the destination found damage in the files; whoever copied them is not to blame.
+    `spoiled`: all was copied, and the destination found damage in the files; who copied them is not to blame.
     """
 
     session: str
