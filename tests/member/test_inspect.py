@@ -12,6 +12,7 @@ from harness import Client, Cluster, key_in
 
 from stele.member.inspect import Inspection
 from stele.wire import messages as m
+from stele.wire.volume import ServiceMigration, ServicesFile, encode_file
 
 
 async def run(*arguments: str) -> tuple[int, str, str]:
@@ -67,6 +68,22 @@ async def test_a_sound_volume_is_told_and_not_changed(tmp_path: Path) -> None:
         assert code == 0
         assert "0 problems (files were read; --verify reads data and logs too)" in text
         assert fingerprint(member.folder) == before
+
+
+async def test_what_services_are_to_be_told_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "tablet-meta").mkdir()
+    begun = ServiceMigration("m-1", "MOVE", "SOURCE", 3, 5, 2, 0, -1)
+    file = tmp_path / "services"
+    file.write_bytes(encode_file(ServicesFile((begun, msgspec.structs.replace(begun, committed=True)))))
+    _, found = await read(tmp_path)
+    assert found.services == [begun, msgspec.structs.replace(begun, committed=True)]
+    _, text, _ = await run(str(tmp_path))
+    line = "services: partition 3, MOVE m-1 of row 5, here SOURCE from index 0 to -1: "
+    assert f"{line}its end is not known yet\n{line}committed\n" in text
+    flip(file, 30)
+    code, found = await read(tmp_path)
+    assert (code, found.services) == (1, [])
+    assert any(f"{file}: " in problem for problem in found.problems)
 
 
 @pytest.mark.parametrize("name", ["instance", "tablet-meta/0", "consensus-meta/0", "table/current"])

@@ -45,6 +45,9 @@ STORE_GATHER_SECONDS = 0.06
 FROZEN_GATHER_SECONDS = 0.01
 """The same for a row that changes the owner: its clients wait until it is stored."""
 
+SERVICE_SECONDS = 120.0
+"""A service that held no change of an owner up for so long is well again: plans are tried more often."""
+
 COPIES_MAX = 3
 """Sessions that one migration may use before it is rolled back."""
 
@@ -53,6 +56,7 @@ def start(state: State, seen: Observation) -> None:
     """Begin what may begin."""
     wishes = seen.wishes
     forget_short(state, seen.now)
+    _forget_service_failures(state, seen.now)
     if not len(state.queues):
         forget_waiting(state)
         return
@@ -220,10 +224,28 @@ def note_failed(state: State, running: Running, now: float) -> None:
     _back_off(state, running, first=not any(each.failed for each in records if not each.name), now=now)
     if running.session in state.waves:
         state.waves[running.session].drop(running.partition)
+    if running.reason.startswith("SERVICE_FAILED"):
+        _note_service_failure(state, running, now)
     for record in records:
         record.failed += 1
         code = running.reason.partition(":")[0]
         record.failures[running.partition] = Refusal(running.partition, code, running.reason)
+
+
+def _note_service_failure(state: State, running: Running, now: float) -> None:
+    """A service at the owner kept it from being changed: said once until all were well for a while."""
+    if not state.service_failures:
+        text = f"partition {running.partition} keeps its owner, and it is tried again: {running.reason}"
+        state.say("ServiceFailed", text, warning=True)
+    state.service_failures[running.partition] = (now, running.reason)
+
+
+def _forget_service_failures(state: State, now: float) -> None:
+    state.service_failures = {
+        number: (since, text)
+        for number, (since, text) in state.service_failures.items()
+        if now - since < SERVICE_SECONDS
+    }
 
 
 def _back_off(state: State, running: Running, *, first: bool, now: float) -> None:
@@ -247,6 +269,7 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
             continue
         if running.step is Step.STORE and row.version == running.version:
             state.running.pop(number)
+            state.service_failures.pop(number, None)
             state.failures = 0
             for record in state.records.pop(running.id, ()):
                 record.done[running.migration.type] += 1

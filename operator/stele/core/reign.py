@@ -230,6 +230,7 @@ class State:
     spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
     copied: dict[tuple[MemberIndex, Engine], Copied] = field(default_factory=dict)
     short: dict[MemberIndex, float] = field(default_factory=dict)
+    service_failures: dict[PartitionId, tuple[float, str]] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
     cancelled: bool = False
     stopped: set[PartitionId] = field(default_factory=set)

@@ -318,6 +318,8 @@ def _stalled(state: State, now: float) -> Condition:
     lack = waiting_for_space(state)
     if lack is not None:
         return type_, True, Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}"
+    if state.service_failures:
+        return type_, True, Reason.SERVICE_FAILED, _failing_services(state)
     late = [r for r in state.running.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session]
     if late:
         first = late[0]
@@ -329,6 +331,13 @@ def _stalled(state: State, now: float) -> Condition:
             text + f"{first.step.value} for {now - first.progressed_seconds:.0f} s",
         )
     return type_, False, Reason.AS_DESIRED, "nothing waits longer than it should"
+
+
+def _failing_services(state: State) -> str:
+    number, (_, reason) = min(state.service_failures.items())
+    count = len(state.service_failures)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return f"partition {number}{more} keeps its owner until the service can hand over: {reason}"
 
 
 def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemberStatus:

@@ -19,7 +19,17 @@ from stele.member.holdings import tablet_facts
 from stele.member.replica import Replica
 from stele.member.table import Table
 from stele.member.tablets import Tablets, log_range
-from stele.member.volume import CONSENSUS, DATA, INSTANCE, STAGING, TABLE_FILE, TABLETS, WALS, Volume
+from stele.member.volume import (
+    CONSENSUS,
+    DATA,
+    INSTANCE,
+    SERVICES,
+    STAGING,
+    TABLE_FILE,
+    TABLETS,
+    WALS,
+    Volume,
+)
 from stele.wire import keys
 from stele.wire.copyjobs import decode_manifest
 from stele.wire.holdings import QuarantinedVolume, TabletFacts
@@ -27,6 +37,8 @@ from stele.wire.volume import (
     Consensus,
     DataState,
     Instance,
+    ServiceMigration,
+    ServicesFile,
     Superblock,
     TableFile,
     decode_file,
@@ -40,10 +52,14 @@ HEADS = (
     "PARTITION", "STATE", "ROLE", "GENERATION", "PROMISED", "LAST", "APPLIED", "LOG", "ENTRIES", "BYTES"
 )  # fmt: skip
 T = TypeVar("T")
+F = TypeVar("F", Instance, ServicesFile)
 
 
 class Inspection(msgspec.Struct):
-    """What was found. `problems` is empty for a sound volume; `verified` when all of it was read."""
+    """What was found. `problems` is empty for a sound volume; `verified` when all of it was read.
+
+    `services` are the migrations whose end services of one's own are still to be told.
+    """
 
     folder: str
     verified: bool
@@ -51,6 +67,7 @@ class Inspection(msgspec.Struct):
     epoch: int = 0
     partitions: int = 0
     tablets: list[TabletFacts] = []
+    services: list[ServiceMigration] = []
     volumes: list[QuarantinedVolume] = []
     problems: list[str] = []
 
@@ -99,6 +116,7 @@ class _Inspector:
         found.instance = self._try(lambda: _read(Instance, volume.path(INSTANCE)))
         table = self._try(self._table) or Table(TableFile())
         found.epoch, found.partitions = table.epoch, len(table.rows)
+        found.services = self._try(self._services) or []
         found.volumes = volume.put_aside_volumes()
         reader = self._try(lambda: RocksReader(volume.path(DATA), volume.path(WALS), self._notes))
         blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
@@ -126,6 +144,10 @@ class _Inspector:
         uuid = "" if self._found.instance is None else self._found.instance.uuid
         file = decode_table(path.read_bytes(), str(path)) if path.exists() else TableFile()
         return Table(file, uuid)
+
+    def _services(self) -> list[ServiceMigration]:
+        path = self._volume.path(SERVICES)
+        return list(_read(ServicesFile, path).begun) if path.exists() else []
 
     def _files(self, folder: str, kind: type[T]) -> dict[int, T | None]:
         found: dict[int, T | None] = {}
@@ -175,7 +197,7 @@ class _Inspector:
             self._try(partial(_verify_copy, path))
 
 
-def _read(kind: type[Instance], path: Path) -> Instance:
+def _read(kind: type[F], path: Path) -> F:
     return decode_file(kind, path.read_bytes(), str(path))
 
 
@@ -245,11 +267,21 @@ def text_of(found: Inspection) -> str:
         lines.append(
             f"quarantined: partition {each.partition}, generation {each.generation}, {each.entries} entries"
         )
+    lines += [_service_line(each) for each in found.services]
     lines += [f"put aside: {each.name}, {each.bytes} bytes: {each.reason}" for each in found.volumes]
     lines += [f"PROBLEM: {each}" for each in found.problems]
     how = "everything was read" if found.verified else "files were read; --verify reads data and logs too"
     lines.append(f"{len(found.problems)} problems ({how})")
     return "\n".join(lines)
+
+
+def _service_line(each: ServiceMigration) -> str:
+    """A migration that services heard begin."""
+    ends = {None: "its end is not known yet", True: "committed", False: "rolled back"}
+    return (
+        f"services: partition {each.partition}, {each.type} {each.id} of row {each.base}, here "
+        f"{each.endpoint} from index {each.current} to {each.new}: {ends[each.committed]}"
+    )
 
 
 def _row(tablet: TabletFacts) -> tuple[str, ...]:

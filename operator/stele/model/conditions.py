@@ -64,6 +64,7 @@ class Reason(StrEnum):
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     NO_PROGRESS = "NoProgress"
     NO_SPACE = "NoSpace"
+    SERVICE_FAILED = "ServiceFailed"
     HOLDS_LAST_COPIES = "HoldsLastCopies"
     HOLDS_DATA = "HoldsData"
     HOLDS_NOTHING = "HoldsNothing"

@@ -1,0 +1,67 @@
+"""A service that cannot hand its state over holds up changes of owner: that is seen, and ends by itself."""
+
+import pytest
+
+from stele.core.rebalance import RETRY_SECONDS_MAX, SERVICE_SECONDS
+from stele.master import facts
+from stele.model.conditions import Condition, find_condition
+from stele.wire.messages import Result
+from tests.master.fake_members import FakeMember
+from tests.master.harness import Harness
+from tests.master.test_convergence import balanced
+from tests.master.test_copies import events, shown, state_of, three, view
+from tests.master.test_statuses import cluster
+
+FAILED = Result(
+    "SERVICE_FAILED", "quota: prepare_replication failed with KeyError: 7; what it keeps would be lost"
+)
+
+
+def stalled(harness: Harness) -> Condition:
+    found = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
+    assert found is not None
+    return found
+
+
+async def held_up(monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """A fourth member is to own something, and services at all owners fail."""
+    harness = await three()
+    monkeypatch.setattr(FakeMember, "_HandOver", lambda self, c: FAILED)
+    harness.rewish(members=4)
+    for _ in range(60):
+        await harness.tick()
+    return harness
+
+
+async def test_a_service_that_fails_is_told_until_owners_change_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = FakeMember._HandOver
+    harness = await held_up(monkeypatch)
+    owners = {row.owner for row in harness.table().partitions}
+    assert owners == {0, 1, 2}
+    condition = stalled(harness)
+    assert (condition.status.value, condition.reason) == ("True", "ServiceFailed")
+    assert FAILED.detail in condition.message
+    (told,) = events(harness, "ServiceFailed")
+    assert FAILED.detail in told
+    failed = next(each for each in state_of(harness).finished if each.failed)
+    assert "SERVICE_FAILED" in {each.reason for each in shown(harness, failed).refusals}
+    monkeypatch.setattr(FakeMember, "_HandOver", plain)
+    await harness.tick(RETRY_SECONDS_MAX)
+    await harness.settle()
+    balanced(harness, 4, 2)
+    assert stalled(harness).status.value == "False"
+    assert state_of(harness).service_failures == {}
+
+
+async def test_a_service_that_is_asked_for_nothing_any_more_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await held_up(monkeypatch)
+    harness.rewish(members=3)
+    await harness.settle()
+    assert stalled(harness).reason == "ServiceFailed"
+    for _ in range(3):
+        await harness.tick(SERVICE_SECONDS)
+    assert stalled(harness).status.value == "False"
