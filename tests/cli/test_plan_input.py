@@ -101,6 +101,15 @@ def test_the_example_is_good(run: Run) -> None:
         (changed("members", 2, "zone", to=1), "$.members[2].zone is 1; expected a string"),
         (changed("members", 2, "lite", to=1), "$.members[2].lite is 1; expected true or false"),
         (changed("members", 1, "lite", to=True), '$.current[0][1] is "b"; lite members hold no replica'),
+        (changed("members", 2, "away", to=1), "$.members[2].away is 1; expected true or false"),
+        (
+            {**GOOD, "members": [*GOOD["members"], {"name": "z", "away": True, "leaving": True}]},
+            ".away is true; nobody waits for a member that is leaving",
+        ),
+        (
+            {**GOOD, "members": [{**each, "away": True} for each in GOOD["members"][:2]]},
+            ", which is away: nothing is moved before it is back",
+        ),
         (changed("current", to=None), "$.current is null; expected a list with one row for each partition"),
         (changed("current", 1, to="ab"), '$.current[1] is "ab"; expected a row'),
         (changed("current", 1, to=[None] * 8), "$.current[1] is a list of 8; expected a row of at most 7"),

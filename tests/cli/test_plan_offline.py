@@ -109,6 +109,22 @@ def test_lite_members_get_nothing_and_leaving_ones_are_emptied(run: Run) -> None
     assert {name for row in answer["target"] for name in row} == {"a", "b"}
 
 
+def test_a_member_that_is_away_is_expected_back_and_planned_around(run: Run) -> None:
+    rows = balanced("abc", 30)
+    members = [{"name": "a"}, {"name": "b"}, {"name": "c", "away": True}, {"name": "d"}]
+    answer = planned(run, file(rows, members), "-o", "json").json
+    waiting = [number for number, row in enumerate(rows) if "c" in row]
+    assert [answer["target"][number] for number in waiting] == [rows[number] for number in waiting]
+    assert any("d" in row for row in answer["target"])
+    assert not any("c" in (each["source"], each["destination"]) for each in answer["migrations"])
+    text = planned(run, file(rows, members)).out
+    assert f"{len(waiting)} partitions wait for a member that is away" in text
+    assert "3 members that take data" in text
+    # Gone for good, what it held is made anew.
+    gone = planned(run, file(rows, [each for each in members if each["name"] != "c"]), "-o", "json").json
+    assert not any("c" in row for row in gone["target"])
+
+
 def test_weights_and_zones_are_honoured(run: Run) -> None:
     members = [
         {"name": "a", "zone": "1", "weight": 2},
@@ -172,8 +188,9 @@ def files(draw: st.DrawFn) -> dict[str, Any]:
             "weight": st.integers(1, 5),
             "zone": st.sampled_from(["x", "y"]),
             "leaving": st.booleans(),
+            "away": st.booleans(),
         },
-    )
+    ).filter(lambda entry: not (entry.get("away") and entry.get("leaving")))
     members = [
         draw(entry) | {"name": name}
         for name in draw(st.lists(st.sampled_from(names), unique=True, min_size=1))

@@ -44,13 +44,14 @@ class _Strict(BaseModel):
 
 
 class MemberEntry(_Strict):
-    """A member that is alive; leaving ones are emptied, lite ones hold nothing."""
+    """A member; leaving ones are emptied, lite ones hold nothing, ones that are away are expected back."""
 
     name: str
     weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1
     zone: str | None = None
     lite: bool = False
     leaving: bool = False
+    away: bool = False
 
 
 class MoveEntry(_Strict):
@@ -85,6 +86,7 @@ _EXPECTED = {
     "$.members[].zone": f"{_NAME}; leave it out for a member without zone",
     "$.members[].lite": "true or false; leave it out for false",
     "$.members[].leaving": "true or false; leave it out for false",
+    "$.members[].away": "true or false; leave it out for false",
     "$.current": f"a list with one row for each partition, at most {PARTITIONS_MAX}",
     "$.current[]": f'a row of at most {MAX_REPLICAS} names by replica index, the owner first: ["a", null]',
     "$.current[][]": f"null for nobody, or the name of a member: {_NAME}",
@@ -130,7 +132,7 @@ def _situation(wish: PlanFile) -> Situation:
     # A row that names nobody was never assigned; one that names members that are gone has lost its copies.
     partitions = tuple(Partition(1 if row else 0, row) for row in rows)
     members = tuple(
-        DataMember(number, member.weight, member.zone, member.leaving)
+        DataMember(number, member.weight, member.zone, member.leaving, member.away)
         for number, member in enumerate(wish.members)
         if not member.lite
     )
@@ -275,6 +277,10 @@ def _member_faults(wish: PlanFile) -> Iterator[Fault]:
             first = f"$.members[{places[member.name]}] has this name"
             yield f"$.members[{number}].name is {shown(member.name)}; {first}: give each member its own"
         places.setdefault(member.name, number)
+        if member.away and (member.leaving or member.lite):
+            other = "leaving" if member.leaving else "lite"
+            text = f"nobody waits for a member that is {other}: make one of them false"
+            yield f"$.members[{number}].away is true; {text}"
         if member.zone is not None and not _is_name(member.zone):
             yield _not_expected(("members", number, "zone"), member.zone)
 
@@ -306,11 +312,15 @@ def _slot_faults(number: int, row: Sequence[str | None], lite: Iterable[str]) ->
 
 def _move_faults(wish: PlanFile) -> Iterator[Fault]:
     names = {member.name for member in wish.members}
+    away = {member.name for member in wish.members if member.away}
     for number, move in enumerate(wish.moves):
         if move.partition >= wish.partitions:
             text = f"the partitions are 0 to {wish.partitions - 1}"
             yield f"$.moves[{number}].partition is {move.partition}; {text}"
         for key, name in (("source", move.source), ("destination", move.destination)):
+            if name in away:
+                text = "which is away: nothing is moved before it is back"
+                yield f"$.moves[{number}].{key} is {shown(name)}, {text}"
             if name not in names:
                 near = get_close_matches(name, names, 1)
                 hint = f'; did you mean "{near[0]}"?' if near else ""

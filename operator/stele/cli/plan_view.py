@@ -39,7 +39,7 @@ class Line:
 def show(console: Console, outcome: Outcome, wide: bool) -> None:
     """Print everything; `wide` leaves nothing out and adds the migrations in their order."""
     situation = outcome.situation
-    able = len(situation.staying)
+    able = sum(not (member.leaving or member.away) for member in situation.members)
     console.print(
         f"Plan for {len(situation.table.partitions)} partitions, {situation.replicas} replicas, "
         f"{able} members that take data"
@@ -48,9 +48,17 @@ def show(console: Console, outcome: Outcome, wide: bool) -> None:
     _show_members(console, outcome, wide)
     console.print()
     _show_facts(console, outcome)
+    if waiting := _waiting(situation):
+        console.print(f"{waiting} partitions wait for a member that is away: nothing is planned for them")
     _show_refusals(console, outcome, wide)
     if wide:
         _show_migrations(console, outcome)
+
+
+def _waiting(situation: Situation) -> int:
+    """Rows that name a member that is expected back."""
+    away = {member.index for member in situation.members if member.away}
+    return sum(not away.isdisjoint(row) for row in situation.rows)
 
 
 def lines(outcome: Outcome) -> list[Line]:
@@ -79,7 +87,12 @@ def _notes(situation: Situation) -> dict[MemberIndex, str]:
     notes = dict.fromkeys(situation.lite, "lite")
     for member in situation.members:
         weight = f"weight {member.weight}" if member.weight != 1 else ""
-        words = ("/".join(member.path), weight, "leaving" if member.leaving else "")
+        words = (
+            "/".join(member.path),
+            weight,
+            "leaving" if member.leaving else "",
+            "away" if member.away else "",
+        )
         notes[member.index] = ", ".join(word for word in words if word)
     return notes
 

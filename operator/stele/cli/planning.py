@@ -33,8 +33,9 @@ def plan(
     For CLUSTER it is what the operator would plan now, by the stored table and the states of the members.
 
     FILE needs no cluster. It holds {"partitions": P, "replicas": R, "members": [{"name", "weight"?, "zone"?,
-    "lite"?, "leaving"?}], "current": [[name or null, ...], ...], "moves"?: [{"partition", "source",
-    "destination"}]}. Names in "current" that "members" does not have are of members that are gone.
+    "lite"?, "leaving"?, "away"?}], "current": [[name or null, ...], ...], "moves"?: [{"partition", "source",
+    "destination"}]}. Names in "current" that "members" does not have are of members that are gone for
+    good; one that is "away" is expected back, and planned around.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ the table as it is then.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stele.core.assignment import Change, DataMember, Fault, Move, assign_groups, grouped
@@ -17,7 +17,10 @@ from stele.core.migration import move as move_at
 from stele.core.ordering import order_acyclic, without_cycles
 from stele.core.table import PartitionTable, Replicas
 
-__all__ = ["Code", "DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "replay", "step"]
+__all__ = [
+    "Code", "DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "plan_around", "replay",
+    "step",
+]  # fmt: skip
 
 WHOLE_CLUSTER = -1
 
@@ -138,6 +141,30 @@ def plan(
         outcome.lower_bound,
         tuple(rows),
     )
+
+
+def plan_around(
+    table: PartitionTable,
+    members: Sequence[DataMember],
+    replicas: int,
+    moves: Sequence[Move] = (),
+    *,
+    first: bool = False,
+) -> Plan:
+    """The plan, in which nothing is asked of members that are away and nothing is done to rows that name
+    one: those are lost until it is back.
+    """
+    away = frozenset(member.index for member in members if member.away)
+    able = [move for move in moves if away.isdisjoint((move.source, move.destination))]
+    made = plan(table, members, replicas, able, first=first)
+    if not away:
+        return made
+    rows, _ = grouped([partition.replicas for partition in table.partitions], members)
+    kept = {number for number, row in enumerate(rows) if not away.isdisjoint(row)}
+    migrations = tuple(each for each in made.migrations if each.partition not in kept)
+    targets = tuple(rows[p] if p in kept else target for p, target in enumerate(made.targets))
+    copies = sum(each.copies for each in migrations)
+    return replace(made, migrations=migrations, targets=targets, copies=copies)
 
 
 def _worn(table: PartitionTable) -> frozenset[PartitionId]:

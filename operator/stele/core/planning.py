@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from stele.core.asks import Ask, NamedMove
 from stele.core.ids import PartitionId
-from stele.core.plan import DataMember, Move, Plan, plan
+from stele.core.plan import DataMember, Plan, plan_around
 from stele.core.queues import Queues, planned_bytes
 from stele.core.reign import Observation, Record, State, Wishes
 from stele.core.repair import unusable
@@ -61,7 +61,7 @@ def preview(
     held = in_force(state, asks)
     granted, refused = checked(state, moves, members, wishes.replicas)
     supposed = moves_of(state, [*held, Ask("", moves=granted)], state.table, wishes.replicas)
-    made = _plan_around(state.table, members, wishes.replicas, supposed)
+    made = plan_around(state.table, members, wishes.replicas, supposed)
     return replace(made, refusals=(*refused, *made.refusals))
 
 
@@ -152,27 +152,13 @@ def _planned(
     that takes it away: it needs an approval.
     """
     moves = moves_of(state, asks, expected, replicas)
-    made = _without(_plan_around(expected, members, replicas, moves), state.stopped)
+    made = _without(plan_around(expected, members, replicas, moves), state.stopped)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.holdings.number(member.index) for member in members)
     if made.migrations or not full or not 0 < staying < replicas:
         return made, None
-    fewer = _without(_plan_around(expected, members, staying, moves), state.stopped)
+    fewer = _without(plan_around(expected, members, staying, moves), state.stopped)
     return (fewer, staying) if fewer.migrations else (made, None)
-
-
-def _plan_around(
-    table: PartitionTable, members: tuple[DataMember, ...], replicas: int, moves: Sequence[Move]
-) -> Plan:
-    """The plan, in which nothing is asked of members that are away and nothing is done to rows that name
-    one: those are lost until it is back.
-    """
-    away = frozenset(member.index for member in members if member.away)
-    able = [move for move in moves if away.isdisjoint((move.source, move.destination))]
-    made = plan(table, members, replicas, able)
-    if not away:
-        return made
-    return _without(made, (p for p, row in enumerate(table.partitions) if away & row.members))
 
 
 def _without(made: Plan, stopped: Iterable[PartitionId]) -> Plan:
