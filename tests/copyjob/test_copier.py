@@ -9,6 +9,7 @@ import socket
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -194,6 +195,49 @@ async def test_no_executors_is_told_in_time_and_the_driver_is_given_up(tmp_path,
         assert runner._drivers == {}
 
 
+NO_SECOND_POD = (
+    "0/1 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and "
+    "ReadWriteOncePod access mode. preemption: 0/1 nodes are available"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": NO_SECOND_POD}]},
+            NO_SECOND_POD,
+        ),
+        ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, ""),
+        ({"conditions": [{"type": "Ready", "status": "False", "message": "not yet"}]}, ""),
+        ({}, ""),
+        ([], ""),
+    ],
+)
+async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
+    tmp_path, staging, monkeypatch, status, said
+):
+    """A ReadWriteOncePod volume is one: the member's pod has it, and no executor can be given it too."""
+    monkeypatch.setenv("TWIN", "no-executors")
+    monkeypatch.setattr(drivers, "EXECUTOR_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(pods.ssl, "create_default_context", lambda cafile: False)
+    (tmp_path / "token").write_text("t\n")
+    monkeypatch.setattr(drivers, "why_not_placed", partial(pods.why_not_placed, account=tmp_path))
+    monkeypatch.setattr(drivers, "delete_executors", partial(pods.delete_executors, account=tmp_path))
+    listed = [{"status": {}}, {"status": status}]
+    cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
+    async with (
+        source(tmp_path) as url,
+        pods_api([200], listed) as (api, asked),
+        copying(tmp_path, staging, **cluster, STELE_SPARK_MASTER=f"k8s://{api}") as (client, _),
+    ):
+        await client.submit(job_of(url))
+        ended = await over(client)
+    text = "NO_EXECUTORS: no executor could be placed beside the destination for 0.3 s"
+    assert ended.error == (f"{text}: {said}" if said else text)
+    assert asked[0][1] == "spark-role=executor,spark-app-selector=twin-1"
+
+
 async def test_what_the_source_refuses_is_not_tried_again(tmp_path, staging):
     async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
         await client.submit(job_of(url, session="s-2"))
@@ -360,9 +404,15 @@ async def test_a_slice_without_room_for_it_is_not_begun(tmp_path, staging, monke
 
 
 @asynccontextmanager
-async def pods_api(answers):
-    """As much of an API server as deletes pods; `answers` are its statuses, the last one for ever."""
+async def pods_api(answers, listed=()):
+    """As much of an API server as lists pods, and deletes them; `answers` are the statuses of deletions, the
+    last one for ever.
+    """
     asked = []
+
+    async def list_pods(request):
+        asked.append((request.path, request.query["labelSelector"], request.headers["Authorization"]))
+        return web.json_response({"items": listed})
 
     async def delete(request):
         asked.append((request.path, request.query["labelSelector"], request.headers["Authorization"]))
@@ -370,6 +420,7 @@ async def pods_api(answers):
 
     app = web.Application()
     app.router.add_delete("/api/v1/namespaces/ns/pods", delete)
+    app.router.add_get("/api/v1/namespaces/ns/pods", list_pods)
     async with serving(app) as url:
         yield url, asked
 

@@ -174,8 +174,12 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
 # -- engines
 
 
-async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_event() -> None:
-    text = "NO_EXECUTORS: no executor could be placed beside the destination for 30 s"
+@pytest.mark.parametrize(
+    "said",
+    ["", ": 1 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"],
+)
+async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_event(said: str) -> None:
+    text = f"NO_EXECUTORS: no executor could be placed beside the destination for 30 s{said}"
     harness, copier = await with_copier(text)
     harness.rewish(members=4)
     await harness.settle()
@@ -191,7 +195,7 @@ async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_even
     assert len(copier.waves) > 1
     assert events(harness, "SparkFailed") == [f"copies to demo-3 go on without Spark: {text}"]
     status = shown(harness, record)
-    assert status.destinations[0].engine_reason.endswith("for 30 s")
+    assert status.destinations[0].engine_reason.endswith(f"for 30 s{said}")
 
 
 @pytest.mark.parametrize(("times", "rolled_back"), [(1, 0), (100, 1)])

@@ -12,7 +12,7 @@ from typing import IO
 from stele.adapters.transfer.direct import lines_of
 from stele.copyjob.conf import pod_template, spark_conf
 from stele.copyjob.messages import Began, Cancel, Copy, Ended, Start, Up, decode_news, encode
-from stele.copyjob.pods import delete_executors
+from stele.copyjob.pods import delete_executors, why_not_placed
 from stele.copyjob.settings import Settings
 from stele.core.errors import Refused
 from stele.wire.copyjobs import CopyJob
@@ -95,6 +95,10 @@ class Driver:
         finally:
             self._waiting.pop(ticket, None)
             self._began.pop(ticket, None)
+
+    async def why_not_placed(self) -> str:
+        """What the scheduler says of an executor that waits for a place; empty when it says nothing."""
+        return await why_not_placed(self._settings, f"spark-app-selector={self._application}")
 
     async def stop(self) -> None:
         """End the application and the process; by force when it takes too long. Its executors go with it."""

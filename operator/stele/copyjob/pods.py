@@ -1,6 +1,7 @@
-"""Executors whose driver is gone are deleted: those of an earlier start of this container, or of a lost one.
+"""Executors as Kubernetes has them: why they get no place; and those whose driver is gone are deleted.
 
-They belong to this pod, which lives on, so Kubernetes does not collect them, and nobody else will.
+Executors of an earlier start of this container, or of a lost driver, belong to this pod, which lives on: so
+Kubernetes does not collect them, and nobody else will.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import ssl
 from pathlib import Path
 
 import aiohttp
+import msgspec
 
 from stele.copyjob.conf import COPIER_LABEL, START_LABEL
 from stele.copyjob.settings import Settings
@@ -19,6 +21,29 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS_MAX = 10.0
 AGAIN_SECONDS = 10.0
 """Between two attempts to delete what an earlier start left."""
+REASON_CHARS_MAX = 300
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+    message: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        return (self.type, self.status) == ("PodScheduled", "False") and bool(self.message)
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] = []
+
+
+class _Pod(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Pods(msgspec.Struct):
+    items: list[_Pod]
 
 
 async def sweep_leftovers(settings: Settings, account: Path = ACCOUNT) -> None:
@@ -32,8 +57,26 @@ async def sweep_leftovers(settings: Settings, account: Path = ACCOUNT) -> None:
 
 async def delete_executors(settings: Settings, selector: str, account: Path = ACCOUNT) -> bool:
     """Delete the executors with these labels; whether that was done. What goes wrong is logged."""
-    if settings.is_local:
-        return True
+    return settings.is_local or await _ask("DELETE", settings, selector, account) is not None
+
+
+async def why_not_placed(settings: Settings, selector: str, account: Path = ACCOUNT) -> str:
+    """What the scheduler says of the first of these executors that has no place; empty when it says nothing.
+
+    Such as of a ReadWriteOncePod volume, which no executor can be given beside the member that has it.
+    """
+    answer = None if settings.is_local else await _ask("GET", settings, selector, account)
+    try:
+        pods = () if answer is None else msgspec.json.decode(answer, type=_Pods).items
+    except msgspec.MsgspecError as error:
+        log.warning("executors (%s) cannot be read: %s", selector, error)
+        return ""
+    refusals = (each for pod in pods for each in pod.status.conditions if each.refuses)
+    return next((each.message for each in refusals), "")[:REASON_CHARS_MAX]
+
+
+async def _ask(method: str, settings: Settings, selector: str, account: Path) -> bytes | None:
+    """Ask the API for the executors with these labels; None, which is logged, when it does not do it."""
     base = settings.master.removeprefix("k8s://").rstrip("/")
     url = f"{base}/api/v1/namespaces/{settings.namespace}/pods"
     timeout = aiohttp.ClientTimeout(total=SECONDS_MAX)
@@ -44,11 +87,11 @@ async def delete_executors(settings: Settings, selector: str, account: Path = AC
         params = {"labelSelector": f"spark-role=executor,{selector}"}
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
-            http.delete(url, params=params, ssl=trust) as answer,
+            http.request(method, url, params=params, ssl=trust) as answer,
         ):
-            if answer.status != 200:
-                log.warning("executors (%s) were not deleted: %s", selector, (await answer.text())[:300])
-            return answer.status == 200
+            if answer.status == 200:
+                return await answer.read()
+            log.warning("%s of executors (%s): %s", method, selector, (await answer.text())[:300])
     except (OSError, aiohttp.ClientError, TimeoutError) as error:
-        log.warning("executors (%s) were not deleted: %s", selector, error)
-        return False
+        log.warning("%s of executors (%s): %s", method, selector, error)
+    return None

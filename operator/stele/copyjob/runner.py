@@ -91,10 +91,13 @@ class SparkRunner:
             running.end(ended)
         finally:
             del self._running[job.session]
+        text = ended.text
         if ended.code == "NO_EXECUTORS":
+            said = await driver.why_not_placed()
+            text = f"{text}: {said}" if said else text
             await self._drop(driver)  # Its pods would go on waiting for a place.
         if ended.code:
-            raise SteleError(ended.text, ended.code)
+            raise SteleError(text, ended.code)
 
     def progress(self, session: str, token: str, progress: SliceProgress) -> bool:
         """News of a task; False when its job is not under way, so that the task stops."""
