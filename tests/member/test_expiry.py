@@ -6,6 +6,7 @@ import pytest
 from sim import SimFuture, SimMember, ask
 from test_simulation import Sim, shrink
 
+from stele.core.errors import Corrupt
 from stele.core.once import ONCE
 from stele.member import limits
 from stele.member.expiry import Expiry
@@ -124,3 +125,17 @@ def test_nothing_is_removed_while_writes_are_refused_or_wait(
     backup = quiet.members[1]
     assert expiry.turn({0: backup.replica}) == 0
     assert expiry.turn({0: owner.replica}) == 3
+
+
+def test_a_damaged_tablet_goes_offline_and_nothing_else_ends(
+    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = quiet.members[0]
+    fill(owner, 3, 100)
+
+    def damaged(*_: object) -> None:
+        raise Corrupt("database: block checksum mismatch")
+
+    monkeypatch.setattr(owner.engine, "scan", damaged)
+    assert Expiry(owner.serving_requests).turn({0: owner.replica}) == 0
+    assert "block checksum mismatch" in owner.replica.broken

@@ -6,6 +6,7 @@ logged, so that all replicas remove the same.
 
 from collections.abc import Mapping
 
+from stele.core.errors import Corrupt
 from stele.member import limits
 from stele.member.replica import Replica
 from stele.member.serving import PASSIVE, Serving
@@ -23,7 +24,10 @@ class Expiry:
         self._after = b""
 
     def turn(self, replicas: Mapping[int, Replica]) -> int:
-        """Look at some entries; how many of them are to go. Nothing while writes are refused or wait."""
+        """Look at some entries; how many of them are to go. Nothing while writes are refused or wait.
+
+        A tablet whose data is found damaged goes offline; the others are looked at all the same.
+        """
         if self._serving.refusal is PASSIVE or not self._serving.has_room:
             return 0
         owned = sorted(
@@ -36,7 +40,12 @@ class Expiry:
             if entries_left <= 0 or bytes_left <= 0:
                 break
             replica = replicas[self._current(owned)]
-            page = self._page(replica, entries_left, bytes_left)
+            try:
+                page = self._page(replica, entries_left, bytes_left)
+            except Corrupt as error:
+                self._serving.tablets.break_off(replica, error)
+                self._after = b""
+                continue
             removed += self._serving.remove_expired(replica, page)
             entries_left -= max(1, len(page))
             bytes_left -= sum(len(key) + len(value) for key, value in page)
