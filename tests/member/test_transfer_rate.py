@@ -106,7 +106,7 @@ async def test_a_rate_that_is_raised_counts_at_once(volume: Path, tmp_path: Path
         await asyncio.sleep(0.5)
         set_rate(volume, 0)
         _, seconds = await copying
-    assert seconds < SIZE / (RATE // 20) / 2
+    assert seconds < SIZE / (RATE // 20) / 4
 
 
 async def test_what_was_sent_is_told_to_the_member_of_the_pod(volume: Path, tmp_path: Path) -> None:

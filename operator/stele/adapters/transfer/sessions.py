@@ -65,11 +65,12 @@ class Sessions:
 
     async def send(self, session: str, data: bytes, write: Callable[[memoryview], Awaitable[None]]) -> None:
         """Write a part of a stream as fast as the session's rate allows; inside `reading`, on the loop."""
-        self._look_at_rate(session)
         entry, pieces = self._open[session], memoryview(data)
+        self._look_at_rate(session)
         step = PIECE_BYTES if entry.pace.bytes_per_second else len(data)
         for begin in range(0, len(data), max(1, step)):
             piece = pieces[begin : begin + step]
+            self._look_at_rate(session)
             wait = entry.pace.wait_seconds(len(piece), self._clock())
             if wait:
                 await asyncio.sleep(wait)
