@@ -10,6 +10,7 @@ before it refers to it.
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from stele.adapters.rocksdb.engine import RocksEngine
@@ -17,9 +18,10 @@ from stele.member import crash, volume
 
 
 class Watch:
-    """What was written and is not safe yet."""
+    """What was written and is not safe yet; who changes that holds `lock`, and so does the death for ever."""
 
     def __init__(self) -> None:
+        self.lock = RLock()
         self.wals: Path | None = None
         self.sizes: dict[Path, int] = {}
         self.renamed: dict[Path, bytes | None] = {}
@@ -61,9 +63,11 @@ class Watch:
     # -- the death
 
     def lose(self) -> None:
-        for path in list(self.unsynced):  # Other threads go on until the process ends.
+        # Other threads go on until the process ends, but not with files: no power, no more calls.
+        self.lock.acquire()
+        for path in list(self.unsynced):
             path.write_bytes(b"")
-        for path, before in list(self.renamed.items()):
+        for path, before in self.renamed.items():
             if before is not None:
                 path.write_bytes(before)
             else:
@@ -90,9 +94,10 @@ def _watch_wals(found: Watch) -> None:
         found.opened(wals)
 
     def sync(self: RocksEngine) -> None:
-        sizes = found.measure()
-        syncing(self)
-        found.synced(sizes)
+        with found.lock:
+            sizes = found.measure()
+            syncing(self)
+            found.synced(sizes)
 
     RocksEngine.__init__ = init  # type: ignore[method-assign]
     RocksEngine.sync_log = sync  # type: ignore[method-assign]
@@ -103,23 +108,26 @@ def _watch_files(found: Watch) -> None:
     fsync: Callable[[int], None] = os.fsync
 
     def watched_replace(source: Any, target: Any) -> None:
-        found.rename(Path(source), Path(target))
-        replace(source, target)
+        with found.lock:
+            found.rename(Path(source), Path(target))
+            replace(source, target)
 
     def watched_fsync(handle: int) -> None:
-        fsync(handle)
-        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
-        if path.is_dir():
-            found.folder_synced(path)
-        else:
-            found.file_synced(path)
+        with found.lock:
+            fsync(handle)
+            path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+            if path.is_dir():
+                found.folder_synced(path)
+            else:
+                found.file_synced(path)
 
     opening = Path.open
 
     def watched_open(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if "w" in mode:
-            found.write(self)
-        return opening(self, mode, *args, **kwargs)
+        with found.lock:
+            if "w" in mode:
+                found.write(self)
+            return opening(self, mode, *args, **kwargs)
 
     volume.os.replace = watched_replace  # type: ignore[assignment]
     volume.os.fsync = watched_fsync
