@@ -1,27 +1,32 @@
-"""Members of the harness whose processes are forked by a zygote; `zygote.py` says why."""
+"""Processes that start in milliseconds: one that has imported everything forks them (`zygote.py`)."""
 
 import asyncio
+import atexit
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from threading import Thread
 
-from harness import Cluster, MemberProcess
-
-ZYGOTE = Path(__file__).with_name("zygote.py")
+PROGRAM = Path(__file__).with_name("zygote.py")
+FORK_SECONDS_MAX = 30.0
 
 
 class Forked:
-    """As much of asyncio's Process as the harness uses."""
+    """As much of asyncio's Process as the harness uses, in whatever loop asks."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.returncode: int | None = None
-        self.ended = asyncio.Event()
+        self.ended: Future[int] = Future()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.ended.result() if self.ended.done() else None
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -30,87 +35,58 @@ class Forked:
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
     async def wait(self) -> int:
-        await self.ended.wait()
-        assert self.returncode is not None
-        return self.returncode
+        # Who gives up waiting leaves the end to be told to others.
+        return await asyncio.shield(asyncio.wrap_future(self.ended))
 
 
 class Zygote:
-    """Forks one process at a time."""
+    """Forks one process at a time. A thread reads what became of them: loops come and go with tests."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._children: dict[int, Forked] = {}
-        self._born: asyncio.Queue[Forked] = asyncio.Queue()
-        self._reader = asyncio.create_task(self._read())
-        self._lock = asyncio.Lock()
+    def __init__(self) -> None:
+        path = [str(PROGRAM.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        )
+        self._born: SimpleQueue[Forked] = SimpleQueue()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    async def _read(self) -> None:
+    def _read(self) -> None:
+        children: dict[int, Forked] = {}
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        for line in self._process.stdout:
             told = json.loads(line)
-            child = self._children.setdefault(told["pid"], Forked(told["pid"]))
+            child = children.setdefault(told["pid"], Forked(told["pid"]))
             if "code" in told:
-                child.returncode = told["code"]
-                child.ended.set()
-                del self._children[told["pid"]]
+                del children[told["pid"]]
+                child.ended.set_result(told["code"])
             else:
-                self._born.put_nowait(child)
+                self._born.put(child)
 
-    async def fork(self, what: str, env: dict[str, str], log: Path) -> Forked:
-        async with self._lock:
-            assert self._process.stdin is not None
-            order = json.dumps({"what": what, "env": env, "log": str(log)})
-            self._process.stdin.write(order.encode() + b"\n")
-            return await self._born.get()
-
-    async def close(self) -> None:
+    def fork(self, what: str, env: dict[str, str], log: Path) -> Forked:
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
-        await self._reader
+        self._process.stdin.write(json.dumps({"what": what, "env": env, "log": str(log)}) + "\n")
+        self._process.stdin.flush()
+        return self._born.get(timeout=FORK_SECONDS_MAX)
+
+    def close(self) -> None:
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._reader.join()
 
 
-class ForkedMember(MemberProcess):
-    """`extra` is added to the environment of the next start only."""
-
-    zygote: Zygote
-    extra: dict[str, str]
-
-    async def start(self, **extra: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        env = {**self.environment(), **extra}
-        log = self.folder.parent / f"m{self.index}.log"
-        self.process = await self.zygote.fork("member", env, log)  # type: ignore[assignment]
-
-    async def start_transfer(self) -> None:
-        log = self.folder.parent / f"t{self.index}.log"
-        self.transfer = await self.zygote.fork("transfer", self.environment(), log)  # type: ignore[assignment]
-
-
-@asynccontextmanager
-async def forked_cluster(folder: Path, partitions: int, **env: str) -> AsyncIterator[Cluster]:
-    """A cluster without members yet."""
-    path = [str(ZYGOTE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(ZYGOTE),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-    )
-    zygote = Zygote(process)
-
-    def make(*args: Any) -> MemberProcess:
-        made = ForkedMember(*args)
-        made.zygote = zygote
-        return made
-
-    cluster = Cluster(folder, partitions, 2, env)
-    cluster.make_member = make  # type: ignore[assignment]
-    try:
-        yield cluster
-    finally:
-        await cluster.close()
-        await zygote.close()
+@cache
+def zygote() -> Zygote:
+    """The only one of this process of tests."""
+    made = Zygote()
+    atexit.register(made.close)
+    return made

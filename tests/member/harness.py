@@ -4,9 +4,9 @@ It keeps the table in memory and drives one step at a time, so that a test can s
 """
 
 import asyncio
+import json
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -17,15 +17,25 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
+from forked import Forked, zygote
 
 from e2e.bench.member_stage import free_ports
 from stele.core.routing import partition_of
 from stele.wire import messages as m
+from tests.worker import WORKER
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
 WAIT_SECONDS = 30.0
+ASK_AGAIN_SECONDS = 0.01
 _hosts = count(2)
 T = TypeVar("T")
+HASTY = {
+    "LIMITS": json.dumps(
+        {"FLUSH_SECONDS": 0.2, "LOG_RETAINED_BYTES": 0, "SWEEP_SECONDS": 0.3, "RECONNECT_SECONDS_MAX": 0.2}
+    )
+}
+"""For the environment of members whose periods are not what is looked at."""
+Process = Forked | asyncio.subprocess.Process
 
 
 @dataclass
@@ -37,8 +47,8 @@ class MemberProcess:
     folder: Path
     ports: list[int]
     env: dict[str, str] = field(default_factory=dict)
-    process: asyncio.subprocess.Process | None = None
-    transfer: asyncio.subprocess.Process | None = None
+    process: Process | None = None
+    transfer: Process | None = None
     uuid: str = ""
 
     def environment(self) -> dict[str, str]:
@@ -58,23 +68,15 @@ class MemberProcess:
             **self.env,
         }
 
-    async def start(self) -> None:
+    async def start(self, **extra: str) -> None:
+        """With `extra` in its environment, this time."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder.parent / f"m{self.index}.log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "stele.member", env=self.environment(), stdout=log, stderr=log
-            )
+        env = {**self.environment(), **extra}
+        self.process = zygote().fork("member", env, self.folder.parent / f"m{self.index}.log")
 
     async def start_transfer(self) -> None:
-        with (self.folder.parent / f"t{self.index}.log").open("ab") as log:
-            self.transfer = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                "from stele.member.transfer_main import main; raise SystemExit(main())",
-                env=self.environment(),
-                stdout=log,
-                stderr=log,
-            )
+        log = self.folder.parent / f"t{self.index}.log"
+        self.transfer = zygote().fork("transfer", self.environment(), log)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -98,7 +100,7 @@ class MemberProcess:
         return (self.folder.parent / f"m{self.index}.log").read_text()
 
 
-async def _end(process: asyncio.subprocess.Process | None, number: signal.Signals) -> None:
+async def _end(process: Process | None, number: signal.Signals) -> None:
     if process is not None and process.returncode is None:
         process.send_signal(number)
         await process.wait()
@@ -118,7 +120,6 @@ class Cluster:
         self.env = env
         self.ports = free_ports(4)
         self.members: dict[int, MemberProcess] = {}
-        self.make_member = MemberProcess
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
         self.state = "Active"
@@ -133,8 +134,8 @@ class Cluster:
     async def add(self) -> MemberProcess:
         """Start a member and put it into the dictionary."""
         index = len(self.members)
-        member = self.make_member(
-            index, f"127.0.0.{next(_hosts) % 200 + 2}", self.folder / f"m{index}", self.ports, self.env
+        member = MemberProcess(
+            index, f"127.0.{WORKER}.{next(_hosts) % 200 + 2}", self.folder / f"m{index}", self.ports, self.env
         )
         await member.start()
         reply = await self.hello(member)
@@ -378,7 +379,7 @@ async def eventually(
             answer = error
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds} s; the last answer was {answer}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 @asynccontextmanager
@@ -389,6 +390,16 @@ async def cluster(
     made = Cluster(folder, partitions, replicas, env)
     try:
         await made.form(members)
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def hasty_cluster(folder: Path, partitions: int, **env: str) -> AsyncIterator[Cluster]:
+    """A cluster without members yet; those that it gets flush, sweep and connect again after short times."""
+    made = Cluster(folder, partitions, 2, {**HASTY, **env})
+    try:
         yield made
     finally:
         await made.close()

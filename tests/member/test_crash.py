@@ -8,8 +8,8 @@ from pathlib import Path
 import crash_steps as steps
 import pytest
 from crash_steps import TARGET, Step, World
-from forked import Forked, forked_cluster
-from harness import MemberProcess
+from forked import Forked
+from harness import MemberProcess, hasty_cluster
 from test_holdings import tablet
 
 from stele.adapters.rocksdb.engine import RocksEngine
@@ -102,7 +102,7 @@ class Round:
 
     async def start(self, **extra: str) -> None:
         power = {"POWER": "1"} if self.power else {}
-        await self.member.start(**extra, **power)  # type: ignore[call-arg]
+        await self.member.start(**extra, **power)
 
     async def ready(self) -> None:
         await self.made.hello(self.member)
@@ -157,7 +157,7 @@ class Round:
     ("fsync", "power"), [("Always", ""), ("Interval", ""), ("Never", ""), ("Always", "1")]
 )
 async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, power: str) -> None:
-    async with forked_cluster(tmp_path, 150, STELE_FSYNC=fsync) as made:
+    async with hasty_cluster(tmp_path, 150, STELE_FSYNC=fsync) as made:
         world = World(made)
         await world.form()
         await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
@@ -187,7 +187,7 @@ async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, pow
 
 async def test_a_lost_sync_would_be_noticed(tmp_path: Path) -> None:
     """The loss of power in these tests takes what was not synced: without syncs the check fails."""
-    async with forked_cluster(tmp_path, 10, STELE_FSYNC="Never") as made:
+    async with hasty_cluster(tmp_path, 10, STELE_FSYNC="Never") as made:
         world = World(made)
         await world.form()
         await made.members[TARGET].kill()
@@ -199,7 +199,7 @@ async def test_a_lost_sync_would_be_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_volume_that_is_put_aside_is_moved_whole_whenever_it_is_interrupted(tmp_path: Path) -> None:
-    async with forked_cluster(tmp_path, 2) as made:
+    async with hasty_cluster(tmp_path, 2) as made:
         made.replicas = 1
         member = await made.add()
         made.store(0, (0,))
@@ -208,7 +208,7 @@ async def test_a_volume_that_is_put_aside_is_moved_whole_whenever_it_is_interrup
         parts = {path.name for path in member.folder.iterdir()} & set(STATE_OF_MEMBER)
         (member.folder / "instance").write_bytes(b"garbage")
         for point in ("aside.reason", "aside.moved", "aside.moved:2"):
-            await member.start(STELE_CRASH_POINT=point)  # type: ignore[call-arg]
+            await member.start(STELE_CRASH_POINT=point)
             assert member.process is not None
             assert await member.process.wait() == EXIT_CODE
         await member.start()

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import crash_steps as steps
 import pytest
-from forked import forked_cluster
-from harness import CLUSTER, Client, Cluster, MemberProcess, RespError, eventually, key_in
+from harness import CLUSTER, Client, Cluster, MemberProcess, RespError, eventually, hasty_cluster, key_in
 from test_holdings import tablet
 
 from stele.adapters.rocksdb.engine import RocksEngine
@@ -107,7 +106,7 @@ async def made_once(folder: Path) -> Path:
     """The volume that every test harms a copy of."""
     ready = folder / "ready"
     if not ready.exists():
-        async with forked_cluster(folder, PARTITIONS) as made:
+        async with hasty_cluster(folder, PARTITIONS) as made:
             made.replicas = 1
             await made.form(1)
             client = Client(made)
@@ -179,7 +178,7 @@ async def harmed(volume: Path, tmp_path: Path, harm: Harm) -> AsyncIterator[Harm
     ready = await made_once(volume)
     shutil.copytree(ready, tmp_path / "m0")
     harm(tmp_path / "m0")
-    async with forked_cluster(tmp_path, PARTITIONS) as made:
+    async with hasty_cluster(tmp_path, PARTITIONS) as made:
         made.replicas = 1
         member = await made.add()
         yield Harmed(made, member, member.uuid)
@@ -301,7 +300,7 @@ def make_read_only(folder: Path) -> None:
 async def test_a_full_volume_refuses_writes_until_there_is_room_again(tmp_path: Path) -> None:
     with mounted(tmp_path / "m0", "200m"):
         ballast = tmp_path / "m0" / "ballast"
-        async with forked_cluster(tmp_path, PARTITIONS) as made:
+        async with hasty_cluster(tmp_path, PARTITIONS) as made:
             made.replicas = 1
             await made.form(1)
             client = Client(made)
@@ -319,7 +318,7 @@ async def test_a_full_volume_refuses_writes_until_there_is_room_again(tmp_path: 
 async def test_a_full_volume_of_a_backup_refuses_writes_at_its_owner(tmp_path: Path) -> None:
     with mounted(tmp_path / "m1", "200m"):
         ballast = tmp_path / "m1" / "ballast"
-        async with forked_cluster(tmp_path, PARTITIONS) as made:
+        async with hasty_cluster(tmp_path, PARTITIONS) as made:
             await made.form(2)
             client, backed_up = Client(made), owned_by(made, 0)
             assert await client.set(0, backed_up, b"v")
@@ -353,8 +352,8 @@ async def attempt(client: Client, key: bytes = b"now") -> str:
 
 async def start_alone(folder: Path) -> tuple[int, str]:
     """A member that does not come up: its exit code and what it said."""
-    async with forked_cluster(folder, PARTITIONS) as made:
-        member = made.make_member(0, "127.0.0.2", folder / "m0", made.ports, {})
+    async with hasty_cluster(folder, PARTITIONS) as made:
+        member = MemberProcess(0, "127.0.0.2", folder / "m0", made.ports, {})
         await member.start()
         assert member.process is not None
         return await member.process.wait(), member.log()
@@ -362,7 +361,7 @@ async def start_alone(folder: Path) -> tuple[int, str]:
 
 async def test_an_older_snapshot_of_a_member_is_brought_up_to_date(tmp_path: Path) -> None:
     """A backup of its own volume was restored: the other replica has what it acknowledged since."""
-    async with forked_cluster(tmp_path, PARTITIONS) as made:
+    async with hasty_cluster(tmp_path, PARTITIONS) as made:
         await made.form(2)
         member, client = made.members[1], Client(made)
         await write_everywhere(client, 0)
@@ -396,7 +395,7 @@ async def write_everywhere(client: Client, seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["*.json", "*.sst"])
 async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None:
-    async with forked_cluster(tmp_path, 5) as made:
+    async with hasty_cluster(tmp_path, 5) as made:
         world = steps.World(made)
         await world.form()
         for index in (steps.OWNER, steps.TARGET):
@@ -410,7 +409,7 @@ async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None
 
 
 async def test_damage_that_a_copy_meets_takes_the_source_offline(tmp_path: Path) -> None:
-    async with forked_cluster(tmp_path, 5) as made:
+    async with hasty_cluster(tmp_path, 5) as made:
         world = steps.World(made)
         await world.form()
         for index in (steps.OWNER, steps.TARGET):

@@ -30,7 +30,7 @@ def small(monkeypatch):
     """Every keyspace is large enough to be a fragment, and every fragment has several blocks."""
     monkeypatch.setattr(fragments, "GATHERED_BYTES", 1)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(copy, "BACKOFF_SECONDS_MAX", 0.001)
 
 
 class Mangler:
@@ -72,7 +72,7 @@ class Mangler:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_):

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import forked_cluster
-from harness import Client, eventually, key_in
+from harness import Client, eventually, hasty_cluster, key_in
 from solo import ME, OTHER, THIRD, P, Solo, solo
 from test_damage import attempt, mounted
 from test_kudu_bugs import receive
@@ -196,7 +195,7 @@ async def write_on(client: Client, key: bytes, end: asyncio.Event) -> None:
 
 async def test_a_volume_without_a_byte_left_ends_nothing(tmp_path: Path) -> None:
     with mounted(tmp_path / "m0", "200m"):
-        async with forked_cluster(tmp_path, 4) as made:
+        async with hasty_cluster(tmp_path, 4) as made:
             made.replicas = 1
             await made.form(1)
             client, other, key = Client(made), Client(made), key_in(P, 4)

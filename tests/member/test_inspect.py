@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from forked import forked_cluster
-from harness import Client, Cluster, key_in
+from harness import Client, Cluster, hasty_cluster, key_in
 
 from stele.member.inspect import Inspection
 from stele.wire import messages as m
@@ -45,7 +44,7 @@ async def fill(made: Cluster) -> None:
 
 
 async def test_a_sound_volume_is_told_and_not_changed(tmp_path: Path) -> None:
-    async with forked_cluster(tmp_path, 2) as made:
+    async with hasty_cluster(tmp_path, 2) as made:
         await fill(made)
         member = made.members[0]
         made.store(1, ())
@@ -88,7 +87,7 @@ async def test_what_services_are_to_be_told_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["instance", "tablet-meta/0", "consensus-meta/0", "table/current"])
 async def test_a_damaged_file_is_a_problem(tmp_path: Path, name: str) -> None:
-    async with forked_cluster(tmp_path, 2) as made:
+    async with hasty_cluster(tmp_path, 2) as made:
         await fill(made)
         assert (await made.command(0, m.Fence(0, 5, True))).code == "OK"
         await made.members[0].kill()
@@ -100,7 +99,7 @@ async def test_a_damaged_file_is_a_problem(tmp_path: Path, name: str) -> None:
 
 
 async def test_verify_finds_flipped_bits_in_data_and_logs(tmp_path: Path) -> None:
-    async with forked_cluster(tmp_path, 2) as made:
+    async with hasty_cluster(tmp_path, 2) as made:
         await fill(made)
         member = made.members[0]
         assert await member.stop() == 0
@@ -114,7 +113,7 @@ async def test_verify_finds_flipped_bits_in_data_and_logs(tmp_path: Path) -> Non
 
 
 async def test_verify_reads_what_is_in_quarantine(tmp_path: Path) -> None:
-    async with forked_cluster(tmp_path, 2) as made:
+    async with hasty_cluster(tmp_path, 2) as made:
         made.replicas = 1
         await made.form(1)
         client, member = Client(made), made.members[0]

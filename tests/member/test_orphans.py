@@ -1,6 +1,7 @@
 """Hand-overs that no master ends: the owner resumes when the destination can never accept, and only then."""
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,9 @@ async def test_a_frozen_owner_asks_when_no_master_speaks_and_resumes_by_a_refusa
 
 
 async def test_without_a_master_a_hand_over_that_was_not_accepted_ends_by_itself(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4) as made:
+    silent_seconds = 1.0
+    known = json.dumps({"MASTER_SILENT_SECONDS": silent_seconds})
+    async with cluster(tmp_path, 3, partitions=4, LIMITS=known) as made:
         client, key, id = Client(made), key_in(0, 4), made.id()
         assert await client.set(0, key, b"before")
         await made.start_learner(id, 0, 2)
@@ -134,7 +137,7 @@ async def test_without_a_master_a_hand_over_that_was_not_accepted_ends_by_itself
         handed = await made.command(0, m.HandOver(id, 0))
         made.members[2].signal(signal.SIGSTOP)
         write = asyncio.create_task(client.set(0, key, b"after"))
-        await asyncio.sleep(limits.MASTER_SILENT_SECONDS + 1.5)
+        await asyncio.sleep(silent_seconds + 1.5)
         assert not write.done()
         made.members[2].signal(signal.SIGCONT)
         assert await write

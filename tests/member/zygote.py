@@ -2,7 +2,8 @@
 
 As a program: reads lines of JSON {env, log, what} and forks; writes {pid} for each, and {pid, code} when one
 ended. In a forked member SIGUSR1 arms the crash point in the file FOLDER.point, so that it can be reached
-late; POWER=1 makes the death take from the volume what was not synced.
+late; POWER=1 makes the death take from the volume what was not synced; LIMITS, as JSON, are names of
+`stele.member.limits` with other values.
 """
 
 import json
@@ -13,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SHORT_FLUSH_SECONDS = 0.2
-
 
 def run_member() -> int:
     import power
@@ -22,8 +21,9 @@ def run_member() -> int:
     from stele.member import crash, limits, process
     from stele.member.__main__ import main
 
-    limits.FLUSH_SECONDS, limits.LOG_RETAINED_BYTES = SHORT_FLUSH_SECONDS, 0
-    limits.SWEEP_SECONDS, limits.RECONNECT_SECONDS_MAX = 0.3, 0.2
+    for name, value in json.loads(os.environ.get("LIMITS", "{}")).items():
+        assert hasattr(limits, name), name
+        setattr(limits, name, value)
     if os.environ.get("POWER"):
         power.watch()
     serve = process.Process.run
@@ -56,6 +56,8 @@ def _child(order: dict[str, Any]) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.clear()
         os.environ.update(order["env"])
+        # As a new Python would.
+        sys.path[:0] = filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))
         code = run_member() if order["what"] == "member" else run_transfer()
     except BaseException:
         logging.exception("the child failed")
@@ -69,6 +71,7 @@ def main() -> None:
     import stele.member.transfer_main  # noqa: F401
 
     out = os.dup(1)
+    children: set[int] = set()
 
     def tell(**fields: int) -> None:
         # Not through a buffered file: this runs in a signal handler too, which may interrupt itself.
@@ -82,6 +85,7 @@ def main() -> None:
                 return
             if not pid:
                 return
+            children.discard(pid)
             tell(pid=pid, code=os.waitstatus_to_exitcode(status))
 
     signal.signal(signal.SIGCHLD, reap)
@@ -91,9 +95,14 @@ def main() -> None:
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+            os.close(out)
             _child(json.loads(line))
+        children.add(pid)
         tell(pid=pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    # The tests are over, however they ended; none of their processes outlives them.
+    for pid in list(children):
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
