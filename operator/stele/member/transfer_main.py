@@ -5,7 +5,6 @@ so that serving clients never waits for copying. `VARIABLES` names its environme
 """
 
 import argparse
-import asyncio
 import logging
 import os
 import sys
@@ -14,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import uvloop
 from aiohttp import web
 
+from stele.adapters.transfer.buffers import keep_buffers
 from stele.adapters.transfer.bulk import LoadFiles
 from stele.adapters.transfer.bulk_routes import Bulk
 from stele.adapters.transfer.direct import DirectRunner
@@ -102,6 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as wrong:
         print(f"stele-transfer: {wrong.args[0]}", file=sys.stderr)
         return 2
+    keep_buffers()
     web.run_app(
         make_app(settings),
         host=settings.bind,
@@ -109,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         print=None,
         access_log=None,
         shutdown_timeout=SHUTDOWN_SECONDS,
-        loop=asyncio.new_event_loop(),
+        loop=uvloop.new_event_loop(),
     )
     return 0
 

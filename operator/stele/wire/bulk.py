@@ -175,7 +175,7 @@ encode_packed = msgspec.msgpack.Encoder().encode
 encode_json = msgspec.json.Encoder().encode
 
 
-def encode_run(entries: Iterable[Entry], partition: int) -> Iterator[bytes]:
+def encode_run(entries: Iterable[Entry], partition: int) -> Iterator[bytearray]:
     """The blocks of ascending entries of one partition: a piece's section, or a run."""
     return encode_stream(entries, lambda count, size: End(partition, 0, OpId(), count, size))
 

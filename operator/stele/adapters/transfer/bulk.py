@@ -314,7 +314,7 @@ def _once(entries: Iterable[Entry], duplicates: str) -> Iterator[Entry]:
         yield last
 
 
-def _write_run(path: Path, blocks: Iterable[bytes]) -> int:
+def _write_run(path: Path, blocks: Iterable[bytes | bytearray]) -> int:
     crc = 0
     with path.open("xb") as file:
         for block in blocks:

@@ -191,7 +191,7 @@ class Bulk:
         return response
 
 
-def _export_blocks(checkpoint: Checkpoint, tablet: SessionTablet, keyspace: bytes) -> Iterator[bytes]:
+def _export_blocks(checkpoint: Checkpoint, tablet: SessionTablet, keyspace: bytes) -> Iterator[bytearray]:
     prefix = user_prefix(tablet.partition, tablet.generation, keyspace)
     cut = len(prefix)
     found = checkpoint.range(prefix, after_prefix(prefix))

@@ -16,7 +16,7 @@ from stele.wire.messages import SessionTablet
 from stele.wire.volume import APPLIED, decode_state
 
 COLUMN_FAMILIES = ("log", "data")
-READAHEAD_BYTES = 2 * 1024 * 1024
+READAHEAD_BYTES = 256 * 1024
 PLANS_MAX = 256
 """Tablets of one checkpoint whose fragments are remembered while they are copied."""
 
@@ -62,6 +62,8 @@ class Checkpoint:
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         options.set_readahead_size(READAHEAD_BYTES)
+        # Each block is read once, and keeping it costs more than reading it.
+        options.fill_cache(False)  # type: ignore[call-arg]
         place = self._data.iter(options)
         place.seek(begin)
         while place.valid():
@@ -73,7 +75,7 @@ class Checkpoint:
             partition = int.from_bytes(begin[:2], "big")
             raise Corrupt(f"checkpoint, partition {partition}: {error}") from error
 
-    def blocks(self, tablet: SessionTablet, at: str = "") -> Iterator[bytes]:
+    def blocks(self, tablet: SessionTablet, at: str = "") -> Iterator[bytearray]:
         """The stream of one fragment from place `at` on; of the whole tablet without a place.
 
         Raise BadInput for a place that the tablet does not have.
@@ -92,7 +94,7 @@ class Checkpoint:
     @staticmethod
     def _stream(
         tablet: SessionTablet, planned: Planned, entries: Iterable[Entry], following: Callable[[], str]
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytearray]:
         namespaces = {name.decode(): tablet.versions for name in planned.namespaces}
 
         def end(count: int, size: int) -> End:

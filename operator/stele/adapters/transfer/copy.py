@@ -2,7 +2,8 @@
 
 It knows neither Spark nor asyncio; a Spark task and a member's transfer process run the same code (design
 50-copy, "Who moves the bytes"). A tablet comes fragment by fragment: the next is asked for once the one
-before is written, synced and noted, and fragments of several tablets take turns. Whoever runs it twice, late,
+before is written, synced and noted, and fragments of several tablets take turns: while one's file is synced
+another's stream is read. Whoever runs it twice, late,
 or at the same time as another does no harm: files get names that are used once, notes and the manifest are
 linked into place by the first to end, and nothing outside the session's folder is touched. When that folder
 was removed meanwhile, the copy fails.
@@ -14,13 +15,17 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from stele.adapters.transfer.buffers import keep_buffers
 from stele.adapters.transfer.source import Source
 from stele.adapters.transfer.sst import SstWriter
-from stele.core.errors import Corrupt, Refused, Unavailable
+from stele.core.errors import Corrupt, Refused, SteleError, Unavailable
 from stele.core.fragments import round_robin
 from stele.wire.blocks import BlockReader, End
 from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manifest, decode_manifest
@@ -59,7 +64,7 @@ def copy_tablets(
     Refused (NO_SPACE) for a full disk, and whatever `progress` raises.
     """
     source, folder = Source(job.source_url, job.token, job.session), staging / job.session
-    copies = [_TabletCopy(source, item, folder, progress, again) for item in items]
+    keep_buffers()
 
     def take_turn(copy: _TabletCopy) -> bool:
         manifest = copy.step()
@@ -69,7 +74,14 @@ def copy_tablets(
 
     try:
         folder.mkdir(exist_ok=True)
-        round_robin(copies, take_turn, TABLETS_AT_ONCE)
+        with ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing:
+            shared = _Job(source, folder, syncing, progress, again)
+            copies = [_TabletCopy(shared, item) for item in items]
+            try:
+                round_robin(copies, take_turn, TABLETS_AT_ONCE)
+            finally:
+                for copy in copies:
+                    copy.drop()
     except OSError as error:
         raise _disk_error(error) from error
     finally:
@@ -91,38 +103,61 @@ def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
     return manifest if same and manifest.session == folder.name else None
 
 
-class _TabletCopy:
-    """One tablet on its way. Between two steps all that came is on disk and noted."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the tablets of one job share; `syncing` brings their files to disk."""
 
-    def __init__(
-        self, source: Source, item: CopyItem, folder: Path, progress: Progress, again: Callable[[], None]
-    ) -> None:
-        self._source, self._item, self._folder, self._progress = source, item, folder, progress
-        self._again = again
+    source: Source
+    folder: Path
+    syncing: Executor
+    progress: Progress
+    again: Callable[[], None]
+
+
+class _TabletCopy:
+    """One tablet on its way. After every other step all that came is on disk and noted."""
+
+    def __init__(self, job: _Job, item: CopyItem) -> None:
+        self._job, self._item = job, item
         self._fragments: list[Fragment] = []
+        self._arrived: tuple[_Arrival, Future[Fragment]] | None = None
+        self._attempts = 0
         self._begun = False
 
     def step(self) -> Manifest | None:
-        """One fragment more; the manifest when it was the last, or when all was there before."""
+        """One fragment received, or noted once it is on disk. The manifest when that was the last, or when
+        all was there before.
+        """
         if not self._begun:
             self._begun = True
-            complete = find_manifest(self._folder, self._item)
+            complete = find_manifest(self._job.folder, self._item)
             if complete is not None:
-                self._progress(complete.bytes)
+                self._job.progress(complete.bytes)
                 return complete
             self._find_fragments()
-        return self._attempts()
+        return self._attempt()
 
-    def _attempts(self) -> Manifest | None:
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                return self._fragment()
-            except (Unavailable, Corrupt):
-                if attempt == ATTEMPTS_MAX:
-                    raise
-                self._again()
-                time.sleep(min(BACKOFF_SECONDS * 2**attempt, BACKOFF_SECONDS_MAX))
-        raise AssertionError("the last attempt returns or raises")
+    def _attempt(self) -> Manifest | None:
+        arrived, self._arrived = self._arrived, None
+        try:
+            if arrived is None:
+                self._receive()
+                return None
+            return self._take(*arrived)
+        except (Unavailable, Corrupt):
+            self._attempts += 1
+            if self._attempts == ATTEMPTS_MAX:
+                raise
+            self._job.again()
+            time.sleep(min(BACKOFF_SECONDS * 2**self._attempts, BACKOFF_SECONDS_MAX))
+        return None
+
+    def drop(self) -> None:
+        """Remove the file that nothing names yet."""
+        if self._arrived is not None:
+            with suppress(OSError, SteleError):
+                (self._job.folder / self._arrived[1].result().file).unlink()
+            self._arrived = None
 
     @property
     def _at(self) -> str:
@@ -132,10 +167,10 @@ class _TabletCopy:
         """What an earlier run noted, as far as it goes without a gap."""
         while (fragment := self._read_line(len(self._fragments))) is not None:
             self._fragments.append(fragment)
-            self._progress(fragment.bytes)
+            self._job.progress(fragment.bytes)
 
     def _line(self, number: int) -> Path:
-        return self._folder / f"{self._item.partition}-{self._item.generation}.{number}.line"
+        return self._job.folder / f"{self._item.partition}-{self._item.generation}.{number}.line"
 
     def _read_line(self, number: int) -> Fragment | None:
         """The note of a fragment, if it is of this copy, follows the one before, and its file is there."""
@@ -143,31 +178,41 @@ class _TabletCopy:
             line = _decode_line(self._line(number).read_bytes())
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
-        wanted = (MANIFEST_FORMAT, self._source.session, self._item.source_generation, self._at)
+        wanted = (MANIFEST_FORMAT, self._job.source.session, self._item.source_generation, self._at)
         fragment = line.fragment
         if (line.format, line.session, line.source_generation, fragment.at) != wanted or not fragment.next:
             return None
-        if fragment.file and _size(self._folder / fragment.file) != fragment.file_bytes:
+        if fragment.file and _size(self._job.folder / fragment.file) != fragment.file_bytes:
             return None
         return fragment
 
-    def _fragment(self) -> Manifest | None:
-        """Fetch the next fragment and note it."""
-        arrival = _Arrival(self._source, self._item, self._folder, self._progress)
+    def _receive(self) -> None:
+        """Fetch the next fragment; its file goes to disk while others are fetched."""
+        arrival = _Arrival(self._job, self._item)
         try:
-            end, fragment = arrival.fetch(self._at)
-            if end.applied is not None:
-                return self._publish([*self._fragments, fragment], end.applied)
+            arrival.fetch(self._at)
+        except (Unavailable, Corrupt):
+            self._job.progress(-arrival.came)
+            raise
+        self._arrived = arrival, self._job.syncing.submit(arrival.finish)
+
+    def _take(self, arrival: "_Arrival", finished: Future[Fragment]) -> Manifest | None:
+        """Note the fragment that is on disk now."""
+        fragment = finished.result()
+        try:
+            if arrival.end.applied is not None:
+                return self._publish([*self._fragments, fragment], arrival.end.applied)
             self._fragments.append(self._note(fragment))
         except (Unavailable, Corrupt):
-            self._progress(-arrival.came)
+            self._job.progress(-arrival.came)
             raise
+        self._attempts = 0
         return None
 
     def _note(self, fragment: Fragment) -> Fragment:
         """Link the note; another run's that was there first counts instead."""
         number = len(self._fragments)
-        line = Line(MANIFEST_FORMAT, self._source.session, self._item.source_generation, fragment)
+        line = Line(MANIFEST_FORMAT, self._job.source.session, self._item.source_generation, fragment)
         if self._link(self._line(number), line, fragment):
             return fragment
         first = self._read_line(number)
@@ -180,19 +225,19 @@ class _TabletCopy:
         """Link the manifest: the first to link it wins."""
         manifest = Manifest(
             format=MANIFEST_FORMAT,
-            session=self._source.session,
+            session=self._job.source.session,
             partition=self._item.partition,
             source_generation=self._item.source_generation,
             generation=self._item.generation,
             applied=applied,
             fragments=tuple(fragments),
         )
-        target = self._folder / f"{manifest.partition}.json"
-        if target.exists() and find_manifest(self._folder, self._item) is None:
+        target = self._job.folder / f"{manifest.partition}.json"
+        if target.exists() and find_manifest(self._job.folder, self._item) is None:
             target.unlink(missing_ok=True)
         if self._link(target, manifest, fragments[-1]):
             return manifest
-        first = find_manifest(self._folder, self._item)
+        first = find_manifest(self._job.folder, self._item)
         if first is None:
             raise Unavailable(f"partition {self._item.partition}: another copy of it is under way", "SOURCE")
         return first
@@ -206,7 +251,7 @@ class _TabletCopy:
         False when there is a file of that name: another run of the same copy ended first. Its files are as
         good; what `newest` names goes then, as it does when the disk fails.
         """
-        aside = self._folder / f"{target.name}.{uuid.uuid4().hex}.part"
+        aside = self._job.folder / f"{target.name}.{uuid.uuid4().hex}.part"
         linked = False
         try:
             aside.write_bytes(_encode(content))
@@ -217,39 +262,46 @@ class _TabletCopy:
         finally:
             aside.unlink(missing_ok=True)
             if newest.file and not linked:
-                (self._folder / newest.file).unlink(missing_ok=True)
+                (self._job.folder / newest.file).unlink(missing_ok=True)
         return True
 
 
 class _Arrival:
     """One attempt at one fragment, of which `came` bytes. It leaves a complete file or nothing of its own."""
 
-    def __init__(self, source: Source, item: CopyItem, folder: Path, progress: Progress) -> None:
-        self._source, self._item, self._folder, self._progress = source, item, folder, progress
+    def __init__(self, job: _Job, item: CopyItem) -> None:
+        self._job, self._item = job, item
         self._name = f"{item.partition}-{uuid.uuid4().hex}"
+        self._part = job.folder / f"{self._name}.part"
         self.came = 0
+        self.at = ""
+        self.end: End
+        self._writer: SstWriter
 
-    def fetch(self, at: str) -> tuple[End, Fragment]:
-        """The last block, and what is on disk now."""
-        part = self._folder / f"{self._name}.part"
+    def fetch(self, at: str) -> None:
+        """Write the fragment at this place to a file; afterwards `end` is the stream's last block."""
+        self.at = at
+        self._writer = SstWriter(self._part, self._item)
         try:
-            return self._fetch(at, part)
+            self.end = self._checked(self._receive(self._writer, at).end, at)
         except BaseException:
-            self._source.close()
-            part.unlink(missing_ok=True)
+            self._job.source.close()
+            self._writer.drop()
             raise
 
-    def _fetch(self, at: str, part: Path) -> tuple[End, Fragment]:
-        writer = SstWriter(part, self._item)
-        end = self._checked(self._receive(writer, at).end, at)
-        file_bytes, file_crc32c = writer.finish()
-        file = f"{self._name}.sst" if writer.entries else ""
-        if file:
-            part.rename(self._folder / file)
-        made = Fragment(
-            at, end.next, end.namespaces, writer.entries, writer.bytes, file, file_bytes, file_crc32c
-        )
-        return end, made
+    def finish(self) -> Fragment:
+        """The fragment, once its file is on disk under its name. In any thread."""
+        try:
+            file_bytes, file_crc32c = self._writer.finish()
+            file = f"{self._name}.sst" if self._writer.entries else ""
+            if file:
+                self._part.rename(self._job.folder / file)
+        except BaseException:
+            self._writer.drop()
+            raise
+        end, writer = self.end, self._writer
+        counts = (writer.entries, writer.bytes)
+        return Fragment(self.at, end.next, end.namespaces, *counts, file, file_bytes, file_crc32c)
 
     def _checked(self, end: End | None, at: str) -> End:
         wanted = (self._item.partition, self._item.source_generation)
@@ -261,12 +313,12 @@ class _Arrival:
 
     def _receive(self, writer: SstWriter, at: str) -> BlockReader:
         try:
-            reader = BlockReader(self._source.open(self._item, at).read)
+            reader = BlockReader(self._job.source.open(self._item, at).read)
             for keys, values in reader:
                 writer.write(keys, values)
                 more = reader.bytes - self.came
                 self.came = reader.bytes
-                self._progress(more)
+                self._job.progress(more)
         except (OSError, http.client.HTTPException) as error:
             detail = f"{self._origin()}: {str(error) or type(error).__name__}"
             raise Unavailable(detail, "SOURCE") from error
@@ -275,7 +327,7 @@ class _Arrival:
         return reader
 
     def _origin(self) -> str:
-        return f"partition {self._item.partition} from {self._source.url}"
+        return f"partition {self._item.partition} from {self._job.source.url}"
 
 
 def _size(path: Path) -> int:

@@ -110,16 +110,20 @@ class Source:
         return tablet, request.query.get("at", "") if session.fragments else ""
 
     async def _stream(
-        self, request: web.Request, first: bytes, pieces: Iterator[bytes], tablet: SessionTablet
+        self, request: web.Request, first: bytes, pieces: Iterator[bytes | bytearray], tablet: SessionTablet
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": BLOCKS})
         await response.prepare(request)
         piece: bytes | None = first
         try:
             while piece is not None:
-                await self._sessions.send(request.match_info["session"], piece, response.write)
+                following = asyncio.create_task(self._slowly(partial(next, pieces, None)))
+                try:
+                    await self._sessions.send(request.match_info["session"], piece, response.write)
+                finally:
+                    await asyncio.wait([following])  # No thread may read once this has returned.
                 self.sent_bytes += len(piece)
-                piece = await self._slowly(partial(next, pieces, None))
+                piece = await following
         except ConnectionError:
             return response  # The reader went away, and asks again if it still wants the tablet.
         except Corrupt as error:
@@ -145,18 +149,18 @@ class Source:
             raise
 
 
-def _pieces(checkpoint: Checkpoint, tablet: SessionTablet, at: str) -> Iterator[bytes]:
+def _pieces(checkpoint: Checkpoint, tablet: SessionTablet, at: str) -> Iterator[bytearray]:
     """The stream in pieces of at least BLOCK_BYTES but for the last: each costs a turn in a thread."""
-    waiting: list[bytes] = []
+    waiting: list[bytearray] = []
     size = 0
     for block in checkpoint.blocks(tablet, at):
         waiting.append(block)
         size += len(block)
         if size >= BLOCK_BYTES:
-            yield b"".join(waiting) if len(waiting) > 1 else block
+            yield bytearray().join(waiting) if len(waiting) > 1 else block
             waiting, size = [], 0
     if waiting:
-        yield b"".join(waiting)
+        yield bytearray().join(waiting)
 
 
 class _HttpError(Exception):

@@ -37,6 +37,7 @@ class SstWriter:
         self._sst = SstFileWriter(data_options())
         self._expired_ms = int(time.time() * 1000) - EXPIRED_MARGIN_MS
         self._guard(lambda: self._sst.open(str(path)))
+        self._sum = _Sum(path)
 
     def write(self, keys: list[bytes], values: list[bytes]) -> None:
         """Append what did not expire long ago. Raise Corrupt for keys of another tablet.
@@ -50,6 +51,7 @@ class SstWriter:
             text = f"{free} bytes of the volume are free, a copy goes on with {STOP_FREE_BYTES} or more"
             raise Refused(text, "NO_SPACE")
         self._guard(lambda: self._append(keys, values))
+        self._sum.follow()
 
     def _append(self, keys: list[bytes], values: list[bytes]) -> None:
         sst, prefix, size, count = self._sst, self._prefix, 0, 0
@@ -69,11 +71,20 @@ class SstWriter:
 
     def finish(self) -> tuple[int, int]:
         """(bytes, crc32c) of the file on disk; (0, 0) when it holds no entry and RocksDB makes none."""
-        if not self.entries:
-            self._path.unlink(missing_ok=True)
-            return 0, 0
-        self._guard(self._sst.finish)
-        return _sync_and_sum(self._path)
+        try:
+            if not self.entries:
+                self._path.unlink(missing_ok=True)
+                return 0, 0
+            self._sum.sync()
+            self._guard(self._sst.finish)  # It writes and syncs the rest.
+            return self._sum.follow()
+        finally:
+            self._sum.close()
+
+    def drop(self) -> None:
+        """Remove the file under the name that it was written with."""
+        self._sum.close()
+        self._path.unlink(missing_ok=True)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
@@ -86,11 +97,27 @@ class SstWriter:
             raise Refused(f"SST file {self._path.name}: {error}", "INTERNAL") from error
 
 
-def _sync_and_sum(path: Path) -> tuple[int, int]:
-    crc = size = 0
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        while piece := file.read(READ_BYTES):
-            crc = crc32c(piece, crc)
-            size += len(piece)
-    return size, crc
+class _Sum:
+    """Size and crc32c of a file that only grows, read as it grows.
+
+    RocksDB drops a file from the page cache when it finishes it: all of it would come from disk then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._bytes = self._crc = 0
+
+    def follow(self) -> tuple[int, int]:
+        """(bytes, crc32c) of what is in the file now."""
+        while count := self._file.readinto(self._buffer):
+            self._crc = crc32c(self._buffer[:count], self._crc)
+            self._bytes += count
+        return self._bytes, self._crc
+
+    def sync(self) -> None:
+        """Unlike RocksDB's own, without Python's lock: what it then has left to sync is little."""
+        os.fdatasync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
