@@ -320,6 +320,7 @@ def _take_over(state: State, seen: Observation) -> bool:
     state.staged.update(found.rows)
     rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
     state.fenced = _interrupted(state, rows)
+    _claim_for_others(state, rows)
     state.member_list_version = _list_version(state, reports)
     state.settled = True
     if state.table.members:
@@ -371,6 +372,16 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
             if row is not None and index in row.members and tablet.promised > row.version:
                 found.add(tablet.partition)
     return found
+
+
+def _claim_for_others(state: State, rows: dict[PartitionId, Partition]) -> None:
+    """Who promised more than the version of a row that lacks it takes no copy but for a later one."""
+    for index, contact in state.contacts.items():
+        for tablet in contact.tablets.values():
+            number = tablet.partition
+            row = rows.get(number)
+            if row is not None and index not in row.members and tablet.promised > row.version:
+                state.claimed[number] = max(state.claimed.get(number, 0), tablet.promised)
 
 
 def _assign_first(state: State, seen: Observation) -> None:

@@ -73,6 +73,8 @@ def start(state: State, seen: Observation) -> None:
         _with_relics(state, able),
     )
     busy = [running.participants for running in state.running.values() if _burdens(running)]
+    # After a pause of this process nobody counts as gone yet: a row must not shrink to one that is.
+    able = frozenset(each for each in able if state.contacts[each].reachable(seen.now, wishes.timing))
     rows = state.table.partitions
     admit = _admission(state, seen.now)
     for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member, admit=admit):

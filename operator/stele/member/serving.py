@@ -184,8 +184,8 @@ class Serving:
         owner = replica.owner
         if owner is None or owner.phase is not Phase.SERVING or owner.frozen:
             return False
-        members = owner.members
-        return not members or self._held.may_read(replica.partition, owner.term, members, now)
+        others = owner.waited_for
+        return not others or self._held.may_read(replica.partition, owner.term, others, now)
 
     def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
         """A command that is answered as before when it ran before; see `member.once`."""
@@ -295,12 +295,14 @@ class Serving:
         request.done(request.replies)
 
     def may_read(self, replica: Replica) -> bool:
-        """Whether what is applied here holds all that was acknowledged: by a lease of every replica."""
+        """Whether what is applied here holds all that was acknowledged: by a lease of every replica, and of a
+        learner that is waited for: a row that names it may have been stored, and another owner with it.
+        """
         owner = replica.owner
         # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
         if owner is None or owner.phase is not Phase.SERVING:
             return False
-        return self._held.may_read(replica.partition, owner.term, owner.members, self._now())
+        return self._held.may_read(replica.partition, owner.term, owner.waited_for, self._now())
 
     def leases_changed(self) -> None:
         """Answer the reads that only lacked a lease."""
