@@ -8,6 +8,8 @@ SEEDS ?= 200
 SEED ?=
 FIRST ?= 0
 PROFILE ?= swarm
+WITHOUT ?=
+UNTIL ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
@@ -48,7 +50,7 @@ test: setup lint ## Every test: unit, golden, property, contract, real control p
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
 
 simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
-	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)"
+	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)" $(if $(WITHOUT),--without "$(WITHOUT)") $(if $(UNTIL),--until "$(UNTIL)")
 
 demo: check-demo setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
 	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)

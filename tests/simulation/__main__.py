@@ -5,9 +5,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
-from tests.simulation.profile import FAMILIES, SWARM, draw
-from tests.simulation.run import Result, run
+from tests.simulation.profile import FAMILIES, FAULTS, RATES, STRIKES, SWARM, Profile, draw
+from tests.simulation.run import Result, run_profile
+from tests.simulation.shrink import shrink
 
 PROGRESS_SECONDS = 5.0
 FAILURES_MAX = 3
@@ -24,6 +26,7 @@ class Totals:
         self.failed: list[int] = []
         self.faults: Counter[str] = Counter()
         self.covered: Counter[str] = Counter()
+        self.checked: Counter[str] = Counter()
 
     def add(self, result: Result) -> None:
         self.seeds += 1
@@ -34,6 +37,7 @@ class Totals:
         self.simulated_seconds += result.seconds
         self.faults.update(result.faults)
         self.covered.update(result.covered)
+        self.checked.update(result.checked)
         if result.failure:
             self.failed.append(result.seed)
 
@@ -59,16 +63,20 @@ class Totals:
             print(self.line(), flush=True)
 
 
-def tell_failure(result: Result, family: str) -> None:
-    profile = "" if family == SWARM else f" PROFILE={family}"
-    print(f"\nseed {result.seed} failed: {result.failure}\n\n{draw(result.seed, family)}\n")
-    print("\n".join(result.story))
-    print(f"\nto see it again: make simulate SEED={result.seed}{profile}\n", flush=True)
+def tell_failure(result: Result, profile: Profile, family: str) -> None:
+    """What is wrong, and the story of the smallest run that breaks the same rule."""
+    again = f"make simulate SEED={result.seed}" + ("" if family == SWARM else f" PROFILE={family}")
+    print(f"\nseed {result.seed} failed: {result.failure}\n\n{profile}\n", flush=True)
+    smaller = shrink(profile, result)
+    print("\n".join(smaller.result.story))
+    print(f"\nneeded ({smaller.replays} replays): {', '.join(smaller.needed) or 'no fault at all'}")
+    print(f"\nto see it again: {again}\nand this story: {again}{smaller.command}\n", flush=True)
 
 
 def summary(totals: Totals) -> None:
     print(f"\n{totals.acknowledged:,} operations acknowledged, {totals.unknown:,} with an unknown end")
-    for title, counts in (("faults", totals.faults), ("states and transitions", totals.covered)):
+    titles = ("faults", "states and transitions", "rules, and how often each was looked at")
+    for title, counts in zip(titles, (totals.faults, totals.covered, totals.checked), strict=True):
         print(f"\n{title}:")
         for name, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
             print(f"  {number:>9,}  {name}")
@@ -84,27 +92,41 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, default=None, help="only this one")
     parser.add_argument("--profile", choices=FAMILIES, default=SWARM, help="what is drawn (swarm)")
+    parser.add_argument("--without", type=_kinds, default=frozenset(), help="kinds of faults to leave out")
+    parser.add_argument("--until", type=float, default=None, help="when faults end, in simulated seconds")
     given = parser.parse_args(arguments)
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
     totals = Totals()
     interrupted = False
     try:
-        _run_all(seeds, given.profile, totals)
+        _run_all(seeds, given, totals)
     except KeyboardInterrupt:
         interrupted = True
     summary(totals)
     return 1 if totals.failed else 130 if interrupted else 0
 
 
-def _run_all(seeds: Iterable[int], family: str, totals: Totals) -> None:
+def _run_all(seeds: Iterable[int], given: argparse.Namespace, totals: Totals) -> None:
     for seed in seeds:
-        result = run(seed, family)
+        drawn = draw(seed, given.profile)
+        until = drawn.chaos_seconds if given.until is None else given.until
+        profile = replace(drawn, without=given.without, chaos_seconds=until)
+        result = run_profile(profile)
         totals.add(result)
         if result.failure:
-            tell_failure(result, family)
+            tell_failure(result, profile, given.profile)
         if len(totals.failed) >= FAILURES_MAX:
             return
         totals.tell()
+
+
+def _kinds(text: str) -> frozenset[str]:
+    """Names with commas between them."""
+    names = frozenset(filter(None, text.split(",")))
+    known = (*FAULTS, *STRIKES, *RATES)
+    for name in names.difference(known):
+        raise argparse.ArgumentTypeError(f"{name!r} is no kind of fault: expected {', '.join(known)}")
+    return names
 
 
 def _positive(text: str) -> int:

@@ -7,6 +7,7 @@ What goes wrong is what goes wrong in reality: requests that do not arrive, answ
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from stele.adapters.kubernetes.api import (
@@ -237,8 +238,14 @@ class SimApi:
         if chance() < faults.unanswered:
             server.count("api answer lost")
             return
-        loop = self._loop
-        server.network.send(API_PLACE, loop.name, lambda: loop.call_soon(_resolve, answer, outcome))
+        loop, read_at = self._loop, server.version
+        back = partial(self._back, write, read_at, answer, outcome)
+        server.network.send(API_PLACE, loop.name, back, back=True)
+
+    def _back(self, write: bool, read_at: int, answer: Any, outcome: tuple[SteleError | None, Any]) -> None:
+        if not write and read_at < self._server.version:
+            self._server.count("api stale read")
+        self._loop.call_soon(_resolve, answer, outcome)
 
 
 def _silence(write: bool) -> SteleError:

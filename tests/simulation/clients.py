@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from stele.core.commands import Failure, Simple
 from stele.core.errors import SteleError, Uncertain
@@ -88,7 +89,8 @@ class Client:
         here, there = self.name, machine.place
 
         def back(reply: object) -> None:
-            self._network.send(there, here, lambda: self._loop.call_soon(_resolve, answer, (reply,)))
+            answered = partial(self._loop.call_soon, _resolve, answer, (reply,))
+            self._network.send(there, here, answered, back=True)
 
         self._network.send(here, there, lambda: self._arrive(machine, operation, back))
         found = await answer

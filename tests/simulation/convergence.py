@@ -7,6 +7,8 @@ from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 
+COPIES_EQUAL = "copies equal at rest"
+
 
 def unfinished(world: World) -> str:
     """Why the cluster is not yet safe, balanced and at rest."""
@@ -91,9 +93,10 @@ def check_equal(world: World) -> None:
         if machine.process is not None and machine.process.node is not None
     }
     for number, row in enumerate(world.rows()):
+        world.trace.checked[COPIES_EQUAL] += 1
         found = {index: _content(nodes[index], number) for index in row.members}
         if len({repr(each) for each in found.values()}) > 1:
-            raise Violation(f"copies differ: {found}", partition=number)
+            raise Violation(COPIES_EQUAL, f"copies differ: {found}", partition=number)
 
 
 def _content(node: Node, number: int) -> object:

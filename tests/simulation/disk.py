@@ -86,10 +86,12 @@ class Disk:
         self.engine = SimEngine()
         self.free_bytes = FREE_BYTES
         self.failing_part = 0.0
+        self.opened = 0
         self.saved: Callable[[str, bytes, bytes | None], None] = lambda name, content, before: None
 
     def open(self) -> "SimVolume":
         """The folder as a process finds it: staging and checkpoints stay, files are the synced ones."""
+        self.opened += 1
         volume = SimVolume(self)
         volume.create_folders()
         for name in (TABLETS, CONSENSUS):
@@ -108,6 +110,7 @@ class Disk:
         """The process died: slow work that had begun came true, did not, or in part."""
         for work in begun:
             self._maybe(work)
+        self.opened += 1
         self.engine = self.engine.after_crash(power_lost=power_lost, chance=self.chance)
 
     def _maybe(self, work: Callable[[], object]) -> None:
@@ -153,7 +156,7 @@ class SimVolume(Volume):
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk.root)
-        self._disk = disk
+        self._disk, self._number = disk, disk.opened
 
     def make_database(self) -> None:
         """What RocksDB leaves in its folder, as far as anybody looks."""
@@ -161,6 +164,9 @@ class SimVolume(Volume):
         (self.path(DATA) / "CURRENT").touch()
 
     def write(self, files: dict[str, bytes]) -> None:
+        if self._number != self._disk.opened:
+            # The process that asks for it is no more.
+            return
         for name, content in files.items():
             self._disk.saved(name, content, self._disk.files.get(name))
             self._disk.files[name] = content

@@ -1,29 +1,30 @@
 """What goes wrong, one thing after the other, as the profile allows; and how all of it ends.
 
-Only the last copies are spared: a volume is wiped or damaged only while every row that names its member has
-another member whose copy is whole and that is well, and then nothing else befalls members until that is
-repaired. So whatever is lost is a defect.
+Only the last copies are spared (`volumes.py`), and while one is missing nothing else befalls members. So
+whatever is lost is a defect.
 """
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Kind
+from stele.core.once import KEEP_SECONDS
 from stele.member.settings import Fsync
-from stele.member.volume import CONSENSUS, INSTANCE, TABLE, TABLETS
 from stele.wire import messages as m
 from tests.simulation.api import API_PLACE, ApiFaults
-from tests.simulation.disk import FREE_BYTES
+from tests.simulation.crashes import Crashes
 from tests.simulation.kubelet import Machine
-from tests.simulation.loop import DISK_SECONDS
 from tests.simulation.profile import CLUSTER
+from tests.simulation.volumes import Volumes
 from tests.simulation.world import World
 
 MEMBERS_MAX = 6
 NOTICED_SECONDS = 20.0
 """What was wrong may be noticed so long after it ended."""
-SETTLED_SECONDS = 3.0
+JUMP_SECONDS_MAX = KEEP_SECONDS / 2 - 30
+"""Two owners with clocks so far apart still remember what ran once for as long as clients retry."""
 RECONSIDERED_SECONDS = 5.0
 OF_MEMBERS = frozenset(
     {"cut one way", "cut both ways", "isolate a member", "hide from the master", "swizzle", "slow a place"}
@@ -33,8 +34,11 @@ OF_MEMBERS = frozenset(
         "keep a member down",
         "pause a member",
         "delete a pod",
+        "kill a member at a step",
+        "kill a member at a write",
         "wipe a volume",
         "flip a bit",
+        "swap volumes",
     }
     | {"disk errors", "slow disk"}
 )
@@ -47,12 +51,15 @@ class Faults:
     """`troubled` says until when a member may be taken for lost, by its place."""
 
     def __init__(self, world: World, troubled: dict[str, float]) -> None:
-        self.world, self.random, self.troubled = world, world.clock.random, troubled
+        self.world, self.troubled = world, troubled
+        self._number = 0
+        self.random = self._chance()
         self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
         self.over = False
         # With another fsync a loss of power may take acknowledged writes with it: that is not promised.
-        self._durable = world.profile.fsync is Fsync.ALWAYS
-        self._wrong_until: dict[str, float] = {}
+        self.durable = world.profile.fsync is Fsync.ALWAYS
+        self.wrong_until: dict[str, float] = {}
+        self._volumes, self._crashes = Volumes(self), Crashes(self)
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
             "cut one way": partial(self._cut, both=False),
@@ -66,11 +73,9 @@ class Faults:
             "keep a member down": self._keep_down,
             "pause a member": self._pause,
             "delete a pod": self._delete_pod,
-            "wipe a volume": self._wipe,
-            "flip a bit": self._flip,
-            "disk errors": self._disk_errors,
-            "slow disk": self._slow_disk,
-            "full disk": self._full_disk,
+            **self._volumes.todo,
+            **self._crashes.todo,
+            "a clock jumps": self._jump,
             "kill the master": self._kill_master,
             "pause the master": self._pause_master,
             "second master": self._second_master,
@@ -82,10 +87,15 @@ class Faults:
             "cancel the plan": self._cancel,
             "pause migrations": self._pause_migrations,
             "strike a hand-over": partial(self._strike, m.HandOver, self._strike_hand_over),
+            "flip a bit of a copy": partial(self._strike, m.FetchDirect, self._volumes.flip_copy),
             "strike an arrival": partial(self._strike, m.StartTabletCopy, self._strike_arrival),
         }
         self._awaited: dict[type[m.Command], Callable[[str, m.Command], None]] = {}
         world.exchanged.append(self._exchanged)
+
+    def _chance(self) -> random.Random:
+        """Of its own for each fault: leaving one out changes neither which others begin, nor when."""
+        return random.Random(f"fault {self._number} of {self.world.profile.seed}")
 
     def _count(self, name: str, *places: str) -> None:
         """A message was lost or late: whoever waits for it may take the other for lost."""
@@ -95,20 +105,21 @@ class Faults:
 
     def begin(self) -> None:
         self.network.count = self._count
-        rate = self.world.profile.rates.get
+        rate = self.world.profile.rate
         network, api = self.network, self.api
-        network.lost_part, network.late_part = rate("message lost", 0.0), rate("message late", 0.0)
-        network.repeated_part, network.torn_part = rate("message repeated", 0.0), rate("segment torn", 0.0)
+        network.lost_part, network.late_part = rate("message lost"), rate("message late")
+        self.kubelet.copy_late_part = rate("copy late")
+        network.repeated_part, network.torn_part = rate("message repeated"), rate("segment torn")
         api.faults = ApiFaults(
-            lost=rate("api request lost", 0.0),
-            unanswered=rate("api answer lost", 0.0),
-            refused=rate("api refused", 0.0),
-            conflict=rate("api conflict", 0.0),
-            watch_lost=rate("watch event lost", 0.0),
-            watch_repeated=rate("watch event repeated", 0.0),
-            watch_seconds=0.05 + rate("watch late", 0.0),
+            lost=rate("api request lost"),
+            unanswered=rate("api answer lost"),
+            refused=rate("api refused"),
+            conflict=rate("api conflict"),
+            watch_lost=rate("watch event lost"),
+            watch_repeated=rate("watch event repeated"),
+            watch_seconds=0.05 + rate("watch late"),
         )
-        drift = rate("clock drift", 0.0)
+        drift = rate("clock drift")
         self.kubelet.rates = lambda: 1.0 + self.random.uniform(-drift, drift)
         if self.world.profile.faults:
             self.world.clock.call_later(FIRST_SECONDS, self._next)
@@ -116,10 +127,14 @@ class Faults:
     def _next(self) -> None:
         if self.over:
             return
+        self._number += 1
+        self.random = self._chance()
+        self.later(self.random.expovariate(1 / self.world.profile.calm_seconds), self._next)
         name = self.random.choice(self.world.profile.faults)
-        if not (name in OF_MEMBERS and self._is_fragile()) and self._todo[name]():
+        if name in self.world.profile.without or (name in OF_MEMBERS and self.is_fragile()):
+            return
+        if self._todo[name]():
             self.world.trace.faults[name] += 1
-        self._later(self.random.expovariate(1 / self.world.profile.calm_seconds), self._next)
 
     def end(self) -> None:
         """Whatever is wrong ends now; who is down comes back."""
@@ -130,38 +145,42 @@ class Faults:
         self.api.faults = ApiFaults()
         for machine in self.kubelet.machines.values():
             machine.held_until = 0.0
-            self._mend_disk(machine)
+        self._volumes.end()
         self.api.change_spec(
             CLUSTERS, CLUSTER, state="Active", migration={**self._migration(), "paused": False}
         )
         for member in self.api.list(MEMBERS):
             self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
-        if self.world.trace.faults["cancel the plan"]:
+        if self.world.trace.faults["plan cancelled"]:
             # What a user cancelled is not planned again before a wish changes.
             replicas = self.world.cluster["spec"]["replicas"]
-            self._later(RECONSIDERED_SECONDS, partial(self._patch, replicas=replicas - 1 or 2))
+            self.later(RECONSIDERED_SECONDS, partial(self._patch, replicas=replicas - 1 or 2))
         self.world.ensure_master()
+
+    def is_fragile(self) -> bool:
+        """Whether a copy that counts is missing: then nothing befalls members."""
+        return self._volumes.is_fragile()
 
     # -- helpers
 
-    def _later(self, seconds: float, callback: Callable[..., object], *args: object) -> None:
+    def later(self, seconds: float, callback: Callable[..., object], *args: object) -> None:
         self.world.clock.call_later(seconds, callback, *args)
 
-    def _say(self, what: str, place: str = "network") -> bool:
+    def say(self, what: str, place: str = "network") -> bool:
         self.world.trace.note(place, f"! {what}")
         return True
 
-    def _trouble(self, place: str, seconds: float) -> None:
+    def trouble(self, place: str, seconds: float) -> None:
         """Something is wrong with a place for so long."""
         until = self.world.clock.now + seconds
-        self._wrong_until[place] = max(until, self._wrong_until.get(place, 0.0))
+        self.wrong_until[place] = max(until, self.wrong_until.get(place, 0.0))
         self._excuse(place, seconds)
 
     def _excuse(self, place: str, seconds: float) -> None:
         until = self.world.clock.now + seconds + NOTICED_SECONDS
         self.troubled[place] = max(until, self.troubled.get(place, 0.0))
 
-    def _machine(self) -> Machine | None:
+    def machine(self) -> Machine | None:
         machines = self.kubelet.running()
         return self.random.choice(machines) if machines else None
 
@@ -172,13 +191,13 @@ class Faults:
     # -- network
 
     def _reset(self) -> bool:
-        machine = self._machine()
+        machine = self.machine()
         streams = [] if machine is None else self.network.streams_of(machine.place)
         if not streams:
             return False
         stream = self.random.choice(streams)
         stream.reset()
-        return self._say(f"connection {stream.places} is reset")
+        return self.say(f"connection {stream.places} is reset")
 
     def _cut(self, *, both: bool) -> bool:
         places = self._places()
@@ -188,38 +207,35 @@ class Faults:
         seconds = self.random.uniform(0.3, 8.0)
         for pair in [(source, target), (target, source)][: 1 + both]:
             self.network.cut(*pair)
-            self._later(seconds, self.network.heal, *pair)
+            self.later(seconds, self.network.heal, *pair)
         for place in (source, target):
-            self._trouble(place, seconds)
-        return self._say(f"cut {source} -> {target}{' and back' if both else ''} for {seconds:.1f} s")
+            self.trouble(place, seconds)
+        return self.say(f"cut {source} -> {target}{' and back' if both else ''} for {seconds:.1f} s")
 
     def _isolate(self) -> bool:
-        machine = self._machine()
+        machine = self.machine()
         if machine is None:
             return False
         seconds = self.random.uniform(0.5, 8.0)
         self._cut_off(machine.place, seconds)
-        return self._say(f"isolated for {seconds:.1f} s; clients reach it", machine.place)
+        return self.say(f"isolated for {seconds:.1f} s; clients reach it", machine.place)
 
     def _cut_off(self, place: str, seconds: float) -> None:
-        for other in self._places():
-            if other != place:
-                for pair in ((place, other), (other, place)):
-                    self.network.cut(*pair)
-                    self._later(seconds, self.network.heal, *pair)
-        self._trouble(place, seconds)
+        self.network.alone.add(place)
+        self.later(seconds, self.network.rejoin, place)
+        self.trouble(place, seconds)
 
     def _hide(self) -> bool:
         """Only the master does not reach it: its replicas do, and clients."""
-        machine, master = self._machine(), self.world.master
+        machine, master = self.machine(), self.world.master
         if machine is None or master is None:
             return False
         seconds = self.random.uniform(1.0, 8.0)
         for pair in ((machine.place, master.loop.name), (master.loop.name, machine.place)):
             self.network.cut(*pair)
-            self._later(seconds, self.network.heal, *pair)
-        self._trouble(machine.place, seconds)
-        return self._say(f"the master does not reach it for {seconds:.1f} s", machine.place)
+            self.later(seconds, self.network.heal, *pair)
+        self.trouble(machine.place, seconds)
+        return self.say(f"the master does not reach it for {seconds:.1f} s", machine.place)
 
     def _swizzle(self) -> bool:
         """Cut off one after the other, let back in another order (FoundationDB's swizzle-clog)."""
@@ -228,63 +244,75 @@ class Faults:
         ends = self.random.sample([2.0 + number for number in range(len(some))], len(some))
         for number, machine in enumerate(some):
             begin = number * self.random.uniform(0.2, 1.0)
-            self._trouble(machine.place, begin + ends[number])
-            self._later(begin, self._cut_off, machine.place, ends[number])
-        return self._say(f"swizzle {[machine.place for machine in some]}")
+            self.trouble(machine.place, begin + ends[number])
+            self.later(begin, self._cut_off, machine.place, ends[number])
+        return self.say(f"swizzle {[machine.place for machine in some]}")
 
     def _slow(self) -> bool:
         place = self.random.choice(self._places())
         seconds = self.random.uniform(1.0, 8.0)
         self.network.slow_places[place] = self.random.choice((0.05, 0.3, 1.5))
-        self._later(seconds, self.network.slow_places.pop, place, None)
-        self._trouble(place, seconds)
-        return self._say(f"messages take up to {self.network.slow_places[place]} s more", place)
+        self.later(seconds, self.network.slow_places.pop, place, None)
+        self.trouble(place, seconds)
+        return self.say(f"messages take up to {self.network.slow_places[place]} s more", place)
 
     # -- processes
 
     def _kill(self, *, power_lost: bool) -> bool:
-        machine = self._machine()
+        machine = self.machine()
         if machine is None or machine.process is None:
             return False
-        self._trouble(machine.place, 5.0)
-        power_lost = power_lost and self._durable
-        self._say("the power is lost" if power_lost else "killed", machine.place)
+        self.trouble(machine.place, 5.0)
+        power_lost = power_lost and self.durable
+        self.say("the power is lost" if power_lost else "killed", machine.place)
         machine.process.end("killed", power_lost=power_lost)
         return True
 
     def _keep_down(self) -> bool:
-        machine = self._machine()
+        machine = self.machine()
         if machine is None or machine.process is None:
             return False
         seconds = self.random.uniform(3.0, 15.0)
         machine.held_until = self.world.clock.now + seconds
-        self._trouble(machine.place, seconds)
-        self._say(f"down for {seconds:.1f} s", machine.place)
-        machine.process.end("kept down", power_lost=self._durable and self.random.random() < 0.5)
+        self.trouble(machine.place, seconds)
+        self.say(f"down for {seconds:.1f} s", machine.place)
+        machine.process.end("kept down", power_lost=self.durable and self.random.random() < 0.5)
         return True
 
     def _pause(self) -> bool:
-        machine = self._machine()
+        machine = self.machine()
         if machine is None or machine.process is None:
             return False
         seconds = self.random.choice((0.3, 1.0, 3.0, 8.0)) * self.random.uniform(0.5, 1.5)
         machine.process.loop.pause(seconds)
-        self._trouble(machine.place, seconds)
-        return self._say(f"paused for {seconds:.1f} s", machine.place)
+        self.trouble(machine.place, seconds)
+        return self.say(f"paused for {seconds:.1f} s", machine.place)
+
+    def _jump(self) -> bool:
+        """The time of day of one machine, or of the master, is wrong from now on."""
+        machine, master = self.machine(), self.world.master
+        seconds = self.random.uniform(-JUMP_SECONDS_MAX, JUMP_SECONDS_MAX)
+        if self.random.random() < 0.2 and master is not None:
+            master.loop.wall_seconds = seconds
+            return self.say(f"the time of day is wrong by {seconds:.0f} s", master.loop.name)
+        if machine is None or machine.process is None:
+            return False
+        machine.wall_seconds = machine.process.loop.wall_seconds = seconds
+        return self.say(f"the time of day is wrong by {seconds:.0f} s", machine.place)
 
     def _delete_pod(self) -> bool:
-        machine = self._machine()
+        machine = self.machine()
         if machine is None:
             return False
-        self._trouble(machine.place, 5.0)
+        self.trouble(machine.place, 5.0)
         self.api.delete(PODS, machine.place, machine.pod_uid)
-        return self._say("its pod is deleted", machine.place)
+        return self.say("its pod is deleted", machine.place)
 
     def _kill_master(self) -> bool:
         master = self.world.master
         if master is None:
             return False
-        self._say("killed", master.loop.name)
+        self.say("killed", master.loop.name)
         master.kill()
         return True
 
@@ -294,9 +322,9 @@ class Faults:
             return False
         seconds = self.random.uniform(0.5, 8.0)
         master.loop.pause(seconds)
-        self._say(f"paused for {seconds:.1f} s", master.loop.name)
+        self.say(f"paused for {seconds:.1f} s", master.loop.name)
         if self.random.random() < 0.5:
-            self._later(seconds * self.random.random(), self.world.start_master)
+            self.later(seconds * self.random.random(), self.world.start_master)
         return True
 
     def _second_master(self) -> bool:
@@ -308,35 +336,35 @@ class Faults:
     def _strike(self, awaited: type[m.Command], strike: Callable[[str, m.Command], None]) -> bool:
         """Do it when a command of that kind is answered next."""
         self._awaited[awaited] = strike
-        return self._say(f"the next {awaited.__name__} is struck")
+        return self.say(f"the next {awaited.__name__} is struck")
 
     def _exchanged(self, place: str, request: m.ExchangeRequest, reply: m.ExchangeReply) -> None:
         for command, result in zip(request.commands, reply.results, strict=False):
             if result.code == "OK" and type(command) in self._awaited and not self.over:
                 strike = self._awaited.pop(type(command))
-                self._later(0.0, strike, place, command)
+                self.later(0.0, strike, place, command)
 
     def _strike_hand_over(self, place: str, command: m.Command) -> None:
         """The owner starts anew before the row is stored, and does not hear of it afterwards."""
         machine, master = self.kubelet.machines.get(place), self.world.master
         if machine is None or machine.process is None or master is None:
             return
-        self._say("killed after its hand-over", place)
-        self._trouble(place, 15.0)
+        self.say("killed after its hand-over", place)
+        self.trouble(place, 15.0)
         machine.process.end("killed", power_lost=False)
         self.network.cut(master.loop.name, API_PLACE)
-        self._later(4.0, self.network.heal, master.loop.name, API_PLACE)
-        self._later(3.9, self.network.cut, master.loop.name, place)
-        self._later(12.0, self.network.heal, master.loop.name, place)
+        self.later(4.0, self.network.heal, master.loop.name, API_PLACE)
+        self.later(3.9, self.network.cut, master.loop.name, place)
+        self.later(12.0, self.network.heal, master.loop.name, place)
 
     def _strike_arrival(self, place: str, command: m.Command) -> None:
         """The destination is slow, and is alone as soon as the row names it."""
         assert isinstance(command, m.StartTabletCopy)
         number, member = command.partition, int(place.rpartition("-")[2])
         self.network.slow_places[place] = 0.5
-        self._say(f"slow, and alone when it has partition {number}", place)
-        self._trouble(place, 10.0)
-        self._later(10.0, self.network.slow_places.pop, place, None)
+        self.say(f"slow, and alone when it has partition {number}", place)
+        self.trouble(place, 10.0)
+        self.later(10.0, self.network.slow_places.pop, place, None)
 
         def alone(kind: Kind, stored: dict[str, Any], gone: bool) -> None:
             row = self.world.rows()[number] if self.world.rows() else None
@@ -344,7 +372,7 @@ class Faults:
                 return
             self.api.changed.remove(alone)
             for other in sorted(row.members - {member}):
-                self._later(0.01, self._hold_down, f"{CLUSTER}-{other}", 12.0)
+                self.later(0.01, self._hold_down, f"{CLUSTER}-{other}", 12.0)
 
         self.api.changed.append(alone)
 
@@ -352,108 +380,21 @@ class Faults:
         machine = self.kubelet.machines.get(place)
         if machine is not None and machine.process is not None and not self.over:
             machine.held_until = self.world.clock.now + seconds
-            self._trouble(place, seconds)
-            self._say(f"down for {seconds:.1f} s", place)
+            self.trouble(place, seconds)
+            self.say(f"down for {seconds:.1f} s", place)
             machine.process.end("kept down", power_lost=False)
-
-    # -- volumes
-
-    def _is_spare(self, place: str) -> bool:
-        """Whether every row that names the member has another whose copy is whole."""
-        rows = self.world.rows()
-        if not any(row.version for row in rows):
-            # The first table may be decided upon right now, with this volume in it.
-            return False
-        for number, row in enumerate(rows):
-            others = [f"{CLUSTER}-{index}" for index in row.members]
-            if place in others and not any(self._is_whole(each, number) for each in others if each != place):
-                return False
-        return True
-
-    def _is_whole(self, place: str, partition: int) -> bool:
-        machine = self.kubelet.machines.get(place)
-        if machine is None or not machine.up:
-            return False
-        quiet = self.world.clock.now > self._wrong_until.get(place, 0.0) + SETTLED_SECONDS
-        return quiet and machine.disk.state_of(partition) == "READY"
-
-    def _is_fragile(self) -> bool:
-        """Whether some row names a member that has nothing of it."""
-        for number, row in enumerate(self.world.rows()):
-            for index in row.members:
-                machine = self.kubelet.machines.get(f"{CLUSTER}-{index}")
-                if machine is not None and machine.disk.state_of(number) != "READY":
-                    return True
-        return False
-
-    def _break_volume(self, how: Callable[[Machine], str]) -> bool:
-        machine = self._machine()
-        if machine is None or machine.process is None or not self._is_spare(machine.place):
-            return False
-        self._trouble(machine.place, 60.0)
-        machine.process.end("its volume breaks", power_lost=self._durable)
-        return self._say(how(machine), machine.place)
-
-    def _wipe(self) -> bool:
-        def wipe(machine: Machine) -> str:
-            machine.disk.wipe()
-            return "its volume is empty"
-
-        return self._break_volume(wipe)
-
-    def _flip(self) -> bool:
-        def flip(machine: Machine) -> str:
-            folder = self.random.choice((INSTANCE, TABLE, TABLETS, CONSENSUS))
-            names = [name for name in machine.disk.files if name.startswith(folder)]
-            return f"a bit of {machine.disk.flip(names)} is flipped" if names else "nothing to flip"
-
-        return self._break_volume(flip)
-
-    def _disk_errors(self) -> bool:
-        machine = self._machine()
-        if machine is None:
-            return False
-        machine.disk.failing_part = self.random.choice((0.02, 0.2, 1.0))
-        seconds = self.random.uniform(0.2, 3.0)
-        self._later(seconds, self._mend_disk, machine)
-        self._trouble(machine.place, seconds + 5.0)
-        return self._say(f"its disk fails {machine.disk.failing_part:.0%} for {seconds:.1f} s", machine.place)
-
-    def _slow_disk(self) -> bool:
-        machine = self._machine()
-        if machine is None or machine.process is None:
-            return False
-        machine.process.loop.disk_seconds = self.random.choice(((0.01, 0.1), (0.1, 1.0)))
-        seconds = self.random.uniform(1.0, 6.0)
-        self._later(seconds, self._mend_disk, machine)
-        self._trouble(machine.place, seconds)
-        return self._say(f"its disk is slow for {seconds:.1f} s", machine.place)
-
-    def _full_disk(self) -> bool:
-        machine = self._machine()
-        if machine is None:
-            return False
-        machine.disk.free_bytes = 0
-        self._later(self.random.uniform(1.0, 6.0), self._mend_disk, machine)
-        return self._say("its disk is full", machine.place)
-
-    @staticmethod
-    def _mend_disk(machine: Machine) -> None:
-        machine.disk.failing_part, machine.disk.free_bytes = 0.0, FREE_BYTES
-        if machine.process is not None:
-            machine.process.loop.disk_seconds = DISK_SECONDS
 
     # -- API server and its users
 
     def _api_away(self) -> bool:
         seconds = self.random.uniform(0.5, 8.0)
         self.api.faults.away = True
-        self._later(seconds, setattr, self.api.faults, "away", False)
-        return self._say(f"away for {seconds:.1f} s", API_PLACE)
+        self.later(seconds, setattr, self.api.faults, "away", False)
+        return self.say(f"away for {seconds:.1f} s", API_PLACE)
 
     def _patch(self, **changes: object) -> bool:
         self.api.change_spec(CLUSTERS, CLUSTER, **changes)
-        return self._say(f"the user sets {changes}", "user")
+        return self.say(f"the user sets {changes}", "user")
 
     def _scale(self) -> bool:
         least = max(2, self.world.cluster["spec"]["replicas"])
@@ -480,12 +421,21 @@ class Faults:
         name = self.random.choice(members)["metadata"]["name"]
         drain = self.random.random() < 0.7
         self.api.change_spec(MEMBERS, name, drain=drain)
-        return self._say(f"the user sets drain: {drain}", name)
+        return self.say(f"the user sets drain: {drain}", name)
 
     def _cancel(self) -> bool:
-        plans = self.api.list(REBALANCES)
-        if not plans:
-            return False
-        name = plans[-1]["metadata"]["name"]
-        self.api.change_spec(REBALANCES, name, cancel=True)
-        return self._say(f"the user cancels {name}", "user")
+        """The next plan that the operator shows, a moment later."""
+
+        def shown(kind: Kind, stored: dict[str, Any], gone: bool) -> None:
+            if kind is REBALANCES and not gone:
+                self.api.changed.remove(shown)
+                self.later(self.random.uniform(0.0, 0.5), self._cancel_now, stored["metadata"]["name"])
+
+        self.api.changed.append(shown)
+        return self.say("the user is about to cancel", "user")
+
+    def _cancel_now(self, name: str) -> None:
+        if not self.over:
+            self.world.trace.faults["plan cancelled"] += 1
+            self.api.change_spec(REBALANCES, name, cancel=True)
+            self.say(f"the user cancels {name}", "user")

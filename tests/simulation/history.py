@@ -7,6 +7,7 @@ that each answer follows from the operations before it (linearizability, per key
 
 from dataclasses import dataclass, field, replace
 
+LINEARIZABLE = "linearizable per key"
 STATES_MAX = 200_000
 """States that one history may take to check."""
 
@@ -51,11 +52,11 @@ class Histories:
 
 
 class Violation(Exception):  # noqa: N818
-    """A rule was broken; `key` or `partition` say whose story to tell."""
+    """`rule`, by its name, was broken; `key` or `partition` say whose story to tell."""
 
-    def __init__(self, text: str, *, key: bytes = b"", partition: int = -1) -> None:
+    def __init__(self, rule: str, text: str, *, key: bytes = b"", partition: int = -1) -> None:
         super().__init__(text)
-        self.key, self.partition = key, partition
+        self.rule, self.key, self.partition = rule, key, partition
 
 
 State = bytes | None
@@ -86,7 +87,7 @@ def check(key: bytes, operations: list[Operation]) -> None:
     """
     found = _worth_looking_at(operations)
     if not _explained(found):
-        raise Violation(_complaint(key, found), key=key)
+        raise Violation(LINEARIZABLE, _complaint(key, found), key=key)
 
 
 def _worth_looking_at(operations: list[Operation]) -> list[Operation]:

@@ -14,7 +14,7 @@ from stele.core.table import Partition
 from stele.member.replica import PROMISES_LOST
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
-from stele.wire.table_text import decode_head, decode_shard
+from stele.wire.table_text import Head, decode_head, decode_shard
 from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
@@ -29,6 +29,7 @@ RETURNED_SECONDS = 10.0
 Object = dict[str, Any]
 T = TypeVar("T", Superblock, Consensus)
 STATES_WITHOUT_MIGRATION = ("NoMigration", "Frozen", "Passive")
+STATES_WITHOUT_JOINING = ("Frozen", "Passive")
 
 
 class Rules:
@@ -39,7 +40,9 @@ class Rules:
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
-        self._epoch_stored = 0
+        self._state = "Active"
+        self._members: set[str] = set()
+        self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
         self._seen_epochs: dict[str, int] = {}
         self._owners: dict[tuple[int, int], str] = {}
         self._committed: dict[int, dict[int, int]] = {}
@@ -51,8 +54,11 @@ class Rules:
         world.kubelet.saved = self._saved
         world.clock.call_later(LOOK_SECONDS, self._look)
 
-    def _broken(self, text: str, partition: int = -1) -> None:
-        self.world.clock.fail(Violation(text, partition=partition))
+    def _check(self, rule: str, holds: bool, text: str, *shown: object, partition: int = -1) -> None:
+        """Count the look, and end the run when the rule does not hold."""
+        self.world.trace.checked[rule] += 1
+        if not holds:
+            self.world.clock.fail(Violation(rule, text.format(*shown), partition=partition))
 
     def is_troubled(self, place: str) -> bool:
         """Something was wrong with it, or it does not run, or not for long."""
@@ -67,7 +73,9 @@ class Rules:
         name = stored["metadata"]["name"]
         if kind is CONFIG_MAPS and not gone:
             if name == f"{CLUSTER}-table":
-                self._epoch(name, decode_head(stored["data"]).epoch)
+                head = decode_head(stored["data"])
+                self._epoch(name, head.epoch)
+                self._joined(head)
             else:
                 shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
                 self._epoch(name, shard.epoch)
@@ -76,8 +84,8 @@ class Rules:
             self._wished(stored)
 
     def _epoch(self, name: str, epoch: int) -> None:
-        if epoch < self._epochs.get(name, 0):
-            self._broken(f"{name}: epoch {epoch} was stored after {self._epochs[name]}")
+        before = self._epochs.get(name, 0)
+        self._check("stored epochs only grow", epoch >= before, "{}: {} after {}", name, epoch, before)
         self._epochs[name] = epoch
 
     def _stored(self, rows: tuple[Partition, ...]) -> None:
@@ -93,23 +101,40 @@ class Rules:
                 self.world.trace.cover("moved to another member")
             elif before.version:
                 self.world.trace.cover("moved inside the row" if row.members == before.members else "shrunk")
-            if row.version <= before.version:
-                self._broken(f"{row} was stored after {before}: versions only grow", number)
+            grows = row.version > before.version
+            self._check("versions only grow", grows, "{} was stored after {}", row, before, partition=number)
+            self._nothing_moves(number, before, row)
             self._one_row_per_version(number, row.version, row.replicas)
             self._never_fewer(number, before, row)
         self._rows = rows
 
     def _one_row_per_version(self, number: int, version: int, replicas: tuple[object, ...]) -> None:
         known = self._named.setdefault((number, version), tuple(replicas))
-        if known != tuple(replicas):
-            self._broken(f"version {version} is {known} and {tuple(replicas)}", number)
+        same = known == tuple(replicas)
+        self._check(
+            "one row per version", same, "{} is {} and {}", version, known, replicas, partition=number
+        )
 
     def _never_fewer(self, number: int, before: Partition, row: Partition) -> None:
         """Copies are never given up below what is wished, but for members that may be lost."""
         target = min(self._replicas_lowered, self.world.cluster["spec"]["replicas"])
         lost = [each for each in before.members - row.members if not self.is_troubled(f"{CLUSTER}-{each}")]
-        if lost and len(row.members) < min(len(before.members), target):
-            self._broken(f"{row} follows {before}: fewer copies, and nothing was wrong with {lost}", number)
+        fewer = bool(lost) and len(row.members) < min(len(before.members), target)
+        text = "{} follows {}, and nothing was wrong with {}"
+        self._check("never fewer copies", not fewer, text, row, before, lost, partition=number)
+
+    def _nothing_moves(self, number: int, before: Partition, row: Partition) -> None:
+        """A state in force lets rows shrink and owners change, and brings nobody new in."""
+        new = row.members - before.members if before.version else frozenset()
+        text = "{} follows {} while the state is {}"
+        moves = bool(new) and self._state in STATES_WITHOUT_MIGRATION
+        self._check("no move in a state without", not moves, text, row, before, self._state, partition=number)
+
+    def _joined(self, head: Head) -> None:
+        members = {each.uuid for each in head.members}
+        joins = bool(members - self._members) and {head.state, self._state} <= set(STATES_WITHOUT_JOINING)
+        self._check("no member joins in a state without", not joins, "{} while {}", members, head.state)
+        self._members, self._state = members, head.state
 
     def _wished(self, stored: Object) -> None:
         spec, now = stored["spec"], self.world.clock.now
@@ -123,8 +148,11 @@ class Rules:
         if status.get("phase") == "Running":
             short = [n for n, row in enumerate(self._rows) if len(row.members) < self._least(status)]
             known = (status.get("observedGeneration"), status.get("epoch"))
-            if short and known == (stored["metadata"].get("generation"), self._epochs[f"{CLUSTER}-table"]):
-                self._broken(f"the status says Running, and {short} have too few copies", short[0])
+            fresh = known == (stored["metadata"].get("generation"), self._epochs[f"{CLUSTER}-table"])
+            text = "{} have too few copies"
+            right = not (short and fresh)
+            first = short[0] if short else -1
+            self._check("Running only with all copies", right, text, short, partition=first)
 
     def _least(self, status: Object) -> int:
         return int(min(self.world.cluster["spec"]["replicas"], status["members"]["ready"]))
@@ -136,8 +164,8 @@ class Rules:
         if reply.code != "OK" or not request.recipient:
             return
         highest = self._seen_epochs.get(reply.uuid, 0)
-        if request.epoch < highest:
-            self._broken(f"{place} obeyed epoch {request.epoch} after {highest}")
+        obeys = request.epoch >= highest
+        self._check("no lower epoch is obeyed", obeys, "{}: {} after {}", place, request.epoch, highest)
         self._seen_epochs[reply.uuid] = max(highest, request.epoch)
         for row in request.rows:
             self._published(row)
@@ -154,8 +182,9 @@ class Rules:
 
     def _published(self, row: m.Row) -> None:
         stored = self._rows[row.partition] if row.partition < len(self._rows) else Partition(0, ())
-        if row.version > stored.version:
-            self._broken(f"{row} was published and is not stored: {stored}", row.partition)
+        known = row.version <= stored.version
+        text = "{} was published, {} is stored"
+        self._check("stored before published", known, text, row, stored, partition=row.partition)
         if row.version:
             self._one_row_per_version(row.partition, row.version, row.replicas)
 
@@ -166,20 +195,20 @@ class Rules:
             return
         if isinstance(command, m.StartTabletCopy) and self._forbidden_since is not None:
             since = self.world.clock.now - self._forbidden_since
-            if since > OBEYED_SECONDS:
-                self._broken(
-                    f"a copy was started {since:.1f} s after migration was forbidden", command.partition
-                )
+            text = "{:.1f} s after it was forbidden"
+            number = command.partition
+            self._check("no copy while forbidden", since <= OBEYED_SECONDS, text, since, partition=number)
         if isinstance(command, m.Fence):
             meta = machine.disk.consensus_of(command.partition)
-            if meta.promised < command.term:
-                self._broken(f"{place}: term {command.term} was promised, {meta.promised} is on disk")
+            kept, text = meta.promised >= command.term, "{}: term {} was promised, {} is on disk"
+            self._check("promises are on disk", kept, text, place, command.term, meta.promised)
         elif isinstance(command, m.Accept):
             self._one_row_per_version(command.row.partition, command.row.version, command.row.replicas)
             meta = machine.disk.consensus_of(command.row.partition)
             known = machine.process.node.rows[command.row.partition].version  # type: ignore[union-attr]
-            if meta.accepted != command.row and known < command.row.version:
-                self._broken(f"{place}: {command.row} was accepted, {meta.accepted} is on disk")
+            kept = meta.accepted == command.row or known >= command.row.version
+            text = "{}: {} was accepted, {} is on disk"
+            self._check("accepted rows are on disk", kept, text, place, command.row, meta.accepted)
 
     # -- files of members
 
@@ -197,20 +226,18 @@ class Rules:
             self._saved_block(place, int(number), decode_file(Superblock, content, name), before)
         elif folder == CONSENSUS and before is not None:
             old, new = _read(Consensus, before), decode_file(Consensus, content, name)
-            if old is not None and new.promised < old.promised < PROMISES_LOST.promised:
-                self._broken(
-                    f"{place} lowered its promise from {old.promised} to {new.promised}", int(number)
-                )
+            falls = old is not None and new.promised < old.promised < PROMISES_LOST.promised
+            text = "{}: {} follows {}"
+            self._check("promises never fall", not falls, text, place, new, old, partition=int(number))
 
     def _saved_block(self, place: str, number: int, block: Superblock, before: bytes | None) -> None:
         read = None if before is None else _read(Superblock, before)
         old = "" if read is None else read.state
         self.world.trace.note(place, f"superblock: {old} -> {block.state}", number)
         self.world.trace.cover(f"tablet {old or 'none'} -> {block.state}")
-        if old == "READY" and block.state == "DELETED" and self._names(number, place):
-            self._broken(
-                f"{place} gives up its tablet, and the stored row {self._rows[number]} names it", number
-            )
+        if old == "READY" and block.state == "DELETED":
+            free, text = not self._names(number, place), "{} gives its tablet up, and the stored row names it"
+            self._check("kept while the stored row names it", free, text, place, partition=number)
 
     def _names(self, number: int, place: str) -> bool:
         machine = self.world.kubelet.machines.get(place)
@@ -227,10 +254,10 @@ class Rules:
         self.world.clock.call_later(LOOK_SECONDS, self._look)
         for machine in self.world.kubelet.running():
             node = machine.process.node if machine.process is not None else None
-            if node is None:
+            if node is None or machine.process is None:
                 continue
             for number, replica in node.replicas.items():
-                self._look_at(machine.place, number, replica, machine.starts)
+                self._look_at(machine.place, node.uuid, number, replica, machine.process.loop.number)
         master = self.world.master
         if master is not None and master.state is not None:
             for running in master.state.running.values():
@@ -238,18 +265,33 @@ class Rules:
             for wave in master.state.waves.values():
                 self.world.trace.cover(f"wave {wave.stage.value}")
 
-    def _look_at(self, place: str, number: int, replica: Any, start: int) -> None:
+    def _look_at(self, place: str, uuid: str, number: int, replica: Any, start: int) -> None:
         owner = replica.owner
         if owner is not None:
             self.world.trace.cover(f"owner {owner.phase.value}")
             if owner.learner is not None:
                 self.world.trace.cover(f"learner {owner.learner.state.value}")
             if owner.appending:
-                known = self._owners.setdefault((number, owner.term), place)
-                if known != place:
-                    self._broken(f"{known} and {place} own the partition in term {owner.term}", number)
+                known = self._owners.setdefault((number, owner.term), uuid)
+                text = "{} and {} in term {}"
+                self._check(
+                    "one owner per term", known == uuid, text, known, uuid, owner.term, partition=number
+                )
+        self._goes_forward(place, number, replica.tablet, start)
         if replica.ready:
             self._agree(place, number, replica.tablet.log, start)
+
+    def _goes_forward(self, place: str, number: int, tablet: Any, start: int) -> None:
+        """A process goes by no row that is not stored, and back to none, nor to an older term."""
+        row, promised = tablet.row.version, tablet.promised
+        stored = self._rows[number].version if self._rows else 0
+        before = self._known.get((place, number, start), (0, 0))
+        self._known[place, number, start] = row, promised
+        text, shown = "{}: row and promise {} after {}", (place, (row, promised), before)
+        forward = (row >= before[0] and promised >= before[1]) or before[1] == PROMISES_LOST.promised
+        self._check("members only go forward", forward, text, *shown, partition=number)
+        text = "{} goes by row {}, {} is stored"
+        self._check("no row before it is stored", row <= stored, text, place, row, stored, partition=number)
 
     def _agree(self, place: str, number: int, log: Any, start: int) -> None:
         """What is committed at one is never something else at another."""
@@ -262,8 +304,10 @@ class Rules:
             term = log.term_at(index)
             if term is None:
                 continue
-            if terms.setdefault(index, term) != term:
-                self._broken(f"{place} committed {(term, index)}, another {(terms[index], index)}", number)
+            other = terms.setdefault(index, term)
+            text = "{} committed operation {} in term {}, another in term {}"
+            shown = (place, index, term, other)
+            self._check("what is committed stays", other == term, text, *shown, partition=number)
 
 
 def _read(kind: type[T], content: bytes) -> T | None:

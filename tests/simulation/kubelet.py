@@ -34,10 +34,16 @@ class Machine:
         self.held_until = 0.0
         self.deleting = False
         self.rate = 1.0
+        self.wall_seconds = 0.0
 
     @property
     def up(self) -> bool:
         return self.process is not None and self.process.loop.alive
+
+    @property
+    def uuid(self) -> str:
+        """Empty while nobody opened the volume."""
+        return "" if self.process is None or self.process.node is None else self.process.node.uuid
 
 
 class Kubelet:
@@ -56,6 +62,7 @@ class Kubelet:
         self.rates: Callable[[], float] = lambda: 1.0
         self.watch: Callable[[Machine, str], None] = lambda machine, what: None
         self.saved: Callable[[str, str, bytes, bytes | None], None] = lambda *_: None
+        self.copy_late_part = 0.0
         self._addresses = 0
         api.changed.append(self._changed)
 
@@ -92,9 +99,24 @@ class Kubelet:
         disk.saved = partial(self._saved, name)
         machine = Machine(name, disk, uid, f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}")
         machine.rate = self.rates()
+        if machine.rate != 1.0:
+            self.network.noticed["clock drift"] += 1
         self.machines[name] = machine
         self.network.addresses[machine.address] = name
         self.clock.call_later(self.clock.random.uniform(*START_SECONDS), self._start, machine)
+
+    def swap(self, one: Disk, other: Disk) -> None:
+        """Whoever has one of these volumes gets the other, and starts anew."""
+        instead = {one: other, other: one}
+        self.disks = {key: instead.get(disk, disk) for key, disk in self.disks.items()}
+        for machine in [each for each in self.machines.values() if each.disk in instead]:
+            if machine.process is not None:
+                machine.process.end("it has another volume")
+            if machine.transfer is not None:
+                machine.transfer.end()
+                machine.transfer = None
+            machine.disk = instead[machine.disk]
+            machine.disk.saved = partial(self._saved, machine.place)
 
     def _saved(self, *what: Any) -> None:
         self.saved(*what)
@@ -108,6 +130,7 @@ class Kubelet:
         machine.starts += 1
         machine.up_since = self.clock.now
         loop = ProcessLoop(self.clock, machine.place, self.network, machine.rate)
+        loop.wall_seconds = machine.wall_seconds
         settings = self._settings(machine.place)
         machine.transfer = machine.transfer or TransferContainer(machine.disk, self, machine.place)
         machine.process = MemberProcess(

@@ -26,13 +26,17 @@ class Defect(Exception):  # noqa: N818
     """The product raised what it must never raise, or broke a rule that a checker watches."""
 
 
+class Killed(BaseException):
+    """The process ended in the middle of this step: what comes after it in the step never happens."""
+
+
 class Clock:
     """The one queue. `current` is the process that runs now, None for the world around them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.steps = 0
+        self.steps = self.processes = 0
         self.current: ProcessLoop | None = None
         self.failure: Exception | None = None
         self._ready: deque[Handle] = deque()
@@ -69,7 +73,7 @@ class Clock:
                 self.now, _, handle = heapq.heappop(timers)
                 self._step(handle)
         finally:
-            self._let_run(None)
+            self.let_run(None)
         if self.failure is not None:
             raise self.failure
 
@@ -79,10 +83,14 @@ class Clock:
             return
         self.steps += 1
         if process is not self.current:
-            self._let_run(process)
-        handle.callback(*handle.args)
+            self.let_run(process)
+        try:
+            handle.callback(*handle.args)
+        except Killed:
+            # Whoever ended the process has seen to everything.
+            return
 
-    def _let_run(self, process: "ProcessLoop | None") -> None:
+    def let_run(self, process: "ProcessLoop | None") -> None:
         self.current = process
         events._set_running_loop(process)
 
@@ -137,22 +145,28 @@ class Job:
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The event loop of one process: as much of asyncio's as the product uses.
 
-    `rate` is how fast its clock runs, `before_slow` is told of slow work before it is done: it may raise.
+    `rate` is how fast its clock runs, `wall_seconds` how much the time of day is wrong,
+    `before_slow` is told of slow work before it is done: it may raise.
     """
 
     def __init__(self, clock: Clock, name: str, network: Any = None, rate: float = 1.0) -> None:
         self.clock, self.name, self.network = clock, name, network
+        clock.processes += 1
+        self.number = clock.processes
         self.alive = True
         self.paused_until = 0.0
         self.jobs: list[Job] = []
         self.disk_seconds = DISK_SECONDS
         self.before_slow: Callable[[Callable[[], object]], None] = lambda work: None
+        self.wall_seconds = 0.0
         self._rate = rate
         self._started = clock.now
         self._offset = clock.random.uniform(1.0, 1000.0)
         self._waiting: list[Handle] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._busy_until: dict[object, float] = {}
+        self._fuse = 0
+        self._end: Callable[[], object] | None = None
 
     # -- life
 
@@ -161,11 +175,27 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if not self.alive:
             return False
         if self.clock.now >= self.paused_until:
-            return True
+            return self._goes_on()
         if not self._waiting:
             self.clock.call_later(self.paused_until - self.clock.now, self._resume)
         self._waiting.append(handle)
         return False
+
+    def end_after(self, steps: int, end: Callable[[], object]) -> None:
+        """Do `end`, which kills it, instead of the step after so many more."""
+        self._fuse, self._end = steps, end
+
+    def _goes_on(self) -> bool:
+        """Count down the steps of a process that is to end."""
+        if self._end is None:
+            return True
+        self._fuse -= 1
+        if self._fuse > 0:
+            return True
+        end, self._end = self._end, None
+        self.clock.let_run(None)
+        end()
+        return self.alive
 
     def pause(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after that time."""
@@ -252,7 +282,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Told of an error that nobody took: a defect, but for what the product raises on purpose."""
         error = context.get("exception")
-        if error is not None and not isinstance(error, SteleError | OSError):
+        if error is not None and not isinstance(error, SteleError | OSError | Killed):
             self.clock.fail(Defect(f"{self.name}: {context.get('message')}: {error!r}"))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, Kind
@@ -25,6 +26,8 @@ from tests.simulation.network import REFUSED_SECONDS, Network
 
 CLUSTER = "demo"
 LIST_SECONDS = 8.0
+LATE_SECONDS = 0.5
+"""A watch event that takes longer counts as late."""
 FAILED_SECONDS = 1.0
 RESTART_SECONDS = 0.5
 PACE = Pace(busy=0.1, idle=0.5, exchange=2.0, gather=0.02, report=1.0, objects=0.5, restart=0.5)
@@ -89,7 +92,7 @@ class SimMembers:
             self._seen(place, request, reply)
             content = encode(reply)
             back = self._kubelet.network.send
-            back(place, self._loop.name, lambda: self._loop.call_soon(_resolve, answer, content))
+            back(place, self._loop.name, partial(self._loop.call_soon, _resolve, answer, content), back=True)
 
         self._kubelet.clock.soon(Handle(process.loop, lambda: process.loop.create_task(handle()), ()))
 
@@ -179,7 +182,7 @@ class MasterProcess:
         return ClusterLoop(store, self._members, world, NoCopier(), now=self.loop.time, pace=PACE)
 
     def _wall(self, seconds: float) -> datetime:
-        return BEGAN + timedelta(seconds=seconds)
+        return BEGAN + timedelta(seconds=seconds + self.loop.wall_seconds)
 
     # -- what watches and lists bring
 
@@ -208,6 +211,8 @@ class MasterProcess:
             self._deliver(random.random() * 3.0, kind, stored, gone)
 
     def _deliver(self, seconds: float, kind: Kind, stored: Object, gone: bool) -> None:
+        if seconds > LATE_SECONDS:
+            self._server.count("watch late")
         take = self.cache.remove if gone else self.cache.put
         self._clock.later(seconds, Handle(self.loop, take, (kind, stored)))
 

@@ -99,7 +99,7 @@ class MemberProcess:
             await commands.sessions.sweep()
 
     def _wall(self) -> float:
-        return BEGAN_UNIX_SECONDS + self.loop.clock.now
+        return BEGAN_UNIX_SECONDS + self.loop.clock.now + self.loop.wall_seconds
 
     def _failed(self, reason: str) -> None:
         """The product ends its process for what it cannot repair: here only errors of the disk."""

@@ -5,7 +5,7 @@ whose way is cut keeps what was sent until the way is open again, as TCP does; a
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +19,18 @@ LATE_SECONDS_MAX = 12.0
 
 
 class Network:
-    """`delay` are the least and most seconds of one way; `cuts` the one-way pairs that nothing passes."""
+    """`delay` are the least and most seconds of one way; `cuts` the one-way pairs that nothing passes,
+    `alone` places that reach nobody but clients.
+
+    `noticed` counts what is too frequent, or too slight, for a line in the story each time.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.delay = FAST
         self.slow_places: dict[str, float] = {}
         self.cuts: set[tuple[str, str]] = set()
+        self.alone: set[str] = set()
         self.messages = 0
         self.lost_part = 0.0
         self.repeated_part = 0.0
@@ -35,6 +40,9 @@ class Network:
         self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._listeners: dict[tuple[str, int], tuple[ProcessLoop, Any]] = {}
         self._streams: list[Stream] = []
+        self.noticed: Counter[str] = Counter()
+        self._sent = 0
+        self._arrived: dict[tuple[str, str], int] = {}
         self.count: Callable[..., None] = lambda fault, *places: None
 
     # -- ways
@@ -45,7 +53,13 @@ class Network:
         return self.clock.random.uniform(*self.delay) + self.clock.random.random() * extra
 
     def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self.cuts
+        return (source, target) in self.cuts or not self.alone.isdisjoint((source, target))
+
+    def rejoin(self, place: str) -> None:
+        """It is no longer alone."""
+        self.alone.discard(place)
+        for pair in [pair for pair in self._held if place in pair and not self.is_cut(*pair)]:
+            self.heal(*pair)
 
     def cut(self, source: str, target: str) -> None:
         self.cuts.add((source, target))
@@ -57,6 +71,8 @@ class Network:
             self.clock.call_later(self.seconds(source, target), go)
 
     def heal_all(self) -> None:
+        for place in sorted(self.alone):
+            self.rejoin(place)
         for source, target in sorted(self.cuts):
             self.heal(source, target)
         self.slow_places.clear()
@@ -66,15 +82,19 @@ class Network:
 
     # -- single messages
 
-    def send(self, source: str, target: str, deliver: Callable[[], None], *, once: bool = True) -> None:
-        """A request or a response: it may be lost, or come very late, or twice where that can be."""
+    def send(
+        self, source: str, target: str, deliver: Callable[[], None], *, once: bool = True, back: bool = False
+    ) -> None:
+        """A request, or `back` a response: it may be lost, or come very late, or twice where that can be."""
         random = self.clock.random
-        if self.is_cut(source, target):
+        clients = "client" in (source[:6], target[:6])
+        deliver = self._in_turn(source, target, deliver)
+        if self.is_cut(source, target) and not clients:
             if random.random() < 0.5:
                 self.hold(source, target, deliver)
             return
         if random.random() < self.lost_part:
-            self.count("message lost", source, target)
+            self.count("response lost" if back else "message lost", source, target)
             return
         self.messages += 1
         seconds = self.seconds(source, target)
@@ -86,6 +106,19 @@ class Network:
             self.count("message repeated", source, target)
             self.messages += 1
             self.clock.call_later(seconds + random.uniform(0.0, 2.0), deliver)
+
+    def _in_turn(self, source: str, target: str, deliver: Callable[[], None]) -> Callable[[], None]:
+        """The same, and it is noticed when what was sent later came before it."""
+        self._sent += 1
+        number, way = self._sent, (source, target)
+
+        def arrive() -> None:
+            if number < self._arrived.get(way, 0):
+                self.noticed["message overtaken"] += 1
+            self._arrived[way] = max(number, self._arrived.get(way, 0))
+            deliver()
+
+        return arrive
 
     # -- streams
 
@@ -208,6 +241,7 @@ class End(asyncio.Transport):
             return
         random = self._loop.clock.random
         if len(data) > 1 and random.random() < self._stream.network.torn_part:
+            self._stream.network.noticed["segment torn"] += 1
             middle = random.randrange(1, len(data))
             self._send(data[:middle])
             self._send(data[middle:])

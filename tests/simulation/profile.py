@@ -28,16 +28,22 @@ FAULTS = (
     "swizzle",
     "slow a place",
     "kill a member",
+    "kill a member at a step",
+    "kill a member at a write",
     "cut the power",
     "keep a member down",
     "pause a member",
     "delete a pod",
     "wipe a volume",
     "flip a bit",
+    "flip a bit of a copy",
+    "swap volumes",
     "disk errors",
     "slow disk",
     "full disk",
+    "a clock jumps",
     "kill the master",
+    "kill the master at a step",
     "pause the master",
     "second master",
     "api server away",
@@ -72,6 +78,7 @@ RATES = {
     "watch event repeated": 0.1,
     "watch late": 1.0,
     "clock drift": 0.02,
+    "copy late": 0.5,
 }
 """What goes on all the time: the greatest part of all messages, requests or events that it happens to."""
 
@@ -93,7 +100,10 @@ KNOBS = (
 
 @dataclass(frozen=True)
 class Profile:
-    """Drawn from the seed. `chaos_seconds` is how long faults begin, about every `calm_seconds`."""
+    """Drawn from the seed. `chaos_seconds` is how long faults begin, about every `calm_seconds`.
+
+    `without` names faults that are drawn and do not happen.
+    """
 
     seed: int
     members: int
@@ -113,6 +123,11 @@ class Profile:
     knobs: tuple[float, ...]
     parallel: int = 10
     fsync: Fsync = Fsync.ALWAYS
+    without: frozenset[str] = frozenset()
+
+    def rate(self, name: str) -> float:
+        """One of RATES; 0 when it is not drawn, or left out."""
+        return 0.0 if name in self.without else self.rates.get(name, 0.0)
 
     def cluster_object(self) -> dict[str, Any]:
         """The TabletCluster that the user made."""

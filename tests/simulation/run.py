@@ -5,25 +5,28 @@ from dataclasses import dataclass, field
 
 from tests.simulation.convergence import check_equal, unfinished
 from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
-from tests.simulation.history import Violation, check
+from tests.simulation.history import LINEARIZABLE, Violation, check
 from tests.simulation.invariants import Rules
 from tests.simulation.network import LATE_SECONDS_MAX
-from tests.simulation.profile import SWARM, draw
+from tests.simulation.profile import SWARM, Profile, draw
 from tests.simulation.trace import ANYWHERE
 from tests.simulation.world import World
 
 CONVERGE_SECONDS = 150.0
 """Simulated time after the last fault within which everything is well."""
+WELL_AGAIN = "safe, balanced and at rest in the end"
+LAST_READS = "all keys can be read in the end"
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 3.0
 
 
 @dataclass
 class Result:
-    """What became of a run. `failure` is empty when all was well; `story` is told for a failure."""
+    """What became of a run. `failure` is empty when all was well; else `rule` names what was broken."""
 
     seed: int
     failure: str = ""
+    rule: str = ""
     story: list[str] = field(default_factory=list)
     digest: str = ""
     steps: int = 0
@@ -33,17 +36,23 @@ class Result:
     unknown: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     covered: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
 
 
 def run(seed: int, family: str = SWARM) -> Result:
+    """The seed's profile of that family; see `run_profile`."""
+    return run_profile(draw(seed, family))
+
+
+def run_profile(profile: Profile) -> Result:
     """Never raises for a find: it is in the result."""
-    profile = draw(seed, family)
-    result = Result(seed)
+    result = Result(profile.seed)
     with profile.turned(), World(profile) as world:
         try:
             _both_phases(world)
         except (Violation, Exception) as error:  # noqa: BLE001  whatever it is, it is a find
             result.failure = f"{type(error).__name__}: {error}"
+            result.rule = error.rule if isinstance(error, Violation) else type(error).__name__
             result.story = world.trace.story(*_concerned(world, error))
         result.digest = world.trace.digest()
         result.steps, result.messages, result.seconds = (
@@ -53,7 +62,9 @@ def run(seed: int, family: str = SWARM) -> Result:
         )
         result.acknowledged = world.keys.histories.acknowledged
         result.unknown = world.keys.histories.unknown
-        result.faults, result.covered = world.trace.faults, world.trace.covered
+        result.faults = world.trace.faults + world.network.noticed
+        result.covered = world.trace.covered
+        result.checked = world.trace.checked
     return result
 
 
@@ -71,6 +82,7 @@ def _both_phases(world: World) -> None:
     world.clock.run(max(world.clock.now + QUIET_SECONDS, world.profile.chaos_seconds + LATE_SECONDS_MAX))
     _read_all(world)
     for key, operations in world.keys.histories.by_key.items():
+        world.trace.checked[LINEARIZABLE] += 1
         check(key, operations)
     check_equal(world)
 
@@ -82,7 +94,8 @@ def _converge(world: World) -> None:
         world.clock.run(world.clock.now + LOOK_SECONDS)
         wrong = unfinished(world)
         if wrong and world.clock.now > deadline:
-            raise Violation(f"not well {CONVERGE_SECONDS:g} s after the last fault: {wrong}")
+            raise Violation(WELL_AGAIN, f"not well {CONVERGE_SECONDS:g} s after the last fault: {wrong}")
+    world.trace.checked[WELL_AGAIN] += 1
 
 
 def _read_all(world: World) -> None:
@@ -91,9 +104,10 @@ def _read_all(world: World) -> None:
     done = client.read_all()
     world.clock.run(world.clock.now + QUIET_SECONDS)
     if not done.done():
-        raise Violation("the last reads were not answered")
+        raise Violation(LAST_READS, "the last reads were not answered")
     if any(each.end is None for each in done.result()):
-        raise Violation("the last reads were refused")
+        raise Violation(LAST_READS, "the last reads were refused")
+    world.trace.checked[LAST_READS] += len(done.result())
 
 
 def _concerned(world: World, error: Exception) -> tuple[int, bytes]:

@@ -3,21 +3,28 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from stele.adapters.kubernetes.api import Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.log import Log
+from stele.core.master import _take_over
 from stele.core.membership import Contact, Timing
-from stele.core.reign import State, Wishes
+from stele.core.plan import DataMember, plan
+from stele.core.queues import Queues
+from stele.core.rebalance import start
+from stele.core.reign import Observation, State, Wishes
 from stele.core.repair import repair
 from stele.core.table import Member, Partition, PartitionTable
 from stele.core.tablet import Tablet
-from stele.core.tablet_owner import Owner, Phase
+from stele.core.tablet_owner import Learner, Owner, Phase
+from stele.core.votes import Held
 from stele.master.loop import fresh_head
 from stele.member.replica import Replica
+from stele.member.serving import Serving
 from stele.member.settings import Settings
 from stele.wire import messages as m
 from stele.wire.table_text import decode_shard
@@ -275,3 +282,57 @@ def test_a_promotion_takes_a_member_along_that_is_back_in_time() -> None:
     repair(state, wishes, 100.5)
     repair(state, wishes, 101.0)
     assert set(state.promotions[0].live) == {0, 1}
+
+
+def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still() -> None:
+    """Seed 106: a master that had waited for the API server took the copy away that was left, and kept one on
+    a volume that was lost meanwhile: after its own pause it counts nobody as gone.
+    """
+    state = _two_copies()
+    wishes, now = Wishes(2, 1, TIMING), 105.0
+    for contact in state.contacts.values():
+        contact.since = now
+    made = plan(state.table, (DataMember(0), DataMember(1)), 1)
+    state.queues = Queues.of(made, state.table.partitions)
+    seen = Observation(now, wishes, ())
+    start(state, seen)
+    assert not state.running
+    for contact in state.contacts.values():
+        contact.answered_seconds = now
+    start(state, seen)
+    assert state.running[0].result == (0,)
+
+
+def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
+    """Seed 50065 of strikes: a row with the destination was stored while its owner was away, and the
+    destination became the owner; the old one went on reading by the lease of the member replaced.
+    """
+    tablet = Tablet(0, 0, Log(), 1)
+    tablet.adopt(Partition(1, (0, 1)))
+    owner = Owner(tablet, Learner("m", 5, 1, 0, waited=True), None)
+    owner.phase = Phase.SERVING
+    replica: Any = SimpleNamespace(partition=0, owner=owner)
+    held = Held()
+    serving = Serving(cast(Any, SimpleNamespace(tablets=SimpleNamespace(engine=None))), held, lambda: 1.0)
+    for granter in (1, 5):
+        assert not serving.may_read(replica)
+        assert not serving._serves_reads(replica, 1.0)
+        held.begin_session(granter)
+        held.renewed(granter, 1.0, 3.0, frozenset())
+        held.followed(granter, 0, 1)
+    assert serving.may_read(replica)
+    assert serving._serves_reads(replica, 1.0)
+
+
+def test_a_new_master_passes_the_promises_of_those_that_a_row_does_not_name() -> None:
+    """Seed 50173 of strikes: a member had promised terms for promotions that came to nothing, and then lost
+    its place in the row. Every later copy to it was refused: its partition had too few copies for ever.
+    """
+    state = _two_copies()
+    state.settled, state.table = False, PartitionTable((Partition(3, (1,)),), state.table.members)
+    tombstone = m.TabletReport(0, "DELETED", 1, m.OpId(), m.OpId(), 6, 0)
+    state.contacts[0].tablets[0] = tombstone
+    wishes = Wishes(2, 2, TIMING)
+    assert _take_over(state, Observation(100.0, wishes, ()))
+    repair(state, wishes, 100.0)
+    assert state.staged[0] == Partition(7, (1,))

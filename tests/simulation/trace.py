@@ -42,6 +42,7 @@ class Trace(logging.Handler):
         self.lines: list[Line] = []
         self.faults: Counter[str] = Counter()
         self.covered: Counter[str] = Counter()
+        self.checked: Counter[str] = Counter()
 
     def note(self, place: str, text: str, partition: int = ANYWHERE) -> None:
         self.lines.append(Line(self._clock.now, place, text, partition))

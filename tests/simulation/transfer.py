@@ -4,7 +4,9 @@ The protocol on the volumes is the product's own (session.json, manifests); only
 replaced. A container outlives the member's process, so a cancelled or forgotten copy may write late.
 """
 
+import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.member import MemberProcess
 
 PATIENCE_SECONDS = 2.0
+LATE_SECONDS_MAX = 8.0
 ATTEMPTS_MAX = 3
 
 Entries = list[tuple[bytes, bytes]]
@@ -73,6 +76,9 @@ class TransferContainer:
     async def _copy(self, job: CopyJob) -> None:
         finished: list[int] = []
         copied = 0
+        if self._loop.clock.random.random() < self._kubelet.copy_late_part:
+            self._kubelet.network.noticed["copy late"] += 1
+            await asyncio.sleep(self._loop.clock.random.uniform(0.5, LATE_SECONDS_MAX))
         try:
             for item in job.items:
                 copied += await self._copy_one(job, item)
@@ -109,7 +115,7 @@ class TransferContainer:
             if machine is None or machine.transfer is None:
                 return
             outcome = machine.transfer.read(job.session, job.token, item)
-            network.send(source, self._place, lambda: loop.call_soon(_resolve, answer, outcome))
+            network.send(source, self._place, partial(loop.call_soon, _resolve, answer, outcome), back=True)
 
         network.send(self._place, source, arrived)
         found = await answer
@@ -136,6 +142,8 @@ class TransferContainer:
 
     def _publish(self, session: str, item: CopyItem, tablet: SessionTablet, entries: Entries) -> int:
         """The file, then its manifest; the first manifest wins."""
+        if session not in self.jobs:
+            self._kubelet.network.noticed["zombie write"] += 1
         folder = self._disk.root / STAGING / session
         folder.mkdir(exist_ok=True)
         target = folder / f"{item.partition}.json"

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stele.wire.messages import ExchangeReply, ExchangeRequest
 from stele.wire.table_text import Head, decode_head, decode_shard
 from tests.simulation.api import ApiServer
 from tests.simulation.clients import Client, Keys
+from tests.simulation.crashes import points_told
 from tests.simulation.kubelet import Kubelet, Machine
 from tests.simulation.loop import Clock
 from tests.simulation.master import CLUSTER, MasterProcess
@@ -39,11 +41,14 @@ class World:
         self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
         self.exchanged: list[Any] = []
+        self.reached: Callable[[str], None] = lambda name: None
+        self._points = points_told(self.clock, self._reached)
         self.kubelet.watch = self._noted
         self.network.count = self.api.count = self.trace.fault
         self._logger = logging.getLogger("stele")
 
     def __enter__(self) -> "World":
+        self._points.__enter__()
         self._logger.addHandler(self.trace)
         self._before = (self._logger.level, self._logger.propagate)
         self._logger.setLevel(logging.INFO)
@@ -65,10 +70,14 @@ class World:
             master.kill()
         for client in self.clients:
             client.stop()
+        self._points.__exit__(None, None, None)
         self._logger.removeHandler(self.trace)
         self._logger.setLevel(self._before[0])
         self._logger.propagate = self._before[1]
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _reached(self, name: str) -> None:
+        self.reached(name)
 
     # -- processes
 

@@ -1,0 +1,188 @@
+"""What befalls volumes: they are emptied, damaged, swapped, slow, full, or answer with errors.
+
+Only the last copies are spared: a volume is emptied or damaged only while every row that names its member has
+another member whose copy is whole and that is well.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stele.member.volume import CONSENSUS, INSTANCE, STAGING, TABLE, TABLETS
+from stele.wire import messages as m
+from tests.simulation.disk import FREE_BYTES, Disk
+from tests.simulation.kubelet import Machine
+from tests.simulation.loop import DISK_SECONDS
+from tests.simulation.profile import CLUSTER
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Faults
+
+SETTLED_SECONDS = 3.0
+LOOK_SECONDS = 0.01
+LOOKS_MAX = 200
+"""A file of a copy is waited for so often."""
+
+
+class Volumes:
+    """The volumes' part of `faults`: each fault says whether it could be done."""
+
+    def __init__(self, faults: "Faults") -> None:
+        self.faults, self.world, self.kubelet = faults, faults.world, faults.world.kubelet
+        self._broken: set[str] = set()
+        self._swapped: tuple[Disk, Disk] | None = None
+        self.todo: dict[str, Callable[[], bool]] = {
+            "wipe a volume": self._wipe,
+            "flip a bit": self._flip,
+            "swap volumes": self._swap,
+            "disk errors": self._disk_errors,
+            "slow disk": self._slow_disk,
+            "full disk": self._full_disk,
+        }
+
+    def end(self) -> None:
+        self._swap_back()
+        for machine in self.kubelet.machines.values():
+            self._mend(machine)
+
+    # -- who can be spared
+
+    def _is_spare(self, place: str) -> bool:
+        """Whether every row that names the member has another whose copy is whole."""
+        rows = self.world.rows()
+        if not any(row.version for row in rows) or self.world.cluster["spec"]["replicas"] < 2:
+            # The first table may be decided upon right now, with this volume in it; or other copies go.
+            return False
+        for number, row in enumerate(rows):
+            others = [f"{CLUSTER}-{index}" for index in row.members]
+            if place in others and not any(self._is_whole(each, number) for each in others if each != place):
+                return False
+        return True
+
+    def _is_whole(self, place: str, partition: int) -> bool:
+        machine = self.kubelet.machines.get(place)
+        if machine is None or not machine.up:
+            return False
+        quiet = self.world.clock.now > self.faults.wrong_until.get(place, 0.0) + SETTLED_SECONDS
+        return quiet and machine.disk.state_of(partition) == "READY"
+
+    def is_fragile(self) -> bool:
+        """Whether some row names a member that has nothing of it, or whose volume was broken."""
+        self._broken = {place for place in self._broken if not self._serves_again(place)}
+        if self._broken:
+            return True
+        for number, row in enumerate(self.world.rows()):
+            for index in row.members:
+                machine = self.kubelet.machines.get(f"{CLUSTER}-{index}")
+                if machine is not None and machine.disk.state_of(number) != "READY":
+                    return True
+        return False
+
+    def _serves_again(self, place: str) -> bool:
+        """Whether it is well, and has every tablet that a row names it for; or is no member any more."""
+        machine, index = self.kubelet.machines.get(place), int(place.rpartition("-")[2])
+        named = [number for number, row in enumerate(self.world.rows()) if index in row.members]
+        if machine is None or not named:
+            return not named
+        node = machine.process.node if machine.up and machine.process is not None else None
+        replicas = {} if node is None else node.replicas
+        return all(number in replicas and replicas[number].ready for number in named)
+
+    # -- what befalls them
+
+    def _break(self, how: Callable[[Machine], str]) -> bool:
+        machine = self.faults.machine()
+        if machine is None or machine.process is None or not self._is_spare(machine.place):
+            return False
+        self.faults.trouble(machine.place, 60.0)
+        self._broken.add(machine.place)
+        machine.process.end("its volume breaks", power_lost=self.faults.durable)
+        return self.faults.say(how(machine), machine.place)
+
+    def _wipe(self) -> bool:
+        def wipe(machine: Machine) -> str:
+            machine.disk.wipe()
+            return "its volume is empty"
+
+        return self._break(wipe)
+
+    def _flip(self) -> bool:
+        def flip(machine: Machine) -> str:
+            folder = self.faults.random.choice((INSTANCE, TABLE, TABLETS, CONSENSUS))
+            names = [name for name in machine.disk.files if name.startswith(folder)]
+            return f"a bit of {machine.disk.flip(names)} is flipped" if names else "nothing to flip"
+
+        return self._break(flip)
+
+    def flip_copy(self, place: str, command: m.Command, looks: int = LOOKS_MAX) -> None:
+        """A bit of what was copied and is not taken in yet: no copy that counts is hurt."""
+        machine = self.kubelet.machines.get(place)
+        if machine is None or self.faults.over or not looks:
+            return
+        files = sorted(path for path in (machine.disk.root / STAGING).glob("*/*") if path.stat().st_size)
+        if not files:
+            self.faults.later(LOOK_SECONDS, self.flip_copy, place, command, looks - 1)
+            return
+        chance = self.world.clock.random
+        path = chance.choice(files)
+        content = bytearray(path.read_bytes())
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(content)
+        self.world.trace.faults["bit of a copy flipped"] += 1
+        self.faults.say(f"a bit of {path.relative_to(self.world.folder)} is flipped")
+
+    def _swap(self) -> bool:
+        """Two members, not two that are about to join, get each other's volume for a while."""
+        known = {(each.name, each.uuid) for each in self.world.table().members.values()}
+        machines = [each for each in self.kubelet.running() if (each.place, each.uuid) in known]
+        if len(machines) < 2 or self._swapped is not None:
+            return False
+        one, other = self.faults.random.sample(machines, 2)
+        seconds = self.faults.random.uniform(3.0, 12.0)
+        for machine in (one, other):
+            self.faults.trouble(machine.place, seconds + 10.0)
+        self._swapped = one.disk, other.disk
+        self.faults.say(f"{one.place} and {other.place} swap volumes for {seconds:.1f} s")
+        self.kubelet.swap(*self._swapped)
+        self.faults.later(seconds, self._swap_back)
+        return True
+
+    def _swap_back(self) -> None:
+        swapped, self._swapped = self._swapped, None
+        if swapped is not None:
+            self.faults.say("the volumes are swapped back")
+            self.kubelet.swap(*swapped)
+
+    def _disk_errors(self) -> bool:
+        machine = self.faults.machine()
+        if machine is None:
+            return False
+        machine.disk.failing_part = self.faults.random.choice((0.02, 0.2, 1.0))
+        seconds = self.faults.random.uniform(0.2, 3.0)
+        self.faults.later(seconds, self._mend, machine)
+        self.faults.trouble(machine.place, seconds + 5.0)
+        told = f"its disk fails {machine.disk.failing_part:.0%} for {seconds:.1f} s"
+        return self.faults.say(told, machine.place)
+
+    def _slow_disk(self) -> bool:
+        machine = self.faults.machine()
+        if machine is None or machine.process is None:
+            return False
+        machine.process.loop.disk_seconds = self.faults.random.choice(((0.01, 0.1), (0.1, 1.0)))
+        seconds = self.faults.random.uniform(1.0, 6.0)
+        self.faults.later(seconds, self._mend, machine)
+        self.faults.trouble(machine.place, seconds)
+        return self.faults.say(f"its disk is slow for {seconds:.1f} s", machine.place)
+
+    def _full_disk(self) -> bool:
+        machine = self.faults.machine()
+        if machine is None:
+            return False
+        machine.disk.free_bytes = 0
+        self.faults.later(self.faults.random.uniform(1.0, 6.0), self._mend, machine)
+        return self.faults.say("its disk is full", machine.place)
+
+    @staticmethod
+    def _mend(machine: Machine) -> None:
+        machine.disk.failing_part, machine.disk.free_bytes = 0.0, FREE_BYTES
+        if machine.process is not None:
+            machine.process.loop.disk_seconds = DISK_SECONDS
