@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
-from forked import Forked, zygote
 
 from e2e.bench.member_stage import free_ports
 from stele.core.routing import partition_of
 from stele.wire import messages as m
+from tests.member.forked import Forked, zygote
 from tests.worker import WORKER
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"

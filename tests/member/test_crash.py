@@ -8,7 +8,6 @@ from pathlib import Path
 import crash_steps as steps
 import pytest
 from crash_steps import TARGET, Step, World
-from forked import Forked
 from harness import MemberProcess, hasty_cluster
 from test_holdings import tablet
 
@@ -20,6 +19,7 @@ from stele.member.tablets import log_range
 from stele.member.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
 from stele.wire import keys
 from stele.wire.volume import Superblock
+from tests.member.forked import Forked
 
 WHERE: dict[str, Step] = {
     "file.aside": steps.promote,
