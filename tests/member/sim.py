@@ -30,6 +30,7 @@ from stele.wire.volume import Consensus, Frozen, Superblock, Waited
 P = 0
 LEASE_SECONDS = 3.0
 HEARTBEAT_SECONDS = 0.2
+WINDOW_MESSAGES = 3
 KEYSPACE = b"default"
 
 
@@ -120,13 +121,14 @@ class SimLink:
         self.member = other.index
         self.ready = False
         self.behind: dict[int, None] = {}
-        self.has_room = True
+        self.flying = 0
         self._session = 0
         self._there = self._back = 0.0
 
     def open(self) -> None:
         self._session += 1
         self.ready = True
+        self.flying = 0
         self.behind.clear()
         self.mine.replication.session_began(self)  # type: ignore[arg-type]
 
@@ -140,11 +142,20 @@ class SimLink:
             inbound = SimInbound(self, self._session)
             self._there = self._deliver(self._there, process, lambda: other.heed(inbound, process, message))
 
+    @property
+    def has_room(self) -> bool:
+        return self.flying < WINDOW_MESSAGES
+
     def send_append(self, items: list[peer.AppendItem], size: int) -> None:
+        """Nothing leaves before it is written."""
+        for item in items:
+            for index, record in enumerate(item.records, item.prev_index + 1):
+                assert self.mine.disk.get_log(keys.log_key(P, index)) == record, (index, item)
+        self.flying += 1
         self.send(peer.Append(items))
 
     def acknowledged(self) -> None:
-        """The window never fills here."""
+        self.flying -= 1
 
     def answer(self, session: int, message: peer.Message) -> None:
         process = self.mine.loop

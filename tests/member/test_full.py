@@ -184,6 +184,22 @@ def test_the_database_says_that_it_is_full_and_is_read_on(tmp_path: Path) -> Non
     engine.close()
 
 
+def test_a_checkpoint_that_finds_no_room_says_so(tmp_path: Path) -> None:
+    """The member answers the master with it; another error would cost the whole exchange."""
+    root = tmp_path / "disk"
+    with mounted(root, "100m"):
+        engine = RocksEngine(root / "data", root / "wals")
+        engine.write_data([(b"d1", b"v")])
+        engine.flush()
+        ballast = fill(root)
+        with pytest.raises(Unavailable) as caught:
+            engine.checkpoint(str(root / "checkpoint"))
+        assert caught.value.code == "NO_SPACE"
+        ballast.unlink()
+        engine.checkpoint(str(root / "again"))
+        engine.close()
+
+
 async def write_on(client: Client, key: bytes, end: asyncio.Event) -> None:
     """Ever greater numbers, whatever is answered."""
     number = 0

@@ -263,7 +263,8 @@ class Node:
         try:
             await self.meta.save(TABLE_FILE, self.table.to_file(coming))
         except OSError:
-            self.table_dirty = True
+            # What came from the master it sends again; what owners told is told once.
+            self.table_dirty = self.table_dirty or coming is None
             raise
 
     def adopt(self, partition: int, row: Partition) -> None:

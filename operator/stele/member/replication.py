@@ -202,7 +202,9 @@ class Replication:
         self.feed(waiting.values(), commits=True)
 
     def send_behind(self, link: Link) -> None:
-        """Fill the window of one member, its partitions in turn."""
+        """Fill the window of one member, its partitions in turn. What is not written yet is, first."""
+        if link.behind and link.has_room and not self.tablets.write():
+            return
         while link.behind and link.has_room:
             items: list[peer.AppendItem] = []
             size = 0
@@ -350,6 +352,9 @@ class Replication:
             self._ask(replica, owner, now, asks)
             self._note_lost(owner, now)
             self.step(replica)
+        for link in self.links.values():
+            # What could not be written before may be sent now.
+            self.send_behind(link)
         for member, items in asks.items():
             link = self.links[member]
             link.send(peer.Ask(items))

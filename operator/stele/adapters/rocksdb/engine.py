@@ -57,8 +57,7 @@ class RocksEngine:
             if any(sign in str(error) for sign in DAMAGE):
                 self._damaged(f"database: {error}")
                 raise Corrupt(f"database: {error}") from error
-            full = any(sign in str(error) for sign in FULL)
-            raise Unavailable(f"database: {error}", "NO_SPACE" if full else "DISK_ERROR") from error
+            raise _unavailable("database", error) from error
 
     def _opened(self, data: Path, wals: Path) -> Any:
         return _guarded(
@@ -135,7 +134,10 @@ class RocksEngine:
         # A checkpoint flushes by itself, but holds Python's lock while it does.
         self._writing(lambda: self._log.flush(True))
         self.flush()
-        Checkpoint(self._db).create_checkpoint(path)
+        try:
+            Checkpoint(self._db).create_checkpoint(path)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise _unavailable("checkpoint", error) from error
 
     def open_checkpoint(self, path: str) -> "CheckpointReader":
         return open_checkpoint(Path(path))
@@ -148,7 +150,7 @@ class RocksEngine:
                 writer[key] = value
             writer.finish()
         except Exception as error:  # rocksdict raises bare Exception
-            raise Unavailable(f"SST file: {error}", "DISK_ERROR") from error
+            raise _unavailable("SST file", error) from error
         with open(path, "rb") as file:
             os.fsync(file.fileno())
 
@@ -158,7 +160,7 @@ class RocksEngine:
         try:
             self._data.ingest_external_file(list(paths), options)
         except Exception as error:  # rocksdict raises bare Exception
-            raise Unavailable(f"SST files were not taken in: {error}", "DISK_ERROR") from error
+            raise _unavailable("SST files were not taken in", error) from error
 
     def close(self) -> None:
         self.flush()
@@ -249,6 +251,12 @@ def _guarded(path: Path, opener: Any) -> Any:
         if any(sign in str(error) for sign in DAMAGE):
             raise Corrupt(text) from error
         raise Unavailable(text) from error
+
+
+def _unavailable(what: str, error: Exception) -> Unavailable:
+    """The disk failed RocksDB: it is full, or something else is wrong with it."""
+    full = any(sign in str(error) for sign in FULL)
+    return Unavailable(f"{what}: {error}", "NO_SPACE" if full else "DISK_ERROR")
 
 
 def _until(end: bytes) -> ReadOptions:
