@@ -107,3 +107,17 @@ def test_a_destination_without_room_is_asked_a_limited_number_of_times_in_one_lo
     assert {each.destination for each in found} == {2}
     assert (asked.count(1), asked.count(2)) == (REFUSED_MAX, count // 2)
     assert len(queues) == count // 2
+
+
+def test_what_waits_for_a_member_that_is_gone_is_put_right_when_its_row_does_without_it() -> None:
+    """A promotion may make by itself what was planned, or leave it to be made from another owner."""
+    rows = [Partition(1, (0, 1)), Partition(1, (0, 1)), Partition(1, (0, 1))]
+    plan = Plan(migrations=tuple(move(number, 0, 0, 2) for number in range(3)))
+    queues = Queues.of(plan, rows)
+    rows[0], rows[1] = Partition(3, (1,)), Partition(3, (1, 0))
+    able = frozenset({1, 2})
+    for _ in range(3):
+        assert list(queues.startable(rows, [], NOBODY, able, 9)) == []
+    assert list(queues.waiting) == [2], "only this one may still be made when the member comes back"
+    assert len(queues) == 1
+    assert [each.partition for each in begun(queues, rows)] == [2]

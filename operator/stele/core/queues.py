@@ -80,7 +80,11 @@ class Queues:
     ) -> Iterator[Migration]:
         """Take out and yield what may start. `held` partitions have something under way; only `able` members
         take part. A queue whose head does not fit its row any more is dropped: it is planned afresh. One that
-        is not admitted stays; a destination with REFUSED_MAX of those is not asked again in this look."""
+        is not admitted stays; a destination with REFUSED_MAX of those is not asked again in this look.
+
+        Nothing starts in a group of a member that is not able; but those whose rows do without it are met, so
+        that none waits for a member that never comes back.
+        """
         room = _Room(busy, able, limit, admit)
         under_way = set(held)
         for group in self.order[:GROUPS_MAX]:
@@ -88,6 +92,8 @@ class Queues:
                 return
             if room.for_all(group[2:]):
                 yield from self._startable_in(group, rows, under_way, room)
+            elif not able.issuperset({*group[2:]} - {NO_MEMBER}):
+                self._put_right(group, rows, held)
 
     def _startable_in(
         self, group: Group, rows: Sequence[Partition], held: set[PartitionId], room: "_Room"
@@ -101,22 +107,45 @@ class Queues:
                 # The one after it waits in a group that may come later in this look.
                 held.add(partition)
                 yield migration
+        self._end_if_empty(group)
+
+    def _put_right(self, group: Group, rows: Sequence[Partition], held: frozenset[PartitionId]) -> None:
+        """Take those out that do not belong there, up to the first that does: that one is the last then, so
+        that one look costs little and some looks meet all."""
+        while self.groups[group]:
+            partition = next(iter(self.groups[group]))
+            if partition in held:
+                self.groups[group][partition] = self.groups[group].pop(partition)
+                break
+            if self._belongs(group, partition, rows[partition]):
+                self._line_up(partition, rows[partition])
+                break
+        self._end_if_empty(group)
+
+    def _end_if_empty(self, group: Group) -> None:
         if not self.groups[group]:
             del self.groups[group]
             del self.order[bisect_left(self.order, group)]
 
-    def _take(self, group: Group, partition: PartitionId, row: Partition, room: "_Room") -> Migration | None:
-        """The next migration of a partition, unless it is over, or waits in another group."""
+    def _belongs(self, group: Group, partition: PartitionId, row: Partition) -> bool:
+        """Take a partition out of its group; whether it belongs there, and is not over or in another now."""
         del self.groups[group][partition]
         queue = self.waiting.get(partition)
         if queue is None:
-            return None
+            return False
         if not fits(queue[0], row):
             self.drop(partition)
-            return None
+            return False
         if _group(queue[0], row) != group:
             self._line_up(partition, row)
+            return False
+        return True
+
+    def _take(self, group: Group, partition: PartitionId, row: Partition, room: "_Room") -> Migration | None:
+        """The next migration of a partition, unless it is over, waits elsewhere, or is not admitted."""
+        if not self._belongs(group, partition, row):
             return None
+        queue = self.waiting[partition]
         if not room.admits(queue[0]):
             self._line_up(partition, row)
             return None
