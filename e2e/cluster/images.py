@@ -1,4 +1,4 @@
-"""Builds the project's images without an image registry, from the Dockerfiles in `images/`.
+"""Builds the project's images without an image registry, from `images/Dockerfile`.
 
 The base is a Debian made by debootstrap; wheels are made on the host by pip and handed to the build. A tag is
 the hash of all that the image is made from; the alias tag `dev` is the newest. The project's own wheel is the
@@ -21,6 +21,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, step, succeeds
 
 PROJECT = Path(__file__).parents[2]
+DOCKERFILE = PROJECT / "images" / "Dockerfile"
 NAMES = ("operator", "member", "spark")
 ON_REQUEST = ("sql",)
 """Images that are only built when they are named: the demo needs none of them."""
@@ -49,7 +50,7 @@ class Recipe:
     def image(self) -> str:
         """Full name with tag."""
         key = cache.hash_inputs(
-            [PROJECT / "images" / self.name], (), [self.base, self.wheels_key, self.code_key]
+            [PROJECT / "images" / self.name], [DOCKERFILE], [self.base, self.wheels_key, self.code_key]
         )
         return f"{repository(self.name)}:{key}"
 
@@ -108,12 +109,17 @@ def _ensure(recipe: Recipe, env: Mapping[str, str]) -> str:
 
 
 def _build(recipe: Recipe, wheels: Path, env: Mapping[str, str]) -> None:
-    arguments = {"BASE": recipe.base, "WHEELS_KEY": recipe.wheels_key, "CODE_KEY": recipe.code_key}
+    arguments = {
+        "BASE": recipe.base,
+        "EXTRA": recipe.name,
+        "WHEELS_KEY": recipe.wheels_key,
+        "CODE_KEY": recipe.code_key,
+    }
     contexts = {"wheels": wheels, "code": recipe.code}
     command: list[str | Path] = ["buildah", "build", "--layers", "--tag", recipe.image]
     command += [f"--build-arg={key}={value}" for key, value in arguments.items()]
     command += [f"--build-context={key}={value}" for key, value in contexts.items()]
-    command += ["--file", PROJECT / "images" / recipe.name / "Dockerfile", PROJECT]
+    command += ["--file", DOCKERFILE, PROJECT]
     run(command, _log(recipe.name), env=env, seconds_max=BUILD_SECONDS_MAX)
 
 

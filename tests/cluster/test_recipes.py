@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,23 @@ def test_the_needed_go_is_the_newest_that_a_module_asks_for() -> None:
     assert max(asked) == programs.GO_VERSION_MIN
 
 
-@pytest.mark.parametrize("name", images.NAMES)
-def test_each_image_installs_its_own_extra_as_a_plain_user(name: str) -> None:
-    text = (images.PROJECT / "images" / name / "Dockerfile").read_text()
-    assert f"/source[{name}]" in text
-    assert "USER 10001:10001" in text
-    assert '"/usr/bin/tini"' in text
-    assert text.index("ARG WHEELS_KEY") < text.index("ARG CODE_KEY") < text.index("USER")
+@pytest.mark.parametrize("name", [*images.NAMES, *images.ON_REQUEST])
+def test_each_image_is_a_stage_of_the_one_recipe(name: str) -> None:
+    stages = images.DOCKERFILE.read_text().split("\nFROM ")
+    (own,) = (stage for stage in stages if stage.partition("\n")[0].endswith(f" AS {name}"))
+    assert "CMD [" in own
+    assert (
+        name
+        in tomllib.loads((images.PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
+
+
+def test_the_last_stage_adds_the_code_and_is_a_plain_user() -> None:
+    text = images.DOCKERFILE.read_text()
+    last = text.split("\nFROM ")[-1]
+    assert last.startswith("${EXTRA}\n")
+    assert last.index("ARG CODE_KEY") < last.index("RUN") < last.index("USER 10001:10001")
+    assert text.count('"/usr/bin/tini"') == text.count("ENTRYPOINT") == 2
 
 
 @pytest.mark.parametrize("name", images.NAMES)
