@@ -1,9 +1,6 @@
 """`stele-copier`: takes copy jobs over HTTP and has Spark run them. See `settings.py` for its environment."""
 
-import argparse
 import asyncio
-import logging
-import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -13,12 +10,12 @@ import msgspec
 from aiohttp import web
 
 from stele.adapters.transfer.jobs import JobBoard
+from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import sweep_leftovers
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import VARIABLES, Settings, read_settings
-from stele.core.errors import BadInput
 
 JOBS_PARALLEL = 16
 SHUTDOWN_SECONDS = 5.0
@@ -55,21 +52,13 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM; 2 when an argument or a setting is wrong, named on standard error."""
-    parser = argparse.ArgumentParser(
-        prog="stele-copier",
-        description="Has Spark run the copy jobs of a Stele cluster. It is set up by environment variables:",
-        epilog=VARIABLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        settings = replace(read_settings(os.environ), start=secrets.token_hex(4))
-    except BadInput as wrong:
-        print(f"stele-copier: {wrong.args[0]}", file=sys.stderr)
-        return 2
+    parser = parser_of("stele-copier", "Has Spark run the copy jobs of a Stele cluster.", VARIABLES)
+    settings = begin(parser, arguments, read_settings)
+    if settings is None:
+        return SETTINGS_WRONG
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+    settings = replace(settings, start=secrets.token_hex(4))
     app = make_app(settings, SparkRunner(settings))
     web.run_app(
         app,

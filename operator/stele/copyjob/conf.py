@@ -10,12 +10,12 @@ from typing import Any
 
 from stele.copyjob.settings import Settings
 from stele.wire.copyjobs import CopyJob
+from stele.wire.pods import container_security, pod_security
 
 HEAP_MIB = 512
 OVERHEAD_MIB_MIN = 256
 EXECUTOR_IDLE_SECONDS = 60
 TASK_FAILURES_MAX = 3
-USER = 10001
 MEMBER_LABEL = "stele.dev/member"
 COPIER_LABEL = "stele.dev/copier"
 START_LABEL = "stele.dev/copier-start"
@@ -102,7 +102,7 @@ def pod_template(job: CopyJob) -> str:
     ]
     container: dict[str, Any] = {
         "name": CONTAINER,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": container_security(),
     }
     spec = {
         "automountServiceAccountToken": False,
@@ -110,14 +110,7 @@ def pod_template(job: CopyJob) -> str:
         "terminationGracePeriodSeconds": 1,
         # Required: a ReadWriteOnce volume can only be mounted where the member has it.
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [container],
     }
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}, indent=1)

@@ -10,10 +10,10 @@ from typing import Any
 
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
+from stele.wire.pods import container_security, pod_security
 
 Object = dict[str, Any]
 
-USER = 10001
 RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT, COPIER_PORT = 6379, 7000, 7001, 7002, 7010
 
 CLUSTER_LABEL = "stele.dev/cluster"
@@ -153,22 +153,7 @@ def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:
 
 
 def _security() -> Object:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def _pod_security() -> Object:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    return container_security() | {"readOnlyRootFilesystem": True}
 
 
 def _probe(path: str, port: str, period: int, failures: int) -> Object:
@@ -251,7 +236,7 @@ def member_pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": TERMINATION_SECONDS,
-        "securityContext": _pod_security(),
+        "securityContext": pod_security(),
         "affinity": _apart(cluster),
         "containers": [_member_container(cluster, own, image, pull), _transfer_container(image, pull)],
         "volumes": [
@@ -303,7 +288,7 @@ def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 5,
-        "securityContext": _pod_security(),
+        "securityContext": pod_security(),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}],
     }

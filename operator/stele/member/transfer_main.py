@@ -4,9 +4,6 @@ It serves checkpoints to whoever copies from this member, and copies tablets to 
 so that serving clients never waits for copying. `VARIABLES` names its environment.
 """
 
-import argparse
-import logging
-import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from stele.adapters.transfer.bulk import LoadFiles
 from stele.adapters.transfer.bulk_routes import Bulk
 from stele.adapters.transfer.direct import DirectRunner
 from stele.adapters.transfer.jobs import JobBoard
+from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.adapters.transfer.serve import Source
 from stele.adapters.transfer.sessions import Sessions
@@ -90,19 +88,10 @@ def _is_local(request: web.Request) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM; 2 when an argument or a setting is wrong, named on standard error."""
-    parser = argparse.ArgumentParser(
-        prog="stele-transfer",
-        description="Copies tablets from and to one Stele member. It is set up by environment variables:",
-        epilog=VARIABLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        settings = read_settings(os.environ)
-    except BadInput as wrong:
-        print(f"stele-transfer: {wrong.args[0]}", file=sys.stderr)
-        return 2
+    parser = parser_of("stele-transfer", "Copies tablets from and to one Stele member.", VARIABLES)
+    settings = begin(parser, arguments, read_settings)
+    if settings is None:
+        return SETTINGS_WRONG
     keep_buffers()
     web.run_app(
         make_app(settings),
