@@ -13,8 +13,8 @@ UNTIL ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-# Tests that wait for nothing: two at once. The others run one after the other, with the machine to themselves.
-WITHOUT_CLOCK := $(addprefix tests/,cli core golden guard model property simulation wire)
+# Two at once. What waits for leases of a control plane runs one after the other, with the machine to itself.
+FAST_TESTS := .venv/bin/pytest -n 2 --dist worksteal -m 'not control_plane and not cluster'
 
 .PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
 
@@ -39,13 +39,13 @@ lint: setup ## Types, style and import contracts
 	.venv/bin/lint-imports
 
 test-fast: setup ## Tests that need neither a control plane nor a cluster
-	.venv/bin/pytest -m 'not control_plane and not cluster' $(PYTEST_ARGS)
+	$(FAST_TESTS) $(PYTEST_ARGS)
 
 test: setup lint ## Every test: unit, golden, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
 	$(PY) -m e2e.cluster programs
-	.venv/bin/pytest -n 2 $(WITHOUT_CLOCK) $(PYTEST_ARGS)
-	.venv/bin/pytest -m 'not cluster' $(addprefix --ignore=,$(WITHOUT_CLOCK)) $(PYTEST_ARGS)
+	$(FAST_TESTS) $(PYTEST_ARGS)
+	.venv/bin/pytest -m control_plane $(PYTEST_ARGS)
 	$(PY) -m e2e.cluster up
 	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
 
@@ -76,7 +76,7 @@ bench-copy: setup ## Ways of copying, and a member joining three beside Hazelcas
 cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up
 
-images: setup ## Build the three images and load them into the cluster
+images: setup ## Build the images of the demo and load them into the cluster
 	@$(PY) -m e2e.cluster images --load
 
 crds: setup ## Write crds/ and the chart's copy from the models
