@@ -74,7 +74,7 @@ class Crashes:
         return True
 
     def _power_lost(self) -> bool:
-        return self.faults.durable and self.faults.random.random() < 0.5
+        return self.faults.random.random() < 0.5
 
     def _may_die(self, machine: Machine) -> bool:
         """Something else may have befallen the copies since this was drawn."""

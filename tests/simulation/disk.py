@@ -7,8 +7,10 @@ small files in memory and puts them into a real folder only when a process opens
 import errno
 import random
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,40 +21,73 @@ from stele.adapters.memory.engine import MemoryEngine, _Sorted
 from stele.core.errors import Corrupt
 from stele.member.volume import CONSENSUS, DATA, INSTANCE, TABLE_FILE, TABLETS, Volume
 from stele.wire.volume import Consensus, Superblock, decode_file
+from tests.simulation.loop import Clock
 
 FREE_BYTES = 1 << 30
+_log_key = struct.Struct(">HQ").unpack
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
-class SimEngine(MemoryEngine):
-    """Log writes since the last sync are kept in order, so that a loss of power keeps a part of them."""
+@dataclass
+class Dropped:
+    """Of one partition's log: the first operation that was lost, and when the oldest was written."""
 
-    def __init__(self) -> None:
+    first: int
+    since: float
+
+
+@dataclass
+class _Write:
+    """One write to the log that is not synced."""
+
+    at: float
+    puts: tuple[tuple[bytes, bytes], ...]
+    drops: tuple[tuple[bytes, bytes], ...]
+
+
+class SimEngine(MemoryEngine):
+    """Log writes since the last sync are kept in order, so that a loss of power keeps a part of them.
+
+    `dropped` is what the loss of power before it was opened took, by partition.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
         super().__init__()
-        self._unsynced: list[tuple[tuple[tuple[bytes, bytes], ...], tuple[tuple[bytes, bytes], ...]]] = []
+        self._now = now
+        self._unsynced: list[_Write] = []
+        self.dropped: dict[int, Dropped] = {}
 
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
         super().write_log(puts, drops)
-        self._unsynced.append((tuple(puts), tuple(drops)))
+        self._unsynced.append(_Write(self._now(), tuple(puts), tuple(drops)))
 
     def sync_log(self) -> None:
-        for puts, drops in self._unsynced:
-            _apply(self._synced, puts, drops)
+        for write in self._unsynced:
+            _apply(self._synced, write)
         self._unsynced.clear()
 
     def after_crash(self, *, power_lost: bool, chance: random.Random) -> "SimEngine":
         """What a restart finds: without power, a prefix of the log's writes that were not synced."""
-        if power_lost:
-            for puts, drops in self._unsynced[: chance.randint(0, len(self._unsynced))]:
-                _apply(self._synced, puts, drops)
+        kept = chance.randint(0, len(self._unsynced)) if power_lost else 0
+        for write in self._unsynced[:kept]:
+            _apply(self._synced, write)
         log = self._synced if power_lost else self._log
-        found = SimEngine()
+        found = SimEngine(self._now)
+        for write in self._unsynced[kept:] if power_lost else ():
+            found.note_dropped(write)
         found._log, found._synced = _Sorted(log.values), _Sorted(log.values)
         found._data, found._flushed = _Sorted(self._flushed.values), _Sorted(self._flushed.values)
         return found
+
+    def note_dropped(self, write: _Write) -> None:
+        """Writes come in the order of their time."""
+        for key, _ in write.puts:
+            partition, index = _log_key(key)
+            known = self.dropped.setdefault(partition, Dropped(index, write.at))
+            known.first = min(known.first, index)
 
     def ingest(self, paths: Sequence[str]) -> None:
         """The files are what `pack_file` made."""
@@ -62,12 +97,10 @@ class SimEngine(MemoryEngine):
         self.flush()
 
 
-def _apply(
-    target: _Sorted, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]]
-) -> None:
-    for begin, end in drops:
+def _apply(target: _Sorted, write: _Write) -> None:
+    for begin, end in write.drops:
         target.drop(begin, end)
-    for key, value in puts:
+    for key, value in write.puts:
         target.put(key, value)
 
 
@@ -80,10 +113,11 @@ def pack_file(entries: list[tuple[bytes, bytes]]) -> tuple[bytes, int]:
 class Disk:
     """One volume. `faults` may be set for a while: work on the disk then fails; `free_bytes` may be small."""
 
-    def __init__(self, root: Path, chance: random.Random) -> None:
-        self.root, self.chance = root, chance
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self.root, self.chance = root, clock.random
+        self.now: Callable[[], float] = lambda: clock.now
         self.files: dict[str, bytes] = {}
-        self.engine = SimEngine()
+        self.engine = SimEngine(self.now)
         self.free_bytes = FREE_BYTES
         self.failing_part = 0.0
         self.opened = 0
@@ -127,7 +161,7 @@ class Disk:
     def wipe(self) -> None:
         """Another, empty volume in its place."""
         shutil.rmtree(self.root, ignore_errors=True)
-        self.files, self.engine = {}, SimEngine()
+        self.files, self.engine = {}, SimEngine(self.now)
 
     def state_of(self, partition: int) -> str:
         """What the superblock on disk says; empty when there is none that can be read."""
@@ -174,7 +208,7 @@ class SimVolume(Volume):
     def put_aside(self, reason: str) -> Path:
         """All of the member's state goes, as in the product."""
         self._disk.files.clear()
-        self._disk.engine = SimEngine()
+        self._disk.engine = SimEngine(self._disk.now)
         for name in (INSTANCE, TABLE_FILE, f"{DATA}/CURRENT"):
             self.path(name).unlink(missing_ok=True)
         for folder in (TABLETS, CONSENSUS):

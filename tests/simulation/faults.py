@@ -11,7 +11,6 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Kind
 from stele.core.once import KEEP_SECONDS
-from stele.member.settings import Fsync
 from stele.wire import messages as m
 from tests.simulation.api import API_PLACE, ApiFaults
 from tests.simulation.crashes import Crashes
@@ -56,8 +55,6 @@ class Faults:
         self.random = self._chance()
         self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
         self.over = False
-        # With another fsync a loss of power may take acknowledged writes with it: that is not promised.
-        self.durable = world.profile.fsync is Fsync.ALWAYS
         self.wrong_until: dict[str, float] = {}
         self._volumes, self._crashes = Volumes(self), Crashes(self)
         self._todo: dict[str, Callable[[], bool]] = {
@@ -263,7 +260,6 @@ class Faults:
         if machine is None or machine.process is None:
             return False
         self.trouble(machine.place, 5.0)
-        power_lost = power_lost and self.durable
         self.say("the power is lost" if power_lost else "killed", machine.place)
         machine.process.end("killed", power_lost=power_lost)
         return True
@@ -276,7 +272,7 @@ class Faults:
         machine.held_until = self.world.clock.now + seconds
         self.trouble(machine.place, seconds)
         self.say(f"down for {seconds:.1f} s", machine.place)
-        machine.process.end("kept down", power_lost=self.durable and self.random.random() < 0.5)
+        machine.process.end("kept down", power_lost=self.random.random() < 0.5)
         return True
 
     def _pause(self) -> bool:

@@ -5,6 +5,7 @@ done. A history is right when every operation can be given one moment between it
 that each answer follows from the operations before it (linearizability, per key).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 LINEARIZABLE = "linearizable per key"
@@ -62,6 +63,14 @@ class Violation(Exception):  # noqa: N818
 State = bytes | None
 
 
+@dataclass(frozen=True)
+class Loss:
+    """At `at` a member lost what it had written since `since`: that may be undone, the last first."""
+
+    at: float
+    since: float
+
+
 def step(state: State, operation: Operation) -> tuple[State, object]:
     """What one operation makes of the stored value, and what it answers."""
     if operation.kind == "get":
@@ -80,17 +89,17 @@ def step(state: State, operation: Operation) -> tuple[State, object]:
     return grown, len(grown)
 
 
-def check(key: bytes, operations: list[Operation]) -> None:
+def check(key: bytes, operations: Sequence[Operation]) -> None:
     """Raise Violation when no order of the operations explains the answers.
 
     Depth first over (operations done, value), each looked at once (Wing and Gong, with Lowe's memory).
     """
-    found = _worth_looking_at(operations)
+    found = worth_looking_at(operations)
     if not _explained(found):
         raise Violation(LINEARIZABLE, _complaint(key, found), key=key)
 
 
-def _worth_looking_at(operations: list[Operation]) -> list[Operation]:
+def worth_looking_at(operations: Sequence[Operation]) -> list[Operation]:
     """Sorted by begin, without reads that nobody answered.
 
     Writes that perhaps never were, and that no read tells of, count as alike: there may be many.
@@ -114,7 +123,7 @@ def _explained(operations: list[Operation]) -> bool:
         done, state = stack.pop()
         if done & must == must:
             return True
-        for n in _next(operations, done):
+        for n in next_operations(operations, done):
             after, reply = step(state, operations[n])
             if operations[n].end is not None and reply != operations[n].reply:
                 continue
@@ -129,7 +138,7 @@ def _explained(operations: list[Operation]) -> bool:
     return False
 
 
-def _next(operations: list[Operation], done: int) -> list[int]:
+def next_operations(operations: list[Operation], done: int) -> list[int]:
     """What can be next: what begins before the first end of all that is left.
 
     Of those without an answer that are alike only the first.

@@ -17,6 +17,7 @@ from stele.wire import messages as m
 from stele.wire.table_text import Head, decode_head, decode_shard
 from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.history import Violation
+from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 
@@ -37,6 +38,7 @@ class Rules:
 
     def __init__(self, world: World, troubled: dict[str, float]) -> None:
         self.world, self._troubled = world, troubled
+        self.power = Power(world, self.is_troubled)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
@@ -252,6 +254,7 @@ class Rules:
 
     def _look(self) -> None:
         self.world.clock.call_later(LOOK_SECONDS, self._look)
+        self.power.look()
         for machine in self.world.kubelet.running():
             node = machine.process.node if machine.process is not None else None
             if node is None or machine.process is None:
@@ -305,6 +308,8 @@ class Rules:
             if term is None:
                 continue
             other = terms.setdefault(index, term)
+            if other != term and self.power.explains(number, index):
+                terms[index] = other = term
             text = "{} committed operation {} in term {}, another in term {}"
             shown = (place, index, term, other)
             self._check("what is committed stays", other == term, text, *shown, partition=number)

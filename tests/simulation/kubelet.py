@@ -62,6 +62,7 @@ class Kubelet:
         self.rates: Callable[[], float] = lambda: 1.0
         self.watch: Callable[[Machine, str], None] = lambda machine, what: None
         self.saved: Callable[[str, str, bytes, bytes | None], None] = lambda *_: None
+        self.lost: Callable[[Machine], None] = lambda machine: None
         self.copy_late_part = 0.0
         self._addresses = 0
         api.changed.append(self._changed)
@@ -94,7 +95,7 @@ class Kubelet:
         claim = self.api.find(CLAIMS, name)
         key = name if claim is None else claim["metadata"]["uid"]
         if key not in self.disks:
-            self.disks[key] = Disk(self.root / f"{name}-{key}", self.clock.random)
+            self.disks[key] = Disk(self.root / f"{name}-{key}", self.clock)
         disk = self.disks[key]
         disk.saved = partial(self._saved, name)
         machine = Machine(name, disk, uid, f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}")
@@ -141,6 +142,8 @@ class Kubelet:
 
     def _ended(self, machine: Machine, why: str) -> None:
         self.watch(machine, f"ends: {why}")
+        self.lost(machine)
+        machine.disk.engine.dropped = {}
         if machine.deleting:
             return
         # The kubelet tells of it a moment later than it happened.

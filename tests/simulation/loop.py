@@ -159,7 +159,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.disk_seconds = DISK_SECONDS
         self.before_slow: Callable[[Callable[[], object]], None] = lambda work: None
         self.wall_seconds = 0.0
-        self._rate = rate
+        self.rate = rate
+        self.paused_seconds = 0.0
         self._started = clock.now
         self._offset = clock.random.uniform(1.0, 1000.0)
         self._waiting: list[Handle] = []
@@ -200,6 +201,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def pause(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after that time."""
         self.paused_until = max(self.paused_until, self.clock.now + seconds)
+        self.paused_seconds += seconds
 
     def _resume(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -221,7 +223,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # -- what asyncio asks of a loop
 
     def time(self) -> float:
-        return self._offset + (self.clock.now - self._started) * self._rate
+        return self._offset + (self.clock.now - self._started) * self.rate
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
         handle = Handle(self, callback, args)
@@ -234,7 +236,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
         handle = Handle(self, callback, args)
         if self.alive:
-            self.clock.later(delay / self._rate, handle)
+            self.clock.later(delay / self.rate, handle)
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:

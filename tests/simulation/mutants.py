@@ -20,6 +20,7 @@ from stele.member import serving
 from stele.member.exchange import Exchange
 from stele.member.migrations import Migrations
 from stele.member.node import Node
+from stele.member.settings import Fsync
 from stele.member.syncer import Syncer
 from stele.member.tablets import Tablets, log_range
 from stele.model.cluster import PartitionCounts
@@ -201,6 +202,29 @@ def freeze_not_persisted() -> AbstractContextManager[Any]:
     return patch.object(Node, "save_meta", save_meta)
 
 
+def interval_without_end() -> AbstractContextManager[Any]:
+    """With fsync Interval the log is synced when data is flushed, and never in between."""
+    real = Syncer.after_write
+
+    def after_write(self: Syncer, then: Any) -> None:
+        if self._mode is Fsync.INTERVAL:
+            then()
+        else:
+            real(self, then)
+
+    return patch.object(Syncer, "after_write", after_write)
+
+
+def acknowledged_by_the_owner_alone() -> AbstractContextManager[Any]:
+    """With another fsync than Always nobody waits for the replicas: then one loss of power loses writes."""
+    real = Owner.advance
+
+    def advance(self: Owner) -> bool:
+        return self.appending and self.tablet.log.commit(self.synced) if self.members else real(self)
+
+    return patch.object(Owner, "advance", advance)
+
+
 MUTANTS: dict[Plant, tuple[str, int]] = {
     source_clears_early: (SWARM, 2),
     commit_before_the_destination: (SWARM, 2),
@@ -219,5 +243,7 @@ MUTANTS: dict[Plant, tuple[str, int]] = {
     promotion_without_a_fence: ("leases", 0),
     learner_in_sync_too_early: ("strikes", 6),
     freeze_not_persisted: ("strikes", 0),
+    interval_without_end: ("power", 0),
+    acknowledged_by_the_owner_alone: ("power", 17),
 }
 """Each with what was drawn, and the first seed that killed it when this was written."""

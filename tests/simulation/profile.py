@@ -261,11 +261,32 @@ def _damage(seed: int) -> Profile:
     return replace(_swarm(seed), replicas=2, chaos_seconds=25.0, calm_seconds=1.0, faults=faults, rates={})
 
 
+def _power(seed: int) -> Profile:
+    """Power is lost while writes are not synced: of one copy, of all, or of the one that is left."""
+    chance = random.Random(f"power {seed}")
+    deaths = ("cut the power", "cut the power", "keep a member down", "kill a member at a step")
+    return replace(
+        _swarm(seed),
+        members=3,
+        replicas=chance.choice((1, 2, 2)),
+        partitions=4,
+        clients=4,
+        keys=6,
+        think_seconds=(0.01, 0.05),
+        chaos_seconds=15.0,
+        calm_seconds=chance.choice((0.3, 1.0)),
+        faults=(*deaths, *chance.choice(((), ("scale",), ("isolate a member", "scale")))),
+        rates={},
+        fsync=chance.choice((Fsync.INTERVAL, Fsync.NEVER)),
+    )
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
     "leases": _leases,
     "strikes": _strikes,
     "damage": _damage,
+    "power": _power,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

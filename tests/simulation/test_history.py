@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.simulation.history import Operation, Violation, check
+from tests.simulation.history import Loss, Operation, Violation, check
+from tests.simulation.lossy import explained
 
 KEY = b"k"
 
@@ -77,3 +78,48 @@ def test_many_writes_without_an_answer_do_not_take_for_ever() -> None:
     known = [("delete", b"", 50.0 + 2 * n, 51.0 + 2 * n, n % 2) for n in range(30)]
     with pytest.raises(Violation):
         check(KEY, history(*unknown, *known, ("get", b"", 200, 201, b"nothing of all that")))
+
+
+LOST = (Loss(at=10.0, since=8.0),)
+EXPLAINED = {
+    "the last write was not synced": history(
+        ("set", b"1", 0, 1, "OK"), ("set", b"2", 9, 9.5, "OK"), ("get", b"", 11, 12, b"1")
+    ),
+    "it was synced": history(("set", b"2", 9, 9.5, "OK"), ("get", b"", 11, 12, b"2")),
+    "the last two were not": history(
+        ("set", b"1", 0, 1, "OK"),
+        ("set", b"2", 7, 8.5, "OK"),
+        ("set", b"3", 9, 9.5, "OK"),
+        ("get", b"", 9.6, 9.7, b"3"),
+        ("get", b"", 11, 12, b"1"),
+    ),
+    "lost, and sent again": history(
+        ("append", b"a", 9, 13, 1), ("get", b"", 9.5, 9.6, b"a"), ("get", b"", 11, 12, None)
+    ),
+}
+NOT_EXPLAINED = {
+    "it was synced long before": history(("set", b"1", 0, 7.9, "OK"), ("get", b"", 11, 12, None)),
+    "it was written afterwards": history(("set", b"1", 10.5, 10.6, "OK"), ("get", b"", 11, 12, None)),
+    "the last one stayed and one before it went": history(
+        ("append", b"a", 8, 8.5, 1), ("append", b"b", 9, 9.5, 2), ("get", b"", 11, 12, b"b")
+    ),
+    "it comes back": history(
+        ("set", b"1", 9, 9.5, "OK"), ("get", b"", 11, 12, None), ("get", b"", 13, 14, b"1")
+    ),
+    "lost before the power was": history(("set", b"1", 8.5, 8.6, "OK"), ("get", b"", 9, 9.5, None)),
+}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_a_loss_of_power_explains_the_last_writes(name: str) -> None:
+    assert explained(EXPLAINED[name], LOST)
+
+
+@pytest.mark.parametrize("name", NOT_EXPLAINED)
+def test_a_loss_of_power_explains_nothing_more(name: str) -> None:
+    assert not explained(NOT_EXPLAINED[name], LOST)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_without_a_loss_is_wrong_without_one_at_that_time(name: str) -> None:
+    assert not explained(WRONG[name], [Loss(100.0, 99.0)])

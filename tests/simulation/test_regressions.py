@@ -53,7 +53,7 @@ class OneMember:
     def __init__(self, root: Path) -> None:
         self.clock = Clock(1)
         self.network = Network(self.clock)
-        self.disk = Disk(root, self.clock.random)
+        self.disk = Disk(root, self.clock)
         self.start()
 
     def start(self) -> None:

@@ -95,7 +95,7 @@ class Volumes:
             return False
         self.faults.trouble(machine.place, 60.0)
         self._broken.add(machine.place)
-        machine.process.end("its volume breaks", power_lost=self.faults.durable)
+        machine.process.end("its volume breaks", power_lost=True)
         return self.faults.say(how(machine), machine.place)
 
     def _wipe(self) -> bool:
