@@ -1,0 +1,161 @@
+"""Each rule that holds at every moment is broken once, in a cluster that is well: it must complain."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stele.core.table import Partition
+from stele.member.volume import CONSENSUS, TABLETS
+from stele.wire import messages as m
+from stele.wire.volume import Consensus, Superblock, encode_file
+from tests.simulation.convergence import COPIES_EQUAL, check_equal
+from tests.simulation.history import Violation
+from tests.simulation.invariants import Rules
+from tests.simulation.profile import draw
+from tests.simulation.world import World
+
+SECONDS = 6.0
+"""A cluster without faults has its table, and serves, by then."""
+
+
+class Well:
+    """A cluster without faults, and the rules that watch it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rules: Any = Rules(world, {})
+        world.clock.run(SECONDS)
+        self.row = world.rows()[0]
+        self.owner = f"demo-{self.row.owner}"
+        self.machine = world.kubelet.machines[self.owner]
+        node = self.machine.process.node if self.machine.process is not None else None
+        assert node is not None
+        self.replica = node.replicas[0]
+
+    def store(self, row: Partition) -> None:
+        self.rules._stored((row, *self.world.rows()[1:]))
+
+    def look(self, uuid: str = "u", **changes: Any) -> None:
+        """As if its process were another one, with these differences."""
+        tablet = self.replica.tablet
+        seen = {"row": tablet.row, "promised": tablet.promised, "log": tablet.log} | changes
+        owner = SimpleNamespace(phase=self.replica.owner.phase, learner=None, appending=True, term=999)
+        fake = SimpleNamespace(owner=owner, ready=True, tablet=SimpleNamespace(**seen))
+        self.rules._look_at(self.owner, uuid, 0, fake, 999)
+
+
+@pytest.fixture
+def well() -> Iterator[Well]:
+    profile = replace(draw(1), faults=(), rates={}, members=3, replicas=2)
+    with profile.turned(), World(profile) as world:
+        yield Well(world)
+
+
+def _lower_epoch(well: Well) -> None:
+    for epoch in (9, 8):
+        request: Any = SimpleNamespace(recipient="u", epoch=epoch, rows=(), commands=())
+        well.rules._exchanged(well.owner, request, SimpleNamespace(code="OK", uuid="u", results=()))
+
+
+def _joins_in_frozen(well: Well) -> None:
+    head = well.world.head()
+    assert head is not None
+    well.rules._joined(replace(head, state="Frozen"))
+    stranger = replace(head.members[0], uuid="another")
+    well.rules._joined(replace(head, state="Frozen", members=(*head.members, stranger)))
+
+
+def _moves_in_frozen(well: Well) -> None:
+    well.rules._state = "Frozen"
+    well.store(Partition(well.row.version + 1, (*well.row.replicas, 9)))
+
+
+def _copy_while_forbidden(well: Well) -> None:
+    well.rules._forbidden_since = 0.0
+    well.rules._promised(well.owner, m.StartTabletCopy("m", 0, 1, 1))
+
+
+def _running_with_too_few(well: Well) -> None:
+    well.rules._rows = (Partition(well.row.version, (0,)), *well.world.rows()[1:])
+    cluster = well.world.cluster
+    generation = cluster["metadata"]["generation"]
+    status = {**cluster["status"], "phase": "Running", "observedGeneration": generation}
+    well.rules._wished({**cluster, "status": status})
+
+
+def _committed_anew(well: Well) -> None:
+    log = SimpleNamespace(committed=1, first=1, term_at=lambda index: 77)
+    well.rules._committed[0] = {1: 1}
+    well.look(log=log)
+
+
+def _promise_falls(well: Well) -> None:
+    five, four = encode_file(Consensus(promised=5)), encode_file(Consensus(promised=4))
+    well.rules._check_saved(well.owner, f"{CONSENSUS}/0", four, five)
+
+
+def _given_up(well: Well) -> None:
+    ready, deleted = encode_file(Superblock("READY", 1, 1)), encode_file(Superblock("DELETED", 1, 1))
+    well.rules._check_saved(well.owner, f"{TABLETS}/0", deleted, ready)
+
+
+def _two_owners(well: Well) -> None:
+    well.look("one")
+    well.look("another")
+
+
+def _back_to_an_older_row(well: Well) -> None:
+    well.look(promised=5)
+    well.look(promised=4)
+
+
+BROKEN: dict[str, Callable[[Well], None]] = {
+    "stored epochs only grow": lambda well: well.rules._epoch("demo-table", 0),
+    "versions only grow": lambda well: well.store(Partition(well.row.version, (9,))),
+    "one row per version": lambda well: well.rules._one_row_per_version(0, well.row.version, (9,)),
+    "never fewer copies": lambda well: well.store(Partition(well.row.version + 1, well.row.replicas[:1])),
+    "no move in a state without": _moves_in_frozen,
+    "no member joins in a state without": _joins_in_frozen,
+    "no copy while forbidden": _copy_while_forbidden,
+    "Running only with all copies": _running_with_too_few,
+    "no lower epoch is obeyed": _lower_epoch,
+    "stored before published": lambda well: well.rules._published(m.Row(0, well.row.version + 1, (0,))),
+    "promises are on disk": lambda well: well.rules._promised(well.owner, m.Fence(0, 50, False)),
+    "accepted rows are on disk": lambda well: well.rules._promised(
+        well.owner, m.Accept("m", m.Row(0, 50, (0,)), None)
+    ),
+    "promises never fall": _promise_falls,
+    "kept while the stored row names it": _given_up,
+    "one owner per term": _two_owners,
+    "members only go forward": _back_to_an_older_row,
+    "no row before it is stored": lambda well: well.look(row=Partition(50, (0,))),
+    "what is committed stays": _committed_anew,
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_rule_that_is_broken_complains(well: Well, rule: str) -> None:
+    # A member that has just started may be taken for lost.
+    well.rules.is_troubled = lambda place: False
+    assert well.world.clock.failure is None
+    BROKEN[rule](well)
+    failure = well.world.clock.failure
+    assert isinstance(failure, Violation)
+    assert failure.rule == rule
+
+
+def test_a_copy_that_differs_is_found(well: Well) -> None:
+    check_equal(well.world)
+    key = well.replica.prefix(b"default") + b"only here"
+    well.machine.disk.engine.write_data([(key, b"value")])
+    with pytest.raises(Violation) as found:
+        check_equal(well.world)
+    assert found.value.rule == COPIES_EQUAL
+
+
+def test_all_rules_of_every_moment_are_broken_here(well: Well) -> None:
+    """What is looked at in a cluster that is well, and may do all, is what is broken above."""
+    assert set(well.world.trace.checked) <= set(BROKEN)
