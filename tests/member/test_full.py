@@ -21,6 +21,7 @@ from stele.core.errors import Unavailable
 from stele.member import limits
 from stele.member.write_back import WriteBack
 from stele.wire import messages as m
+from stele.wire import peer
 from stele.wire.keys import tablet_range, user_key
 from stele.wire.volume_log import put_record
 
@@ -96,6 +97,28 @@ async def test_what_was_taken_back_while_nothing_could_be_written_stays_away(tmp
         assert made.replica.tablet.log.last == (3, 7)
         await made.restart()
         assert made.replica.tablet.log.last == (3, 7)
+
+
+async def test_questions_that_are_asked_again_and_again_do_not_gather(tmp_path: Path) -> None:
+    async with solo(tmp_path) as made:
+        await backup(made)
+        full, row = Full(made.engine), made.rows[P]
+        full.now = True
+        ack, ask = (
+            made.append((1, 5), [ONE]),
+            peer.AskItem(P, row.version, row.version, cut=False, row=(row.version, row.replicas)),
+        )
+        for _ in range(9):
+            asked = made.tell(peer.Ask([ask]))
+            await made.settle()
+        assert len(made.node.replication._replies) == 1
+        full.now = False
+        await woken(made)
+        assert (await made.acked(ack)).match == 6
+        assert asked.answers == []
+        again = made.tell(peer.Ask([ask]))
+        await made.settle()
+        assert len(again.answers) == 1
 
 
 async def test_a_copy_does_not_begin_on_a_log_that_was_not_removed(tmp_path: Path) -> None:

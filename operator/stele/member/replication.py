@@ -126,6 +126,8 @@ class Replication:
     def _pump(self) -> None:
         self._scheduled = False
         if not self.tablets.write():
+            # Questions are asked again, five times a second: only acknowledgements wait for room.
+            self._replies = [each for each in self._replies if not isinstance(each[1], peer.Answers)]
             self.hooks.stalled()
             return
         dirty, self._dirty = self._dirty, {}
