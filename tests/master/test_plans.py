@@ -114,13 +114,19 @@ async def test_a_plan_that_waits_still_waits_after_the_master_was_replaced() -> 
     assert held(harness, 3) == set()
 
 
-async def test_a_cancelled_plan_stays_cancelled_when_the_master_is_replaced() -> None:
+async def half_cancelled() -> Harness:
+    """A fourth member took in a few partitions; then the plan was cancelled."""
     harness = await formed(partitions=24, parallel_per_member=1)
     harness.rewish(members=4)
     while len(held(harness, 3)) < 2:
         await harness.tick()
     harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
     await harness.settle()
+    return harness
+
+
+async def test_a_cancelled_plan_stays_cancelled_when_the_master_is_replaced() -> None:
+    harness = await half_cancelled()
     before = held(harness, 3)
     assert len(before) < 8
     await restart(harness)
@@ -388,12 +394,7 @@ async def test_moves_and_approved_plans_survive_a_master_that_dies_at_any_step(a
 
 
 async def test_a_move_is_made_although_the_plan_of_the_same_situation_was_cancelled() -> None:
-    harness = await formed(partitions=24, parallel_per_member=1)
-    harness.rewish(members=4)
-    while len(held(harness, 3)) < 2:
-        await harness.tick()
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
-    await harness.settle()
+    harness = await half_cancelled()
     before = held(harness, 3)
     number = movable(harness, 0, 3)[0]
     harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-3"),))
