@@ -258,3 +258,40 @@ async def test_a_volume_without_a_byte_left_ends_nothing(tmp_path: Path) -> None
             assert "Traceback" not in made.members[0].log()
             await client.close()
             await other.close()
+
+
+async def checked(client: Client) -> bool:
+    """Once it is connected again, it finds all that was acknowledged."""
+    await client.check(0)
+    return True
+
+
+async def test_a_log_that_takes_nothing_for_good_is_read_on_and_opened_anew(tmp_path: Path) -> None:
+    """Only the log's own file system is full, so RocksDB meets its end: the member looks at the other one."""
+    (tmp_path / "m0").mkdir()
+    with mounted(tmp_path / "m0" / "wals", "64m"):
+        async with hasty_cluster(tmp_path, 4) as made:
+            made.replicas = 1
+            await made.form(1)
+            client, key = Client(made), key_in(P, 4)
+            assert await client.set(0, key, b"v")
+            ballast = fill(tmp_path / "m0" / "wals")
+            end = asyncio.Event()
+            writers = [asyncio.create_task(write_on(Client(made), b"%d" % n, end)) for n in range(3)]
+            refused = await eventually(lambda: attempt(client), lambda text: text != "OK")
+            assert refused.startswith(("NO_SPACE", "UNCERTAIN"))
+            assert await client.call(0, b"GET", key) == b"v"
+            ballast.unlink()
+            process = made.members[0].process
+            assert process is not None
+            assert await asyncio.wait_for(process.wait(), 2 * limits.STALLED_SECONDS_MAX) == 1
+            end.set()
+            await asyncio.gather(*writers)
+            assert "ending: the log takes nothing although there is room again" in made.members[0].log()
+            assert "Traceback" not in made.members[0].log()
+            await made.members[0].start()
+            await made.hello(made.members[0])
+            await made.publish()
+            await made.served()
+            for each in made.clients:
+                await eventually(lambda each=each: checked(each), bool)

@@ -220,11 +220,15 @@ async def test_a_disk_without_a_byte_left_loses_nothing(stage: FaultStage) -> No
         return block.data
 
     struck, before = move.at(1, completely), stage.kubelet.pids()
+
+    async def waits() -> bool:
+        return struck.is_set() and "NO_SPACE" in json.dumps(await move.status())
+
     # Clients hear NO_SPACE and UNCERTAIN meanwhile, as from a member that is away.
     stage.member_died = True
     await move.start()
     try:
-        await told_of_no_space(stage, move)
+        await stage.until("NO_SPACE in the status of the move", waits)
     finally:
         (disk / BALLAST).unlink(missing_ok=True)
     await move.done()

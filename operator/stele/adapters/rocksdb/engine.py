@@ -23,8 +23,8 @@ DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
 """In RocksDB's text: files contradict themselves, or one that others name is missing."""
 
 FULL = ("No space left on device", "Disk quota exceeded", "Writer has previous error")
-"""The volume is full, or was when the last of them began: after that RocksDB's own log takes nothing more
-until the database is opened anew. After other errors of a file the process ends before it says this.
+"""In RocksDB's text: the volume is full, or was when a file had its first error. After other first errors the
+process ends before it hears the last of them.
 """
 
 
@@ -46,6 +46,7 @@ class RocksEngine:
         volatile: Any = WriteOptions()
         volatile.disable_wal = True
         self._volatile = volatile
+        self._log_failed: Unavailable | None = None
 
     def _writing(self, work: Callable[[], None]) -> None:
         """Raise Corrupt when RocksDB stopped because of damage, Unavailable when the disk fails it: NO_SPACE
@@ -98,7 +99,14 @@ class RocksEngine:
             batch.delete_range(begin, end, self._log_handle)
         for key, value in puts:
             batch[key] = value
-        self._writing(lambda: self._db.write(batch))
+        if self._log_failed is not None:
+            raise self._log_failed
+        try:
+            self._writing(lambda: self._db.write(batch))
+        except Unavailable as error:
+            # What is behind a broken record of a file of the log is not to be relied on: only an opening is.
+            self._log_failed = error if ".log" in str(error) else None
+            raise
 
     def get_log(self, key: bytes) -> bytes | None:
         return _get(self._log, key)
