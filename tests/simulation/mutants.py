@@ -230,7 +230,7 @@ MUTANTS: dict[Plant, tuple[str, int]] = {
     commit_before_the_destination: (SWARM, 2),
     epoch_not_checked: (SWARM, 14),
     vote_not_persisted: (SWARM, 2),
-    lease_ignored: ("leases", 35),
+    lease_ignored: ("leases", 131),
     acknowledged_before_the_replicas: (SWARM, 7),
     answered_before_the_disk: (SWARM, 2),
     conflict_taken_for_success: (SWARM, 9),
