@@ -5,70 +5,35 @@ Its volume is what outlives the pod: kept by the name of the claim.
 """
 
 import asyncio
-import contextlib
 import itertools
 import os
 from typing import Any
 
 from aiohttp import web
 
-from stele.adapters.kubernetes.api import PODS, Api, NotFound
+from stele.adapters.kubernetes.api import Api
 from stele.wire.messages import decode_request, encode
 from tests.master.fake_members import FakeMember, FakeNet
+from tests.operator.pods import PodWatch
 
 ADMIN_PORT = 7001
-POLL_SECONDS = 0.1
 
 _networks = itertools.count(os.getpid() % 200)
 
 
-class Kubelet:
+class Kubelet(PodWatch):
     """Runs the members of one cluster in one namespace, until closed."""
 
     def __init__(self, api: Api, namespace: str, cluster_uid: str) -> None:
-        self._api, self._namespace, self._cluster_uid = api, namespace, cluster_uid
+        super().__init__(api, namespace)
+        self._cluster_uid = cluster_uid
         self.net = FakeNet()
         self.volumes: dict[str, FakeMember] = {}
         self._runners: dict[str, web.AppRunner] = {}
-        self._pods: dict[str, str] = {}
-        self._restarts: dict[str, int] = {}
         self._network = next(_networks)
         self._hosts = itertools.count(1)
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> "Kubelet":
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        for name in list(self._runners):
-            await self._stop(name)
-
-    async def _run(self) -> None:
-        while True:
-            await self.sync()
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def sync(self) -> None:
-        """Start what is new, end what is gone."""
-        listed = await self._api.list(PODS, self._namespace, "stele.dev/component=member")
-        found = {each["metadata"]["name"]: each for each in listed}
-        for name in [name for name in self._runners if name not in found]:
-            await self._stop(name)
-        for name, pod in found.items():
-            uid = pod["metadata"]["uid"]
-            if pod["metadata"].get("deletionTimestamp"):
-                await self._stop(name)
-                with contextlib.suppress(NotFound):
-                    await self._api.delete(PODS, self._namespace, name, uid, grace_seconds=0)
-            elif self._pods.get(name) != uid:
-                await self._stop(name)
-                await self._start(name, pod)
-
-    async def _start(self, name: str, pod: dict[str, Any]) -> None:
+    async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
         address = f"127.77.{self._network}.{next(self._hosts)}"
         member = self.volumes.get(name)
         if member is None:
@@ -79,8 +44,6 @@ class Kubelet:
         member.address = address
         self.net.members[address] = member
         await self._serve(name, member)
-        self._pods[name] = pod["metadata"]["uid"]
-        await self._status(name, {"running": {}})
 
     async def _serve(self, name: str, member: FakeMember) -> None:
         async def exchange(request: web.Request) -> web.Response:
@@ -93,23 +56,11 @@ class Kubelet:
         await web.TCPSite(runner, member.address, ADMIN_PORT, reuse_address=True).start()
         self._runners[name] = runner
 
-    async def _status(self, name: str, state: dict[str, Any]) -> None:
-        member, restarts = self.volumes[name], self._restarts.setdefault(name, 0)
-        container = {
-            "name": "member",
-            "image": "x",
-            "imageID": "x",
-            "ready": "running" in state,
-            "restartCount": restarts,
-            "containerID": f"test://{name}-{restarts}",
-            "state": state,
-        }
-        status = {"phase": "Running", "podIP": member.address, "containerStatuses": [container]}
-        await self._api.patch_status(PODS, self._namespace, name, status)
+    def _address(self, name: str) -> str:
+        return self.volumes[name].address
 
-    async def _stop(self, name: str) -> None:
+    async def _end(self, name: str, *, politely: bool = False) -> None:
         runner = self._runners.pop(name, None)
-        self._pods.pop(name, None)
         if runner is not None:
             member = self.volumes[name]
             member.alive = False

@@ -27,7 +27,7 @@ class Operator:
     """The process, started and killed at will."""
 
     def __init__(self, plane: ControlPlane, namespace: str, directory: Path, port: int) -> None:
-        self._plane, self._directory = plane, directory
+        self.kubeconfig = plane.kubeconfig
         self._env = {
             **os.environ,
             "STELE_MEMBER_IMAGE": "member",
@@ -50,7 +50,7 @@ class Operator:
                 "-c",
                 text,
                 "--kubeconfig",
-                str(self._plane.kubeconfig),
+                str(self.kubeconfig),
                 env=self._env,
                 stdout=log,
                 stderr=log,
@@ -101,6 +101,15 @@ class Stage:
         body = await self.cluster()
         body["spec"]["members"] = members
         await self.api.replace(CLUSTERS, self.namespace, body)
+
+    async def stele(self, *arguments: str) -> str:
+        """What `kubectl stele` prints with these arguments."""
+        command = [sys.executable, "-m", "stele.cli", *arguments, "-n", self.namespace]
+        command += ["--kubeconfig", str(self.operator.kubeconfig)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        return out.decode().strip()
 
     async def until(self, what: str, check: Callable[[], Awaitable[bool]]) -> None:
         end = asyncio.get_running_loop().time() + DEADLINE_SECONDS

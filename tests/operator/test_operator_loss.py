@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -127,11 +125,6 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_wished(
 async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    def stele(*arguments: str) -> str:
-        command = [sys.executable, "-m", "stele.cli", *arguments, "-n", namespace]
-        command += ["--kubeconfig", str(control_plane.kubeconfig)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
         await stage.settled(3)
         await stage.scale(1)
@@ -140,12 +133,12 @@ async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
         assert plan.status.copies_left == 1
         assert await copies(stage) == {2}
         await until_condition(stage, "Paused", "True", "WaitsForApproval")
-        why = json.loads(await asyncio.to_thread(stele, "why", "demo", "-o", "json"))
+        why = json.loads(await stage.stele("why", "demo", "-o", "json"))
         assert name in json.dumps(why)
         # Nothing goes on its own, however long it takes.
         await asyncio.sleep(3)
         assert await copies(stage) == {2}
-        assert await asyncio.to_thread(stele, "approve", name) == f"{name} is approved"
+        assert await stage.stele("approve", name) == f"{name} is approved"
 
         async def alone() -> bool:
             gone = len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 1

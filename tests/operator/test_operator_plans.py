@@ -1,8 +1,5 @@
 """Plans that users make, against a real API server: each says in its condition Ready how it stands."""
 
-import asyncio
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -96,11 +93,6 @@ async def in_phase(stage: Stage, phase: str) -> str:
 async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    def stele(*arguments: str) -> str:
-        command = [sys.executable, "-m", "stele.cli", *arguments, "-n", namespace]
-        command += ["--kubeconfig", str(control_plane.kubeconfig)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
         await stage.settled(3)
         body = await stage.cluster()
@@ -112,11 +104,11 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
         assert plan.status.started_at is None
         assert await ready(stage.api, namespace, name) == ("Proposed", "False", "WaitsForApproval")
         assert all(3 not in row.members for row in (await stage.rows()).rows)
-        assert await asyncio.to_thread(stele, "approve", name) == f"{name} is approved"
+        assert await stage.stele("approve", name) == f"{name} is approved"
         await stage.settled(4)
         number, row = next((n, r) for n, r in enumerate((await stage.rows()).rows) if 3 not in r.members)
         giver = f"demo-{row.replicas[1]}"
-        moved = await asyncio.to_thread(stele, "move", "demo", str(number), "--from", giver, "--to", "demo-3")
+        moved = await stage.stele("move", "demo", str(number), "--from", giver, "--to", "demo-3")
 
         async def done() -> bool:
             return (await plans(stage))[moved].status.phase == "Done"
@@ -124,9 +116,9 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
         await stage.until("the move", done)
         assert await ready(stage.api, namespace, moved) == ("Done", "True", "AsDesired")
         assert 3 in (await stage.rows()).rows[number].members
-        await asyncio.to_thread(stele, "drain", "demo-0")
+        await stage.stele("drain", "demo-0")
         name = await in_phase(stage, "Proposed")
-        await asyncio.to_thread(stele, "cancel", name)
+        await stage.stele("cancel", name)
 
         async def over() -> bool:
             return (await plans(stage))[name].status.phase == "Superseded"

@@ -1,0 +1,85 @@
+"""What kubelets of tests have in common: they look for member Pods again and again, and say how those are."""
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+from stele.adapters.kubernetes.api import PODS, Api, NotFound
+
+POLL_SECONDS = 0.1
+
+
+class PodWatch(ABC):
+    """Follows the member Pods of one namespace, until closed. `pods`: those that run, by name."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._pods: dict[str, dict[str, Any]] = {}
+        self._restarts: dict[str, int] = {}
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
+        """Run what the Pod says."""
+
+    @abstractmethod
+    async def _end(self, name: str, *, politely: bool = False) -> None:
+        """End what runs of the Pod, if anything does."""
+
+    @abstractmethod
+    def _address(self, name: str) -> str: ...
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for name in list(self._pods):
+            await self._forget(name)
+
+    async def _run(self) -> None:
+        while True:
+            async with self._lock:
+                await self._sync()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _sync(self) -> None:
+        """Start what is new, end what is gone."""
+        listed = await self._api.list(PODS, self._namespace, "stele.dev/component=member")
+        found = {each["metadata"]["name"]: each for each in listed}
+        for name in [name for name in self._pods if name not in found]:
+            await self._forget(name)
+        for name, pod in found.items():
+            known, uid = self._pods.get(name), pod["metadata"]["uid"]
+            if pod["metadata"].get("deletionTimestamp"):
+                await self._forget(name, politely=True)
+                with contextlib.suppress(NotFound):
+                    await self._api.delete(PODS, self._namespace, name, uid, grace_seconds=0)
+            elif known is None or known["metadata"]["uid"] != uid:
+                await self._forget(name)
+                self._pods[name] = pod
+                await self._start_pod(name, pod)
+                await self._status(name, {"running": {}})
+
+    async def _forget(self, name: str, *, politely: bool = False) -> None:
+        self._pods.pop(name, None)
+        await self._end(name, politely=politely)
+
+    async def _status(self, name: str, state: dict[str, Any]) -> None:
+        restarts = self._restarts.setdefault(name, 0)
+        container = {
+            "name": "member",
+            "image": "x",
+            "imageID": "x",
+            "ready": "running" in state,
+            "restartCount": restarts,
+            "containerID": f"test://{name}-{restarts}",
+            "state": state,
+        }
+        status = {"phase": "Running", "podIP": self._address(name), "containerStatuses": [container]}
+        await self._api.patch_status(PODS, self._namespace, name, status)
