@@ -170,7 +170,7 @@ async def test_a_file_truncated_in_staging_is_not_taken_in(stage: FaultStage) ->
     assert struck.is_set()
     told = await stage.events()
     assert any(reason == "CopySpoiled" and "its manifest says otherwise" in text for reason, text in told)
-    assert not any(reason == "SparkFailed" for reason, _ in told)
+    assert not any(reason == "SparkFailed" for reason, _ in told), told
 
 
 def fill(disk: Path, free_bytes: int) -> None:
