@@ -237,7 +237,7 @@ MUTANTS: dict[Plant, tuple[str, int]] = {
     safe_before_it_is: (SWARM, 4),
     members_forgotten: (SWARM, 33),
     stamp_not_compared: ("damage", 13),
-    one_version_for_two_rows: ("strikes", 4),
+    one_version_for_two_rows: ("leases", 1),
     committed_entries_cut: (SWARM, 2),
     what_ran_once_is_forgotten: (SWARM, 6),
     promotion_without_a_fence: ("leases", 0),

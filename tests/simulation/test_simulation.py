@@ -96,7 +96,7 @@ def test_a_failure_tells_its_seed_its_story_and_how_to_see_it_again(
     assert "seed 40 failed: Violation: a write is lost" in told
     assert "demo-0     killed" in told
     assert "to see it again: make simulate SEED=40\n" in told
-    assert "needed (1 replays): no fault at all" in told
+    assert "needed (3 replays): no fault at all" in told
     assert "failed: 40 41 42" in told
 
 
