@@ -114,12 +114,16 @@ async def test_fence_waits_for_the_lease_of_an_owner_that_may_live(tmp_path: Pat
         assert (await made.exchange(1, dead)).results[0].code == "OK"
 
 
-async def test_a_fenced_owner_answers_nothing_until_a_row_of_that_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quiet_seconds", [0.0, 0.5], ids=["", "with nothing left to send"])
+async def test_a_fenced_owner_answers_nothing_until_a_row_of_that_version(
+    tmp_path: Path, quiet_seconds: float
+) -> None:
     async with cluster(tmp_path, 2) as made:
         client = Client(made)
         partition = next(p for p, row in made.rows.items() if row.replicas == (0, 1))
         key = key_in(partition, made.partitions)
         assert await client.set(0, key, b"1")
+        await asyncio.sleep(quiet_seconds)
         await made.command(1, m.Fence(partition, made.version(partition) + 2, False))
         read = asyncio.create_task(client.call(0, b"GET", key))
         await asyncio.sleep(0.7)

@@ -16,6 +16,8 @@ async def get(made: Cluster, member: int, path: str) -> tuple[int, bytes]:
 
 async def tablet(made: Cluster, member: int, partition: int) -> TabletFacts:
     status, body = await get(made, member, f"/v1/tablets/{partition}")
+    if status == 503:  # It starts.
+        raise OSError(body)
     assert status == 200, body
     return msgspec.json.decode(body, type=TabletFacts)
 

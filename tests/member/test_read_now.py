@@ -36,9 +36,9 @@ async def test_only_what_is_committed_here_and_leased_is_read_at_once(tmp_path: 
 
 
 async def _refused(node, owner, read) -> None:  # type: ignore[no-untyped-def]
-    owner.members = (5,)
+    owner.members = owner.waited_for = (5,)
     assert read() is None, "no lease of member 5"
-    owner.members = ()
+    owner.members = owner.waited_for = ()
     assert read() is not None
     owner.frozen = "migration"
     assert read() is None, "frozen for a hand-over"

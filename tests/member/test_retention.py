@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from sim import SimFuture, SimLink, SimMember, ask, write
+from sim import WINDOW_MESSAGES, SimFuture, SimLink, SimMember, ask, write
 from solo import OTHER, P, key_here, solo
 from test_simulation import Sim, shrink
 
@@ -168,7 +168,7 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
 def test_a_full_window_lets_operations_wait_in_the_log(quiet: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = quiet.members[0]
     link = owner.links[1]
-    link.has_room = False
+    link.flying += WINDOW_MESSAGES
     sent: list[object] = []
     deliver = SimLink.send_append
     monkeypatch.setattr(
@@ -179,7 +179,7 @@ def test_a_full_window_lets_operations_wait_in_the_log(quiet: Sim, monkeypatch: 
         assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(replies.append))
     quiet.loop.run(quiet.loop.now + 3)
     assert (replies, link.behind, 1 in sent, 2 in sent) == ([], {P: None}, False, True)
-    link.has_room = True
+    link.flying -= WINDOW_MESSAGES
     owner.replication.send_behind(link)  # type: ignore[arg-type]
     quiet.loop.run(quiet.loop.now + 3)
     assert len(replies) == 50

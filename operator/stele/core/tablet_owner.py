@@ -293,6 +293,18 @@ class Owner:
             return True
         return False
 
+    def withheld(self, member: int) -> bool:
+        """The member's leases are not for this partition any more; whether it has to be asked why.
+
+        It promised a higher term, and only an answer tells: while nobody writes nothing is sent to it,
+        and reads would wait for ever after a promotion that came to nothing.
+        """
+        progress = self.progress.get(member)
+        if progress is None or progress.flow is not Flow.STREAM or not self.appending:
+            return False
+        progress.flow = Flow.PROBE
+        return True
+
     def disconnected(self, member: int) -> None:
         """A new session with the member: ask it again where it is."""
         progress = self.progress.get(member)

@@ -279,6 +279,10 @@ class Replication:
         if lease.no_space != (member in self.full):
             log.warning("member %d: its volume %s", member, "is full" if lease.no_space else "has room again")
             (self.full.add if lease.no_space else self.full.discard)(member)
+        for partition in lease.excluded:
+            replica = self.tablets.replicas.get(partition)
+            if replica is not None and replica.owner is not None and replica.owner.withheld(member):
+                self.unsettled[partition] = replica
         self.hooks.leases_changed()
 
     def _on_acks(self, link: Link, acks: peer.Acks) -> None:
