@@ -3,10 +3,9 @@
 It knows neither Spark nor asyncio; a Spark task and a member's transfer process run the same code (design
 50-copy, "Who moves the bytes"). A tablet comes fragment by fragment: the next is asked for once the one
 before is written, synced and noted, and fragments of several tablets take turns: while one's file is synced
-another's stream is read. Whoever runs it twice, late,
-or at the same time as another does no harm: files get names that are used once, notes and the manifest are
-linked into place by the first to end, and nothing outside the session's folder is touched. When that folder
-was removed meanwhile, the copy fails.
+another's stream is read. Whoever runs it twice, late, or at the same time as another does no harm: files get
+names that are used once, notes and the manifest are linked into place by the first to end, and nothing
+outside the session's folder is touched. When that folder was removed meanwhile, the copy fails.
 """
 
 import errno

@@ -65,17 +65,16 @@ class Sessions:
 
     async def send(self, session: str, data: bytes, write: Callable[[memoryview], Awaitable[None]]) -> None:
         """Write a part of a stream as fast as the session's rate allows; inside `reading`, on the loop."""
-        entry, pieces = self._open[session], memoryview(data)
-        self._look_at_rate(session)
-        step = PIECE_BYTES if entry.pace.bytes_per_second else len(data)
-        for begin in range(0, len(data), max(1, step)):
-            piece = pieces[begin : begin + step]
+        entry, rest = self._open[session], memoryview(data)
+        while rest:
             self._look_at_rate(session)
+            piece = rest[:PIECE_BYTES] if entry.pace.bytes_per_second else rest
             wait = entry.pace.wait_seconds(len(piece), self._clock())
             if wait:
                 await asyncio.sleep(wait)
             await write(piece)
             self.note_sent(session, len(piece))
+            rest = rest[len(piece) :]
 
     def is_paced(self, session: str) -> bool:
         """Whether the session has a rate; inside `reading`."""
