@@ -37,6 +37,11 @@ async def ask(made: Cluster, member: int, line: bytes) -> str:
     return answer
 
 
+async def answered(made: Cluster, member: int, line: bytes) -> str:
+    """The answer once this member counts: it first hears how the migration ended."""
+    return await eventually(lambda: ask(made, member, line), lambda answer: answer[:3] != "ASK")
+
+
 async def begin(made: Cluster, destination: int) -> tuple[str, int]:
     id, row = made.id(), made.rows[P].replicas
     owner = row[0]
@@ -58,17 +63,16 @@ async def test_limits_move_with_their_partition(tmp_path: Path, installed: dict[
         assert await ask(made, 0, take) == "OK 2"
         await made.finish_move(id, P, 2)
         assert await ask(made, 0, take) == "ASK m2"
-        assert await eventually(lambda: ask(made, 2, take), lambda answer: answer[:3] != "ASK") == "OK 1"
+        assert await answered(made, 2, take) == "OK 1"
 
         id, _ = await begin(made, 0)
         assert (await made.command(2, m.HandOver(id, P))).code == "OK"
         assert (await ask(made, 2, take)).startswith("ASK")
         for member in (2, 0):
             assert (await made.command(member, m.Abort(id, P))).code == "OK"
-        assert await ask(made, 2, take) == "OK 0"
+        assert await answered(made, 2, take) == "OK 0"
         assert (await ask(made, 2, take)).startswith("WAIT 5")
 
         await made.move_owner(P, 0)
-        answer = await eventually(lambda: ask(made, 0, take), lambda answer: answer[:3] != "ASK")
-        assert answer.startswith("WAIT 5")
+        assert (await answered(made, 0, take)).startswith("WAIT 5")
         assert (await made.digest(0, P, "@quota")) == (await made.digest(1, P, "@quota"))

@@ -61,7 +61,7 @@ async def test_the_state_of_a_service_moves_with_the_owner(tmp_path: Path) -> No
         await until(tmp_path, 2, [("before", D, [-1, 0], "MOVE"), ("commit", D, [-1, 0], "MOVE")])
         (commit,) = [each for each in heard(tmp_path, 2, P) if each["what"] == "commit"]
         assert commit["entries"] == [["from", "m0"], ["state", "last"]]
-        assert commit["serves"]
+        assert not commit["serves"], "nothing is asked of a service before it took over"
         assert {each["id"] for each in heard(tmp_path, 0, P) + heard(tmp_path, 2, P)} == {id}
         assert story(tmp_path, 1, P) == []
         assert await made.digest(1, P, "@recorder") == await made.digest(2, P, "@recorder")

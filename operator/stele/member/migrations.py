@@ -209,12 +209,12 @@ class Migrations:
         if meta.frozen is not None and meta.frozen.id == id:
             changes["frozen"] = None
         await node.save_meta(replica, **changes)
+        self._services.aborted(replica.partition, id)
         if replica.owner is not None and replica.owner.drop_learner(id):
             node.replication.own(replica)
             node.replication.mark(replica)
             node.replication.to_apply(replica)
             node.store.drain(replica.partition)
-        self._services.aborted(replica.partition, id)
 
     async def _abort_copy(self, replica: Replica, id: str) -> None:
         node, copy, accepted = self._node, replica.meta.copy, replica.meta.accepted

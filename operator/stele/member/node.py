@@ -271,11 +271,12 @@ class Node:
         """A newer published row takes effect."""
         before = self.rows[partition]
         self.table.set(partition, row)
+        # Before it owns by the row: a service serves nothing that it has not heard of.
+        self.row_changed(partition, before, row)
         replica = self.replicas.get(partition)
         if replica is not None and replica.tablet.adopt(row):
             self.take_role(replica)
         self.store.drain(partition)
-        self.row_changed(partition, before, row)
 
     def take_role(self, replica: Replica) -> None:
         """Own, go on owning, or stop, as the row says."""

@@ -48,7 +48,7 @@ class Services:
         self._node = node
         self._runners = [Runner(name, service) for name, service in services.items()]
         self._begun: dict[PartitionId, Begun] = {}
-        self._ending: list[tuple[Begun, bool]] = []
+        self._ending: dict[PartitionId, list[tuple[Begun, bool]]] = {}
         self._prepared: set[tuple[PartitionId, str, bool]] = set()
         self._tails: dict[PartitionId, asyncio.Task[None]] = {}
         if self._runners:
@@ -71,7 +71,7 @@ class Services:
 
     async def _start(self, runner: Runner) -> bool:
         try:
-            context = MemberContext(self._node, runner.name)
+            context = MemberContext(self._node, runner.name, self._ending)
             await runner.call("start", context, seconds=START_SECONDS_MAX)
         except ServiceError:
             log.error("service %s is left out: it did not start", runner.name)
@@ -178,15 +178,27 @@ class Services:
             self._end(record, committed)
         event = told_by_row(partition, before, row, self._node.me, known)
         if event is not None:
-            self._in_turn(partition, partial(self._tell_change, Begun(event, before.version, self._node.me)))
+            change = Begun(event, before.version, self._node.me)
+            self._to_tell(change, True)
+            self._in_turn(partition, partial(self._tell_change, change))
 
     # -- telling
+
+    def _to_tell(self, record: Begun, committed: bool) -> None:
+        """From here until it is told no service serves the partition."""
+        self._ending.setdefault(record.event.partition, []).append((record, committed))
+
+    def _is_told(self, record: Begun, committed: bool) -> None:
+        left = self._ending[record.event.partition]
+        left.remove((record, committed))
+        if not left:
+            del self._ending[record.event.partition]
 
     def _end(self, record: Begun, committed: bool) -> None:
         partition = record.event.partition
         self._begun.pop(partition, None)
         self._prepared -= {(partition, record.event.id, frozen) for frozen in (False, True)}
-        self._ending.append((record, committed))
+        self._to_tell(record, committed)
         self._in_turn(partition, partial(self._tell_end, record, committed))
 
     async def _tell_begin(self, record: Begun) -> None:
@@ -195,7 +207,6 @@ class Services:
 
     async def _tell_change(self, record: Begun) -> None:
         """Of a row that came without a begin."""
-        self._ending.append((record, True))
         await self._tell_begin(record)
         await self._tell_end(record, True)
 
@@ -204,7 +215,7 @@ class Services:
         if committed and event.new_replica_index >= 0:
             await self._applied(event.partition)
         await self._tell("commit_migration" if committed else "rollback_migration", event)
-        self._ending.remove((record, committed))
+        self._is_told(record, committed)
         await self._save()
 
     async def _tell(self, method: str, event: PartitionMigrationEvent) -> None:
@@ -242,7 +253,7 @@ class Services:
             del self._tails[partition]
 
     async def _save(self) -> None:
-        records = [_written(record, committed) for record, committed in self._ending]
+        records = [_written(*each) for ending in self._ending.values() for each in ending]
         records += [_written(record, None) for record in self._begun.values()]
         try:
             await self._node.meta.save(SERVICES, ServicesFile(tuple(records)))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
@@ -158,8 +158,9 @@ def _fault(changes: object) -> str:
 class MemberContext:
     """`services.Context` for one service. Its methods wait for the member's event loop."""
 
-    def __init__(self, node: Node, service: str) -> None:
-        self._node, self._service = node, service
+    def __init__(self, node: Node, service: str, untold: Container[int]) -> None:
+        """`untold` are the partitions with a migration that ended and is not told yet."""
+        self._node, self._service, self._untold = node, service, untold
 
     @property
     def member(self) -> str:
@@ -174,7 +175,8 @@ class MemberContext:
 
     def serves(self, partition: int) -> bool:
         replica = self._node.replicas.get(partition)
-        return replica is not None and replica.owner is not None and replica.owner.serving
+        serving = replica is not None and replica.owner is not None and replica.owner.serving
+        return serving and partition not in self._untold
 
     def owner(self, partition: int) -> str:
         owner = self._node.rows[partition].owner

@@ -48,7 +48,11 @@ class Context(Protocol):
         ...
 
     def serves(self, partition: int) -> bool:
-        """Whether this member owns the partition and answers for it now."""
+        """Whether this member owns the partition and answers for it now.
+
+        False until every service heard how the last migration of the partition ended here, and so in
+        `commit_migration` and `rollback_migration` as well.
+        """
         ...
 
     def owner(self, partition: int) -> str:
