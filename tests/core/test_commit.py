@@ -81,10 +81,17 @@ def test_a_shift_up_to_the_owner_s_place_is_a_promotion() -> None:
         begin("m", shift_up(0, 1, 1, 0, 0), Partition(4, (0, 1)), 0.0)
 
 
-def test_clearing_asks_nobody() -> None:
+def test_a_row_that_shrinks_is_confirmed_first() -> None:
     running = begin("m", clear(0, 1, 1), Partition(4, (0, 1)), 0.0)
-    assert running.step is Step.STORE
+    assert running.step is Step.CONFIRM
     assert running.orders() == []
+    running.confirmed(1.0)
+    assert running.step is Step.STORE
+    running = begin("m", shift_up(0, 2, 2, 1, 1), Partition(4, (0, 1, 2)), 0.0)
+    assert running.step is Step.CONFIRM
+    assert running.orders() == []
+    running.confirmed(1.0)
+    assert [order for _, order in running.orders()] == [Accept("m", 0, 5, (0, 2), None)]
 
 
 def test_wait_sends_the_same_order_again() -> None:

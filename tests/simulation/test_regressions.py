@@ -13,9 +13,10 @@ from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.log import Log
 from stele.core.master import _take_over
 from stele.core.membership import Contact, Timing
+from stele.core.moving import Step
 from stele.core.plan import DataMember, plan
 from stele.core.queues import Queues
-from stele.core.rebalance import start
+from stele.core.rebalance import follow, start
 from stele.core.reign import Observation, State, Wishes
 from stele.core.repair import repair
 from stele.core.table import Member, Partition, PartitionTable
@@ -301,6 +302,31 @@ def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still(
         contact.answered_seconds = now
     start(state, seen)
     assert state.running[0].result == (0,)
+
+
+def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> None:
+    """Seed 200099 of `migrations`: a volume broke, and 50 ms later the user wished for one copy: the row
+    shrank to the member that had none before its next exchange told.
+    """
+    state = _two_copies()
+    wishes, now = Wishes(2, 1, TIMING), 105.0
+    whole = {0: m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)}
+    for contact in state.contacts.values():
+        contact.answered_seconds, contact.tablets = now, whole
+    state.queues = Queues.of(plan(state.table, (DataMember(0), DataMember(1)), 1), state.table.partitions)
+    start(state, Observation(now, wishes, ()))
+    follow(state, Observation(now + 0.1, wishes, ()))
+    assert state.running[0].step is Step.CONFIRM
+    state.contacts[1].answered_seconds = now + 0.2
+    follow(state, Observation(now + 0.3, wishes, ()))
+    assert state.running[0].step is Step.CONFIRM, "who leaves need not be heard, who stays must be"
+    state.contacts[0].answered_seconds = now + 0.3
+    state.contacts[0].tablets = {}
+    follow(state, Observation(now + 0.4, wishes, ()))
+    assert state.running[0].step is Step.CONFIRM, "it answers, and has nothing"
+    state.contacts[0].tablets = whole
+    follow(state, Observation(now + 0.5, wishes, ()))
+    assert state.running[0].step is Step.STORE
 
 
 def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:

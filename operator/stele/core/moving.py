@@ -3,6 +3,8 @@
     START -> ATTACH -> CATCH_UP <-> COPY       a destination that is new to the row
     CATCH_UP -> HAND_OVER -> ACCEPT            when the owner changes
     CATCH_UP -> ACCEPT                         when it does not
+    CONFIRM -> STORE, or ACCEPT                when the row shrinks: nothing is copied, but those who stay are
+                                               heard anew first
     ACCEPT -> STORE                            the destination agreed; the row may be stored
     any before ACCEPT -> ABORTED               both sides are told until neither speaks of it any more
     ACCEPT -> VOID                             refused, or the destination is gone: version + 2, then as
@@ -36,6 +38,7 @@ from stele.core.table import Partition, Replicas
 
 
 class Step(Enum):
+    CONFIRM = "CONFIRM"
     START = "START"
     ATTACH = "ATTACH"
     CATCH_UP = "CATCH_UP"
@@ -48,6 +51,7 @@ class Step(Enum):
 
 
 NEXT: dict[Step, frozenset[Step]] = {
+    Step.CONFIRM: frozenset({Step.ACCEPT, Step.STORE, Step.ABORTED}),
     Step.START: frozenset({Step.ATTACH, Step.ABORTED}),
     Step.ATTACH: frozenset({Step.CATCH_UP, Step.ABORTED}),
     Step.CATCH_UP: frozenset({Step.COPY, Step.HAND_OVER, Step.ACCEPT, Step.ATTACH, Step.ABORTED}),
@@ -178,6 +182,10 @@ class Running:
         else:
             self.go(Step.ABORTED, now, f"{result.code}: {result.detail}")
 
+    def confirmed(self, now: float) -> None:
+        """All who stay have their copy: the row may shrink to them."""
+        self.go(Step.STORE if self.destination is None else Step.ACCEPT, now)
+
     def heard_from_owner(self, learner: LearnerReport | None, now: float) -> None:
         """Take in what the owner says of the learner; None: it speaks of none."""
         if self.step not in (Step.CATCH_UP, Step.COPY):
@@ -222,11 +230,10 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
     """
     result = step(row.replicas, migration)
     running = Running(id, migration, row, result, now, Step.START, now)
-    if migration.destination is None:
-        running.step = Step.STORE
+    if migration.destination is not None and not migration.copies and running.owner_changes:
+        raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
+    if migration.removes:
+        running.step = Step.CONFIRM
     elif not migration.copies:
-        if running.owner_changes:
-            text = f"{migration} changes the owner inside the row: that is a promotion"
-            raise Refused(text, "ILLEGAL_STATE")
         running.step = Step.ACCEPT
     return running

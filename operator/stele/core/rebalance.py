@@ -159,6 +159,8 @@ def follow(state: State, seen: Observation) -> None:
     for running in list(state.running.values()):
         _note_reports(state, running, seen.now)
         _note_gone(state, running, gone, seen.now)
+        if running.step is Step.CONFIRM and _confirmed(state, running):
+            running.confirmed(seen.now)
         if not running.session and seen.now - running.progressed_seconds > STALL_SECONDS:
             running.abort(f"STALLED: no progress in step {running.step.value}", seen.now)
         if running.step is Step.ACCEPT:
@@ -210,11 +212,26 @@ def _note_reports(state: State, running: Running, now: float) -> None:
             running.heard_from_destination(copy, now)
 
 
+def _confirmed(state: State, running: Running) -> bool:
+    """Whether all who stay in a row that shrinks showed their copy when asked after it began.
+
+    An older answer may be of a member that has lost its volume meanwhile, and of that nobody has heard.
+    """
+    contacts = [state.contacts.get(member) for member in running.result if member is not None]
+    return all(
+        contact is not None
+        and contact.answered_seconds > running.started_seconds
+        and contact.tablet_state(running.partition) == "READY"
+        for contact in contacts
+    )
+
+
 def _note_gone(state: State, running: Running, gone: frozenset[MemberIndex], now: float) -> None:
+    staying = running.result if running.step is Step.CONFIRM else ()
     if running.step is Step.ACCEPT and running.destination in gone:
         running.go(Step.VOID, now, f"MEMBER_GONE: {state.names_of({running.destination})} did not answer")
-    elif running.participants & gone:
-        running.abort(f"MEMBER_GONE: {state.names_of(running.participants & gone)}", now)
+    elif missing := gone & running.participants.union(staying):
+        running.abort(f"MEMBER_GONE: {state.names_of(missing)}", now)
 
 
 def note_failed(state: State, running: Running, now: float) -> None:
