@@ -139,6 +139,7 @@ KINDS = (
     "response lost",
     "message overtaken",
     "api stale read",
+    "zombie write",
 )
 
 

@@ -76,31 +76,36 @@ class TransferContainer:
     async def _copy(self, job: CopyJob) -> None:
         finished: list[int] = []
         copied = 0
-        if self._loop.clock.random.random() < self._kubelet.copy_late_part:
-            self._kubelet.network.noticed["copy late"] += 1
-            await asyncio.sleep(self._loop.clock.random.uniform(0.5, LATE_SECONDS_MAX))
+        late = self._late(len(job.items))
         try:
-            for item in job.items:
-                copied += await self._copy_one(job, item)
+            for number, item in enumerate(job.items):
+                tablet, entries = await self._read(job, item)
+                if number == late:
+                    self._kubelet.network.noticed["copy late"] += 1
+                    await asyncio.sleep(self._loop.clock.random.uniform(0.5, LATE_SECONDS_MAX))
+                copied += self._publish(job.session, item, tablet, entries)
                 finished.append(item.partition)
             self._note(CopyJobStatus(job.session, "DONE", copied, finished=tuple(finished)))
         except (SteleError, OSError) as error:
             text = f"SOURCE: {error}"
             self._note(CopyJobStatus(job.session, "FAILED", copied, finished=tuple(finished), error=text))
 
+    def _late(self, items: int) -> int:
+        """The item that is read, and written only when its copy may be cancelled; -1 for none."""
+        random = self._loop.clock.random
+        return random.randrange(items) if random.random() < self._kubelet.copy_late_part else -1
+
     def _note(self, status: CopyJobStatus) -> None:
         if status.session in self.jobs:
             self.jobs[status.session] = status
 
-    async def _copy_one(self, job: CopyJob, item: CopyItem) -> int:
-        for attempt in range(ATTEMPTS_MAX):
+    async def _read(self, job: CopyJob, item: CopyItem) -> tuple[SessionTablet, Entries]:
+        for _ in range(ATTEMPTS_MAX - 1):
             try:
-                tablet, entries = await self._fetch(job, item)
-                break
+                return await self._fetch(job, item)
             except Unavailable:
-                if attempt == ATTEMPTS_MAX - 1:
-                    raise
-        return self._publish(job.session, item, tablet, entries)
+                continue
+        return await self._fetch(job, item)
 
     async def _fetch(self, job: CopyJob, item: CopyItem) -> tuple[SessionTablet, Entries]:
         """Ask the transfer container of the source; Unavailable when nothing comes."""
