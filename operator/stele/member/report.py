@@ -24,8 +24,8 @@ NUMBER_BITS = 32
 class Reporter:
     """Makes the reports of one process: each tells of the tablets that changed since one that the master has.
 
-    States, generations and promises are told as they are now, because the master decides on them; positions
-    and sizes once in POSITIONS_SECONDS.
+    States, generations, promises and room are told as they are now, because the master decides on them;
+    positions, sizes and counts once in POSITIONS_SECONDS: to look at all tablets takes long where many are.
     """
 
     def __init__(self, node: Node, commands: "Commands") -> None:
@@ -34,21 +34,28 @@ class Reporter:
         self._news = News[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
         self._told: dict[int, tuple[object, ...]] = {}
         self._all_told_at = float("-inf")
+        self._stats = m.Stats()
 
     def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
         """The report for a master that has report `known`; the caller adds results and rows."""
         self._look()
         base, tablets, dropped = self._news.since(known)
         made = _reply(self._node, self._commands, code, detail)
+        free_bytes, sessions = self._node.disk_free_bytes, len(self._commands.sessions.open)
         return msgspec.structs.replace(
-            made, number=self._news.number, base=base, tablets=tuple(tablets), dropped=tuple(dropped)
+            made,
+            stats=msgspec.structs.replace(self._stats, disk_free_bytes=free_bytes, sessions=sessions),
+            number=self._news.number,
+            base=base,
+            tablets=tuple(tablets),
+            dropped=tuple(dropped),
         )
 
     def _look(self) -> None:
         now = self._node.loop.time()
         everything = now - self._all_told_at > POSITIONS_SECONDS
         if everything:
-            self._all_told_at = now
+            self._all_told_at, self._stats = now, stats(self._node)
         changed: dict[int, m.TabletReport] = {}
         gone = self._told.keys() - self._node.replicas.keys()
         for partition, replica in self._node.replicas.items():
@@ -80,7 +87,6 @@ def _reply(node: Node, commands: "Commands", code: str, detail: str) -> m.Exchan
         fetches=commands.sessions.fetches.reports(),
         silent=tuple(silent_peers(node)),
         unserved=tuple(node.unserved()),
-        stats=stats(node, commands),
         sessions=commands.sessions.reports(),
         staged=commands.sessions.fetches.staged(),
     )
@@ -171,7 +177,8 @@ def _lost_since(node: Node) -> dict[int, float]:
     return found
 
 
-def stats(node: Node, commands: "Commands") -> m.Stats:
+def stats(node: Node) -> m.Stats:
+    """What is counted over all tablets and requests; room and sessions are left out."""
     counters = node.serving_requests.counters
     me = node.me
     owned = sum(1 for row in node.rows if row.owner == me)
@@ -185,6 +192,4 @@ def stats(node: Node, commands: "Commands") -> m.Stats:
         backups=sum(1 for r in held if r.tablet.named and r.tablet.row.owner != me),
         entries=sum(r.entries for r in held),
         bytes=sum(r.size_bytes for r in held),
-        disk_free_bytes=node.disk_free_bytes,
-        sessions=len(commands.sessions.open),
     )

@@ -330,7 +330,9 @@ class SilentPeer(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counters since the process started, and sizes now; -1 for free space that was not told."""
+    """Counters since the process started, and sizes; all but the last two are up to a second old. -1 for free
+    space that was not told.
+    """
 
     reads: int = 0
     writes: int = 0
