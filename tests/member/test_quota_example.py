@@ -1,40 +1,24 @@
 """The example service, installed by pip, in real members: its counts move with their partition."""
 
-import asyncio
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from harness import Cluster, cluster, eventually, free_ports, key_in
-from recording import site_environment
 
 from stele.wire import messages as m
+from tests.member import quota
 
 P = 0
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quota"
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """The environment of a member that has the package, as pip installs it, and its port."""
-    copied, site = tmp_path / "quota", tmp_path / "site"
-    shutil.copytree(EXAMPLE, copied)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    command += ["--no-build-isolation", "--disable-pip-version-check", "--target", str(site), str(copied)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return site_environment(site) | {"QUOTA_PORT": str(free_ports(1)[0])}
+    """The environment of a member that has the package, and its port."""
+    return quota.install(tmp_path, free_ports(1)[0])
 
 
 async def ask(made: Cluster, member: int, line: bytes) -> str:
-    port = int(made.env["QUOTA_PORT"])
-    reader, writer = await asyncio.open_connection(made.members[member].host, port)
-    writer.write(line + b"\n")
-    answer = (await reader.readline()).decode().strip()
-    writer.close()
-    await writer.wait_closed()
-    return answer
+    return await quota.ask(made.members[member].host, int(made.env["QUOTA_PORT"]), line)
 
 
 async def answered(made: Cluster, member: int, line: bytes) -> str:
