@@ -5,19 +5,28 @@ import re
 import sys
 
 import pytest
+from pyspark.sql import SparkSession
 from test_bulk import loading, rows
 
-pytest.importorskip("pyspark.sql", reason="pip install -e .[sql]")
-pytest.importorskip("pyarrow", reason="pip install -e .[sql]")
+from e2e.cluster import debian
+from e2e.cluster.errors import MachineUnfitError
+from stele.client.spark import SteleDataSource
 
 
 @pytest.fixture(scope="module")
-def session():
+def java():
+    """Spark runs in a JVM: one is installed where that can be done. Where it cannot, the skip says so."""
+    if "JAVA_HOME" in os.environ:
+        return
+    try:
+        debian.ensure_packages({"default-jre-headless": "java"})
+    except MachineUnfitError as error:
+        pytest.skip(f"Spark needs Java 17. {error}")
+
+
+@pytest.fixture(scope="module")
+def session(java):
     """One Spark for all tests of this file: it takes seconds to start."""
-    from pyspark.sql import SparkSession
-
-    from stele.client.spark import SteleDataSource
-
     os.environ["PYSPARK_PYTHON"] = sys.executable
     made = (
         SparkSession.builder.master("local[2]")
