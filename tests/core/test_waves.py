@@ -154,6 +154,8 @@ def test_a_source_with_too_many_sessions_is_asked_again() -> None:
     [
         ("NO_EXECUTORS: none could be placed", Engine.SPARK, True),
         ("DRIVER: it ended", Engine.SPARK, True),
+        ("BAD_INPUT: cores: 65, expected 1 to 64", Engine.SPARK, True),
+        ("COPIER_SILENT: no answer", Engine.SPARK, True),
         ("DRIVER: it ended", Engine.DIRECT, False),
         ("NO_SPACE: the volume is full", Engine.SPARK, False),
         ("SESSION_LOST: gone", Engine.SPARK, False),

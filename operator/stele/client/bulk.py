@@ -41,6 +41,7 @@ from stele.wire.bulk import (
 )
 from stele.wire.keys import EXPIRY_BYTES, KEYSPACE_BYTES_MAX, pack_value, unpack_value
 from stele.wire.messages import SessionInfo
+from stele.wire.urls import http_root
 
 PIECE_BYTES = 32 * 1024 * 1024
 """Rows are gathered up to about this many bytes, then sent: a task needs a few times as much memory."""
@@ -275,8 +276,7 @@ class _Tablet:
             other = next((m for m in self._made if m != member), None)
             if error.code != "NOT_STAGED" or other is None:
                 raise
-            host, port = self._members.transfer(other)
-            source = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            source = http_root(*self._members.transfer(other))
             crc = self._made[other].crc32c
             return self._post(member, self._loader.fetch(generation, source, crc))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stele.core.errors import BadInput
+from stele.wire.urls import http_root
 
 PORT = 7010
 DRIVERS_MAX = 4
@@ -58,8 +59,7 @@ class Settings:
     @property
     def callback(self) -> str:
         """Where tasks report their progress."""
-        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
-        return f"http://{host}:{self.port}"
+        return http_root(self.pod_ip, self.port)
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:

@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+EXECUTORS_MAX = 100
+CORES_MAX = 64
+IDLE_SECONDS_MAX = 86_400
+"""What a user may ask of Spark, and a copier takes: executors, cores of each, and how long a driver waits."""
+
 SLICES_PER_SLOT_MAX = 2
 
 SPACE_MARGIN_BYTES = 256 << 20

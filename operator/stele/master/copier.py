@@ -15,6 +15,7 @@ from stele.model import TabletCluster
 from stele.model.common import quantity_bytes
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
 from stele.wire.messages import CopyItem
+from stele.wire.urls import http_root
 
 log = logging.getLogger(__name__)
 
@@ -63,24 +64,32 @@ class SparkJobs:
             raise
 
     async def _poll(self, job: CopyJob) -> None:
-        silent = 0.0
-        known = False
-        while silent < PATIENCE_SECONDS:
+        """Until the job is over, its copier refuses it, or gives no answer for too long."""
+        clock = asyncio.get_running_loop().time
+        heard, known = clock(), False
+        while True:
             try:
                 status = await self._ask(job, known)
-                known, silent = status is not None, 0.0
-            except SteleError as error:
+            except Unavailable as error:
                 log.info("copier: %s", error)
-                status, silent = None, silent + POLL_SECONDS * 5
-                await asyncio.sleep(POLL_SECONDS * 4)
+                if clock() - heard > PATIENCE_SECONDS:
+                    text = f"COPIER_SILENT: the copier took no question for {PATIENCE_SECONDS:g} s: {error}"
+                    self._note(job.session, Job("FAILED", 0, text))
+                    return
+                await asyncio.sleep(POLL_SECONDS * 5)
+                continue
+            except SteleError as error:
+                # A refusal: the same question would get the same answer.
+                self._note(job.session, Job("FAILED", 0, str(error)))
+                break
+            known, heard = status is not None, clock()
             if status is not None:
                 told = Job(status.state, status.copied_bytes, status.error, status.tasks, status.retries)
                 self._note(job.session, told)
                 if status.state in ("DONE", "FAILED"):
-                    await self._delete(job.session)
-                    return
+                    break
             await asyncio.sleep(POLL_SECONDS)
-        self._note(job.session, Job("FAILED", 0, "COPIER_SILENT: the copier does not answer"))
+        await self._delete(job.session)
 
     async def _ask(self, job: CopyJob, known: bool) -> CopyJobStatus | None:
         async with self._client() as client:
@@ -97,7 +106,7 @@ class SparkJobs:
         address = self._address()
         if not address:
             raise Unavailable("the copier pod is not ready")
-        return self._connect(f"http://{address}:{manifests.COPIER_PORT}")
+        return self._connect(http_root(address, manifests.COPIER_PORT))
 
     def _note(self, session: str, job: Job) -> None:
         before = self._jobs.get(session)
@@ -123,7 +132,7 @@ def job_of(wave: Wave, state: State, cluster: TabletCluster) -> CopyJob:
         session=wave.session,
         destination=destination.name,
         claim=destination.name,
-        source_url=f"http://{source.address}:{manifests.TRANSFER_PORT}",
+        source_url=http_root(source.address, manifests.TRANSFER_PORT),
         token=wave.token,
         items=items,
         executors=spark.executors,

@@ -19,7 +19,6 @@ from stele.adapters.transfer.bulk import LoadFiles, sum_file
 from stele.core.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.core.log import Log
 from stele.member import crash, limits
-from stele.member.local_transfer import bracketed
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.requests import Kind, Request
@@ -38,6 +37,7 @@ from stele.wire.bulk import (
     file_name,
 )
 from stele.wire.messages import OpId
+from stele.wire.urls import http_root
 from stele.wire.volume import APPLIED, DataState, encode_state
 from stele.wire.volume_log import KIND_AT, LOAD, load_record, noop_record, split_record
 
@@ -233,7 +233,7 @@ class Loads:
                     generation=job.generation,
                     keyspace=job.keyspace,
                     partitions=len(node.rows),
-                    source=f"http://{bracketed(info.address)}:{node.settings.transfer_port}",
+                    source=http_root(info.address, node.settings.transfer_port),
                     crc32c=job.value.crc32c,
                 )
                 path = f"/v1/bulk/loads/{job.load}/partitions/{partition}"

@@ -12,12 +12,12 @@ import msgspec
 from stele.core.errors import Refused, Unavailable
 from stele.core.transfer import lack_of_space
 from stele.member import crash, limits
-from stele.member.local_transfer import bracketed
 from stele.member.node import Node
 from stele.member.volume import STAGING
 from stele.ports import Transfer
 from stele.wire import messages as m
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.wire.urls import http_root
 
 log = logging.getLogger("stele.fetches")
 
@@ -63,7 +63,7 @@ class Fetches:
             session=name,
             destination=self._node.settings.name,
             claim="",
-            source_url=f"http://{bracketed(source.address)}:{self._node.settings.transfer_port}",
+            source_url=http_root(source.address, self._node.settings.transfer_port),
             token=command.token,
             items=command.items,
         )

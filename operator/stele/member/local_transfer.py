@@ -4,6 +4,7 @@ import aiohttp
 
 from stele.core.errors import Refused, Unavailable
 from stele.member.settings import Settings
+from stele.wire.urls import http_root
 
 CALL_SECONDS_MAX = 10.0
 HEADERS = {"Content-Type": "application/json"}
@@ -13,7 +14,7 @@ class LocalTransfer:
     """See ports.Transfer."""
 
     def __init__(self, settings: Settings) -> None:
-        self._root = f"http://{bracketed(settings.local_host)}:{settings.transfer_port}"
+        self._root = http_root(settings.local_host, settings.transfer_port)
         self._http: aiohttp.ClientSession | None = None
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
@@ -34,8 +35,3 @@ class LocalTransfer:
     async def close(self) -> None:
         if self._http is not None:
             await self._http.close()
-
-
-def bracketed(address: str) -> str:
-    """An IPv6 address as URLs want it."""
-    return f"[{address}]" if ":" in address else address

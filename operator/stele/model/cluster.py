@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from stele.core.transfer import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
     Amount,
@@ -163,9 +164,9 @@ class MigrationSpec(Model):
 class SparkSpec(Model):
     """The Spark application that copies tablets."""
 
-    executors: int = whole("spec.spark.executors", 1, 100, 1)
+    executors: int = whole("spec.spark.executors", 1, EXECUTORS_MAX, 1)
     """Executors on each destination node."""
-    cores: int = whole("spec.spark.cores", 1, 64, 2)
+    cores: int = whole("spec.spark.cores", 1, CORES_MAX, 2)
     """Copies that run at once in an executor."""
     memory: Quantity = quantity(
         "spec.spark.memory",
@@ -175,10 +176,10 @@ class SparkSpec(Model):
             "spec.spark.memory must be at least 512Mi: Spark does not start with less",
         ),
     )
-    """Memory limit of an executor's pod."""
+    """Memory limit of an executor's pod; of less than 768Mi it is 768Mi."""
     threshold_bytes: Quantity = quantity("spec.spark.thresholdBytes", "64Mi")
     """Copies of at least this much that a member needs at once are made by Spark when the engine is Auto."""
-    idle_seconds: int = whole("spec.spark.idleSeconds", 1, 86_400, 300)
+    idle_seconds: int = whole("spec.spark.idleSeconds", 1, IDLE_SECONDS_MAX, 300)
     """How long an idle Spark application waits for the next copy before it ends."""
 
 

@@ -4,6 +4,7 @@ import aiohttp
 
 from stele.core.errors import BadInput, Corrupt, Unavailable
 from stele.wire.messages import EXCHANGE_BYTES_MAX, ExchangeReply, ExchangeRequest, decode_reply, encode
+from stele.wire.urls import http_root
 
 ADMIN_PORT = 7001
 
@@ -33,7 +34,7 @@ class MemberClient:
         self, address: str, request: ExchangeRequest, deadline_seconds: float
     ) -> ExchangeReply:
         assert self._session is not None, "use the client inside `async with`"
-        url = f"http://{_host(address)}:{self._port}/v1/exchange"
+        url = f"{http_root(address, self._port)}/v1/exchange"
         limits = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=CONNECT_SECONDS)
         try:
             async with self._session.post(url, data=encode(request), timeout=limits) as answer:
@@ -45,7 +46,3 @@ class MemberClient:
             return decode_reply(body)
         except BadInput as error:
             raise Corrupt(f"{url} answered {status} with something that is no reply: {error}") from error
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

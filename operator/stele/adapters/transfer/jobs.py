@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from stele.core.errors import BadInput, Conflict, Refused, SteleError
+from stele.core.transfer import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ UNASKED_LOOK_SECONDS = 1.0
 JOBS_MAX = 64
 JOBS_KEPT_MAX = 256
 ITEMS_MAX = 65_536
-EXECUTORS_MAX = 64
-CORES_MAX = 64
 ERROR_CHARS_MAX = 500
 State = Literal["QUEUED", "STARTING", "RUNNING", "DONE", "FAILED"]
 
@@ -193,7 +192,7 @@ def check_job(job: CopyJob) -> None:
     _within("items", len(job.items), 1, ITEMS_MAX)
     _within("executors", job.executors, 1, EXECUTORS_MAX)
     _within("cores", job.cores, 1, CORES_MAX)
-    _within("idle_seconds", job.idle_seconds, 1, 86_400)
+    _within("idle_seconds", job.idle_seconds, 1, IDLE_SECONDS_MAX)
     if len({item.partition for item in job.items}) != len(job.items):
         raise BadInput("items name a partition twice, expected each once")
 

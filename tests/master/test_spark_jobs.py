@@ -1,0 +1,149 @@
+"""The Spark jobs of a cluster: what a copier answers, and what it does not, ends up in the loop's hands."""
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from stele.adapters.transfer.jobs import check_job
+from stele.core.errors import BadInput, Conflict, Corrupt, SteleError, Unavailable
+from stele.core.orders import CopyItem
+from stele.core.reign import State
+from stele.core.table import Member, Partition, PartitionTable
+from stele.core.waves import Engine, Job, Stage, Wave
+from stele.master import copier
+from stele.master.copier import SparkJobs, job_of
+from stele.model import TabletCluster, crd
+from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from tests.master.test_statuses import cluster
+
+SESSION = "s-1"
+Answer = CopyJobStatus | SteleError | None
+
+
+class Client:
+    """A copier that gives these answers, the last one for ever, each after `seconds`."""
+
+    def __init__(self, *answers: Answer, seconds: float = 0.0) -> None:
+        self.answers, self.seconds = list(answers), seconds
+        self.urls: set[str] = set()
+        self.submitted: list[CopyJob] = []
+        self.cancelled: list[str] = []
+
+    def connect(self, url: str) -> Any:
+        self.urls.add(url)
+        return self
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    async def submit(self, job: CopyJob) -> CopyJobStatus | None:
+        self.submitted.append(job)
+        return await self.status(job.session)
+
+    async def status(self, session: str) -> CopyJobStatus | None:
+        await asyncio.sleep(self.seconds)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, SteleError):
+            raise answer
+        return answer
+
+    async def cancel(self, session: str) -> None:
+        self.cancelled.append(session)
+
+
+def state_of(address: str = "10.0.0.1") -> State:
+    members = {n: Member(n, f"demo-{n}", f"uuid-{n}", address) for n in range(2)}
+    return State(1, PartitionTable((Partition(1, (0,)),), members), 1, 2, 0.0)
+
+
+def wave() -> Wave:
+    made = Wave(SESSION, 0, 1, {0: "m1"}, {0: 2}, 0.0)
+    made.stage, made.engine, made.token, made.items = Stage.COPY, Engine.SPARK, "t", (CopyItem(0, 1, 2, 5),)
+    return made
+
+
+async def ended(client: Client, address: str = "10.0.0.9") -> Job:
+    """How the job ended, once the copier was told that it is not wanted any more."""
+    woken = asyncio.Event()
+    jobs = SparkJobs(cluster, lambda: address, woken.set, client.connect)
+    jobs.want([wave()], state_of())
+    async with asyncio.timeout(10):
+        while SESSION not in jobs.jobs() or jobs.jobs()[SESSION].state not in ("DONE", "FAILED"):
+            woken.clear()
+            await woken.wait()
+        await asyncio.sleep(0.02)
+    await jobs.close()
+    return jobs.jobs()[SESSION]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BadInput("copier answered 400: executors: 101, expected 1 to 100"),
+        Conflict("copier answered 409: session s-1 has another job"),
+        Corrupt("copier answered 200: hello"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 2])
+async def test_a_refusal_ends_the_job_at_once_in_its_own_words(refusal: SteleError, before: int) -> None:
+    client = Client(*[CopyJobStatus(SESSION, "RUNNING")] * before, refusal)
+    job = await asyncio.wait_for(ended(client), 2)
+    assert (job.state, job.failure) == ("FAILED", str(refusal))
+    assert client.cancelled == [SESSION]
+    made = wave()
+    made.heard_job(job)
+    assert (made.failure, made.blames_spark) == (str(refusal), True)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.9", ""])
+async def test_a_copier_without_an_answer_is_given_up_after_its_patience_however_slow_it_is(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr(copier, "PATIENCE_SECONDS", 0.4)
+    monkeypatch.setattr(copier, "POLL_SECONDS", 0.002)
+    begun = asyncio.get_running_loop().time()
+    job = await ended(Client(Unavailable("copier: TimeoutError"), seconds=0.15), address=address)
+    seconds = asyncio.get_running_loop().time() - begun
+    why = "copier: TimeoutError" if address else "the copier pod is not ready"
+    text = f"COPIER_SILENT: the copier took no question for 0.4 s: UNAVAILABLE: {why}"
+    assert (job.state, job.failure) == ("FAILED", text)
+    assert 0.4 < seconds < 2.0
+
+
+async def test_each_answer_makes_the_patience_begin_anew_and_a_forgotten_job_is_posted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copier, "PATIENCE_SECONDS", 0.4)
+    monkeypatch.setattr(copier, "POLL_SECONDS", 0.01)
+    silence = [Unavailable("copier: TimeoutError")] * 3
+    told = [CopyJobStatus(SESSION, "RUNNING"), None, CopyJobStatus(SESSION, "DONE", 5)]
+    client = Client(*silence, told[0], *silence, told[1], *silence, told[2], seconds=0.05)
+    assert await ended(client) == Job("DONE", 5)
+    assert len(client.submitted) > 3
+
+
+async def test_addresses_of_ipv6_are_bracketed() -> None:
+    client = Client(CopyJobStatus(SESSION, "DONE"))
+    await ended(client, address="fd00::9")
+    assert client.urls == {"http://[fd00::9]:7010"}
+    job = job_of(wave(), state_of("fd00::1"), cluster())
+    assert job.source_url == "http://[fd00::1]:7002"
+    check_job(job)
+
+
+@pytest.mark.parametrize("end", ["minimum", "maximum"])
+@pytest.mark.parametrize("name", ["executors", "cores", "idleSeconds"])
+def test_what_a_user_may_ask_of_spark_is_taken_by_the_copier(name: str, end: str) -> None:
+    spec = crd.schema_of(TabletCluster)["properties"]["spec"]["properties"]["spark"]["properties"]
+    given = cluster().to_dict()
+    given["spec"]["spark"] = {name: spec[name][end]}
+    found = TabletCluster.read(given)
+    assert isinstance(found, TabletCluster)
+    check_job(job_of(wave(), state_of(), found))
