@@ -10,7 +10,7 @@ from stele.core.states import Event, TabletState, step
 from stele.core.table import Partition
 from stele.member import crash
 from stele.member.commands import Commands
-from stele.member.full import is_full
+from stele.member.full import raise_unless_full
 from stele.member.node import Node
 from stele.member.report import Reporter
 from stele.member.sessions import Sessions
@@ -51,8 +51,7 @@ class Exchange:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply("BAD_REQUEST", str(error), request.known)
             except OSError as error:
-                if not is_full(error):
-                    raise
+                raise_unless_full(error)
                 return self._reporter.reply("NO_SPACE", str(error), request.known)
             results = await self._commands.run(request.commands)
             rows = self._node.table.to_rows() if request.want_tablets else ()

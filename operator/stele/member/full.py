@@ -12,3 +12,9 @@ def is_full(error: BaseException) -> bool:
     if isinstance(error, SteleError):
         return error.code == "NO_SPACE"
     return isinstance(error, OSError) and error.errno in _FULL
+
+
+def raise_unless_full(error: Exception) -> None:
+    """Call it where the error is caught: only a full volume is waited for, anything else is raised again."""
+    if not is_full(error):
+        raise error

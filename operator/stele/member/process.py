@@ -20,7 +20,7 @@ from stele.member.bulk_routes import BulkRoutes
 from stele.member.commands import Commands
 from stele.member.door import start_door
 from stele.member.exchange import Exchange
-from stele.member.full import is_full
+from stele.member.full import raise_unless_full
 from stele.member.links import Inbound
 from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
@@ -144,8 +144,7 @@ class Process:
                 await commands.sessions.sweep()
                 await commands.loads.sweep()
             except (OSError, SteleError) as error:
-                if not is_full(error):
-                    raise
+                raise_unless_full(error)
                 log.warning("the sweep waits: %s", error)
 
     async def _close(self, node: Node, commands: Commands) -> None:

@@ -12,6 +12,7 @@ from stele.core.errors import Corrupt, Unavailable
 from stele.core.log import Log
 from stele.core.tablet import Tablet
 from stele.member import crash, limits
+from stele.member.full import raise_unless_full
 from stele.member.replica import Replica
 from stele.ports import Engine
 from stele.wire import keys
@@ -228,8 +229,7 @@ class Tablets:
         try:
             self.engine.write_log(self._puts, self._cuts)
         except Unavailable as error:
-            if error.code != "NO_SPACE":
-                raise
+            raise_unless_full(error)
             self.refused = True
             return str(error)
         self.refused = False

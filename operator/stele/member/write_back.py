@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Final
 
 from stele.core.errors import Unavailable
+from stele.member.full import raise_unless_full
 from stele.ports import Engine, View
 from stele.wire.keys import TABLET_PREFIX_BYTES
 
@@ -100,8 +101,7 @@ class WriteBack:
             elif self._bytes >= WAITING_BYTES_MAX:
                 self.settle()
         except Unavailable as error:
-            if error.code != "NO_SPACE":
-                raise
+            raise_unless_full(error)
 
     def _grow(self, size: int) -> None:
         """Forget the older half of what is remembered when the younger half is full."""
@@ -153,8 +153,7 @@ class WriteBack:
         try:
             self._settle_range(begin, end)
         except Unavailable as error:
-            if error.code != "NO_SPACE":
-                raise
+            raise_unless_full(error)
             return self._merged(begin, end, limit)
         return self._engine.scan(begin, end, limit)
 
