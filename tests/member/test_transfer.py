@@ -1,6 +1,7 @@
 """A copy from one volume to another through the transfer process: whole, once, harmless when late."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -17,12 +18,13 @@ from transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfe
 
 from stele.adapters.transfer import copy, direct, serve, sst
 from stele.adapters.transfer.jobs import JobBoard
+from stele.adapters.transfer.sessions import Sessions
 from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member.transfer_main import read_settings
 from stele.wire.blocks import End, encode_end, encode_stream
-from stele.wire.copyjobs import CopyJob
+from stele.wire.copyjobs import CopyJob, damage_note
 from stele.wire.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
-from stele.wire.messages import CopyItem, OpId
+from stele.wire.messages import CopyItem, OpId, SessionTablet
 
 NOW_MS = int(time.time() * 1000)
 ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
@@ -233,6 +235,26 @@ async def test_a_damaged_checkpoint_is_never_a_shorter_tablet(volume, staging, m
         with pytest.raises((Corrupt, Unavailable)):
             await copy_now(url, staging, ITEM)
     assert list((staging / "s-1").iterdir()) == []
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_note_of_damage_is_there_at_once_with_all_its_text(volume, monkeypatch, full):
+    folder, write = volume / "checkpoints" / "s-1", Path.write_text
+    folder.mkdir(parents=True)
+    note = folder / damage_note(7, 3)
+
+    def watched(path, text):
+        written = write(path, "" if full else text)
+        assert list(folder.glob(damage_note("*", "*"))) == []
+        if full:
+            raise OSError(errno.ENOSPC, "full")
+        return written
+
+    monkeypatch.setattr(Path, "write_text", watched)
+    tablet = SessionTablet(7, 3, OpId(1, 1), 0)
+    Sessions(volume / "checkpoints").note_damage("s-1", tablet, "checksum mismatch")
+    assert list(folder.iterdir()) == [note]
+    assert note.read_text() == ("" if full else "checksum mismatch")
 
 
 async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):

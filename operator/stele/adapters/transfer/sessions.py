@@ -110,8 +110,12 @@ class Sessions:
     def note_damage(self, session: str, tablet: SessionTablet, reason: str) -> None:
         """Leave word for the member, which looks when the session ends; without it only the copy fails."""
         path = self._checkpoints / session / damage_note(tablet.partition, tablet.generation)
+        draft = path.with_name(f"new-{path.name}")
         with suppress(OSError):
-            path.write_text(reason)
+            draft.write_text(reason)
+        # The member may look at any moment. On a full volume what there is of the reason has to do.
+        with suppress(OSError):
+            draft.replace(path)
 
     def sweep(self) -> int:
         """Close what belongs to no session and is read by nobody; how many were closed."""
