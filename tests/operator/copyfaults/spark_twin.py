@@ -3,7 +3,7 @@
 `python -m tests.operator.copyfaults.spark_twin copier` is the copier pod's program. As with Spark, an
 executor that dies is replaced and its task is tried again, and a driver that dies leaves its executor to
 itself. In `$TWIN_FOLDER` each writes a file `<role>.<destination>.<pid>`; a file `no-room` there keeps
-executors from being placed.
+executors from being placed, and with a file `impatient` they bear less silence of a source.
 """
 
 import os
@@ -19,16 +19,20 @@ from typing import Any
 
 import msgspec
 
+from stele.adapters.transfer import source
 from stele.copyjob import __main__ as copier
-from stele.copyjob import driver, drivers
+from stele.copyjob import driver, drivers, runner
 from stele.copyjob.messages import Start
 from stele.copyjob.runner import SparkRunner
 
 MODULE = "tests.operator.copyfaults.spark_twin"
 ATTEMPTS = 3
 PLACE_SECONDS = 1.0
+HANG_SECONDS, STOP_SECONDS = 2.0, 1.0
+IMPATIENT_SECONDS = 1.0
 FOLDER = Path(os.environ.get("TWIN_FOLDER", "/nonexistent"))
 LENGTH_BYTES = 8
+PATIENT_SECONDS = source.SILENCE_SECONDS_MAX
 
 
 def register(role: str, destination: str) -> None:
@@ -53,6 +57,7 @@ def executor(destination: str) -> int:
     register("executor", destination)
     while (given := receive(sys.stdin.buffer)) is not None:
         task, item = given
+        source.SILENCE_SECONDS_MAX = IMPATIENT_SECONDS if (FOLDER / "impatient").exists() else PATIENT_SECONDS
         try:
             done: tuple[str, object] = ("done", task(item))
         except RuntimeError as error:
@@ -144,7 +149,8 @@ def driver_command(descriptor: int) -> tuple[str, ...]:
 
 def main(role: str, *rest: str) -> int:
     if role == "copier":
-        drivers.EXECUTOR_SECONDS_MAX = PLACE_SECONDS
+        drivers.EXECUTOR_SECONDS_MAX, drivers.STOP_SECONDS_MAX = PLACE_SECONDS, STOP_SECONDS
+        runner.HANG_SECONDS = HANG_SECONDS
         copier.SparkRunner = partial(SparkRunner, command=driver_command)  # type: ignore[misc, assignment]
         return copier.main([])
     return driver.main(rest, make) if role == "driver" else executor(*rest)

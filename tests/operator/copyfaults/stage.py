@@ -101,6 +101,11 @@ class FaultStage(Stage):
     async def start_operator(self) -> None:
         await self.operator.start(SOON)
 
+    async def restart_operator(self, before: str = "pass") -> None:
+        """Kill it, and let the next run a statement of Python first."""
+        await self.operator.end(signal.SIGKILL)
+        await self.operator.start(f"{SOON}; {before}")
+
     async def kill_member(self, name: str) -> None:
         """Rows may do without it until the cluster is settled again."""
         self.member_died = True

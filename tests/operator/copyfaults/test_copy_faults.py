@@ -1,9 +1,11 @@
 """Each fault strikes a copy at one block of its stream; it ends in a commit, and nothing is lost or left."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.asyncio(loop_scope="module"
 
 BAD_BYTE = 40
 SLOW_SECONDS = 0.2
+IMPATIENT = "import stele.core.copying as c; c.COPY_STALL_SECONDS = 3.0"
 BALLAST, NEARLY_FULL_BYTES = "ballast", 100 << 20
 
 
@@ -117,6 +120,68 @@ async def test_a_source_whose_transfer_process_is_killed_is_asked_again(stage: F
     assert struck.is_set()
 
 
+async def test_a_source_whose_transfer_process_stands_still_is_asked_again(stage: FaultStage) -> None:
+    """The executor bears no silence of 30 s here, but of one."""
+    move = await stage.plan()
+    impatient = stage.kubelet.twin / "impatient"
+
+    async def asked_again() -> bool:
+        return stage.wire.requests > before
+
+    async def freeze(block: Block) -> bytes:
+        nonlocal before
+        before = stage.wire.requests
+        pid = stage.kubelet.pids()[f"{block.source}/transfer"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await stage.until("another request for the fragment", asked_again)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        return block.data
+
+    before, struck = 0, move.at(2, freeze)
+    impatient.touch()
+    try:
+        status = await move.done()
+    finally:
+        impatient.unlink()
+    assert struck.is_set()
+    assert status["engine"] == "Spark", status
+    assert sum(each["retries"] for each in status["destinations"]) > 0, status
+
+
+@pytest.mark.parametrize("role", ["driver", "executor"])
+async def test_a_driver_or_executor_that_stands_still_is_given_up(stage: FaultStage, role: str) -> None:
+    """After 180 s without news; the master of this test is less patient."""
+    before = await stage.events()
+    move = await stage.plan()
+    frozen: list[int] = []
+
+    async def freeze(block: Block) -> bytes:
+        frozen.append(stage.kubelet.the(role, move.destination))
+        os.kill(frozen[0], signal.SIGSTOP)
+        return block.data
+
+    async def driver_ended() -> bool:
+        return driver not in stage.kubelet.alive("driver", move.destination)
+
+    await stage.restart_operator(IMPATIENT)
+    struck = move.at(2, freeze)
+    try:
+        await move.start()
+        await asyncio.wait_for(struck.wait(), DEADLINE_SECONDS)
+        driver = stage.kubelet.the("driver", move.destination)
+        await move.done()
+        await stage.until("the end of the driver", driver_ended)
+    finally:
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        await stage.restart_operator()
+    told = await stage.events() - before
+    assert any(reason == "SparkFailed" and "STALLED" in text for reason, text in told), told
+
+
 async def test_a_destination_killed_mid_fragment_is_copied_to_again(stage: FaultStage) -> None:
     move = await stage.plan()
 
@@ -153,20 +218,34 @@ async def test_a_block_that_comes_twice_is_not_taken_twice(stage: FaultStage) ->
     assert struck.is_set()
 
 
-async def test_a_file_truncated_in_staging_is_not_taken_in(stage: FaultStage) -> None:
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def flip_a_bit(file: Path) -> None:
+    """Its size stays as it was."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [cut, flip_a_bit])
+async def test_a_file_harmed_in_staging_is_not_taken_in(
+    stage: FaultStage, harm: Callable[[Path], None]
+) -> None:
     before = await stage.events()
     move = await stage.plan(tablets=2)
     struck = asyncio.Event()
 
-    async def truncate(block: Block) -> bytes:
+    async def strike(block: Block) -> bytes:
         """When a block of the second tablet comes, the first one's file is complete."""
         whole = staged_files(stage, move.destination, "*.sst")
         if whole and staged_files(stage, move.destination, "*.json") and not struck.is_set():
-            os.truncate(whole[0], whole[0].stat().st_size - 1)
+            harm(whole[0])
             struck.set()
         return block.data
 
-    stage.wire.arm(truncate, move.partitions)
+    stage.wire.arm(strike, move.partitions)
     await move.done()
     assert struck.is_set()
     told = await stage.events() - before

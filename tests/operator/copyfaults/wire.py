@@ -43,6 +43,8 @@ class Wire:
         self._http = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(force_close=True)
         )
+        self.requests = 0
+        """How often a stream of the partitions was asked for since the wire was armed."""
         self.passed: list[Block] = []
         self.errors: list[Exception] = []
 
@@ -73,7 +75,7 @@ class Wire:
     def arm(self, touch: Touch | None, of: Iterable[int] = ()) -> None:
         """Give each block of the partitions to `touch` from now on, counted from 1."""
         self._touch, self._of, self._number = touch, frozenset(of), 0
-        self.passed, self.errors = [], []
+        self.requests, self.passed, self.errors = 0, [], []
 
     def at(self, number: int, strike: Touch, of: Iterable[int]) -> asyncio.Event:
         """Let `strike` have one block of the partitions; the event is set when it has struck."""
@@ -92,6 +94,7 @@ class Wire:
     async def _pass(self, member: str, inner: str, request: web.Request) -> web.StreamResponse:
         url = f"http://{inner}:{self._port}{request.path_qs}"
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        self.requests += self._watches(request)
         try:
             body = await request.read()
             async with self._http.request(request.method, url, data=body, headers=headers) as answer:
@@ -108,7 +111,7 @@ class Wire:
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers={"Content-Type": STREAM})
         await response.prepare(request)
-        watched = int(request.path.partition("/partitions/")[2].split("/")[0]) in self._of
+        watched = self._watches(request)
         async for data in _blocks(answer.content):
             if not watched:
                 await response.write(data)
@@ -122,6 +125,11 @@ class Wire:
             await response.write(instead)
         await response.write_eof()
         return response
+
+    def _watches(self, request: web.Request) -> bool:
+        """Whether it asks for a stream of one of the partitions."""
+        partition = request.path.partition("/partitions/")[2].split("/")[0]
+        return partition.isdecimal() and int(partition) in self._of
 
     async def _touched(self, block: Block) -> bytes | None:
         """A fault that cannot strike as it should fails its test, not the stream."""
