@@ -112,10 +112,10 @@ async def over(client, session="s-1"):
     raise AssertionError(status)
 
 
-async def running(client):
+async def running(client, session="s-1"):
     for _ in range(200):
         await asyncio.sleep(0.05)
-        if (await client.status("s-1")).state == "RUNNING":
+        if (await client.status(session)).state == "RUNNING":
             return
     raise AssertionError("the job does not run")
 
@@ -155,6 +155,80 @@ async def test_idle_drivers_end_and_make_room(tmp_path, staging):
             if not runner._drivers:
                 break
         assert runner._drivers == {}
+
+
+async def states(client, *sessions):
+    return [(await client.status(session)).state for session in sessions]
+
+
+async def test_who_waits_for_a_driver_s_place_is_queued_and_not_starting(tmp_path, staging):
+    """The master gives up what stands still, and nothing stands still here: others have their turn first."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    async with source(tmp_path) as real, copying(tmp_path, staging, STELE_DRIVERS_MAX="1") as (client, _):
+        await client.submit(job_of(url, session="s-0", destination="m-0", claim="data-m-0"))
+        await running(client, "s-0")
+        for session in ("s-1", "s-2"):
+            await client.submit(job_of(real, session=session))
+        await asyncio.sleep(0.5)
+        assert await states(client, "s-0", "s-1", "s-2") == ["RUNNING", "QUEUED", "QUEUED"]
+        await client.cancel("s-0")
+        assert (await over(client)).state == "DONE"
+        assert (await over(client, "s-2")).state == "FAILED"
+    silent.close()
+
+
+async def test_a_job_whose_driver_starts_is_starting(tmp_path, staging, monkeypatch):
+    monkeypatch.setenv("TWIN", "no-executors")
+    cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
+    master = {"STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1"}
+    async with copying(tmp_path, staging, **cluster, **master) as (client, runner):
+        for session in ("s-1", "s-2"):
+            await client.submit(job_of("http://127.0.0.1:1", session=session))
+            for _ in range(200):
+                await asyncio.sleep(0.02)
+                if runner._drivers and runner._drivers["m-1"].jobs == int(session[-1]):
+                    break
+            assert await states(client, session) == ["STARTING"]
+
+
+OTHERS = [{"executors": 2}, {"cores": 3}, {"memory": "2g"}, {"claim": "data-m-2"}]
+
+
+@pytest.mark.parametrize("changes", OTHERS, ids=str)
+async def test_a_job_with_other_settings_gets_a_driver_with_them(tmp_path, staging, changes):
+    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, runner):
+        await client.submit(job_of(url))
+        assert (await over(client)).state == "DONE"
+        process = runner._drivers["m-1"]._process
+        await client.cancel("s-1")
+        wanted = job_of(url, **changes)
+        await client.submit(wanted)
+        assert (await over(client)).state == "DONE"
+        assert process.returncode == 0
+        driver = runner._drivers["m-1"]
+        assert driver._start_order().slots == wanted.executors * wanted.cores
+        await client.cancel("s-1")
+        await client.submit(msgspec.structs.replace(wanted, idle_seconds=7))
+        assert (await over(client)).state == "DONE"
+        assert (runner._drivers["m-1"], driver.idle_seconds) == (driver, 7.0)
+
+
+async def test_a_driver_with_other_settings_first_ends_what_it_copies(tmp_path, staging):
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    async with source(tmp_path) as real, copying(tmp_path, staging) as (client, runner):
+        await client.submit(job_of(url, session="s-0"))
+        await running(client, "s-0")
+        before = runner._drivers["m-1"]
+        await client.submit(job_of(real, cores=3))
+        await asyncio.sleep(0.5)
+        assert await states(client, "s-0", "s-1") == ["RUNNING", "QUEUED"]
+        assert list(runner._drivers.values()) == [before]
+        await client.cancel("s-0")
+        assert (await over(client)).state == "DONE"
+        assert before._process.returncode == 0
+    silent.close()
 
 
 @pytest.mark.parametrize(
@@ -288,6 +362,9 @@ async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
         assert (runner._drivers["m-1"]._process is not process) is hangs
         if hangs:
             assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
+            await asyncio.gather(*runner._stopping)
+        # Executors that are made later need it, too.
+        assert [path.exists() for path in tmp_path.glob("executor-m-1*")] == [True]
     silent.close()
 
 

@@ -375,7 +375,7 @@ async def test_a_copying_process_takes_jobs_one_after_the_other_until_one_fails(
     async def run(url, session):
         job = CopyJob(session, "m", "c", url, TOKEN, (ITEM,))
         try:
-            await runner.run(job, lambda report: None)
+            await runner.run(job, lambda: None, lambda report: None)
         finally:
             pids.append(runner._idle[0]._process.pid if runner._idle else 0)
 

@@ -25,6 +25,8 @@ EXECUTOR_SECONDS_MAX = 30.0
 
 Command = Callable[[int], tuple[str, ...]]
 
+_numbers = count(1)
+
 
 def driver_command(descriptor: int) -> tuple[str, ...]:
     """The program of a driver process."""
@@ -39,7 +41,6 @@ class Driver:
 
     def __init__(self, settings: Settings, job: CopyJob, command: Command = driver_command) -> None:
         self.destination = job.destination
-        self.claim = job.claim
         self.jobs = 0
         self.idle_seconds = float(job.idle_seconds)
         self.idle_since = 0.0
@@ -54,7 +55,12 @@ class Driver:
         self._application = ""
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._template = settings.scratch / f"executor-{job.destination}.json"
+        # Of this driver alone: the one before it may still be about to end, and takes its own away.
+        self._template = settings.scratch / f"executor-{job.destination}-{next(_numbers)}.json"
+
+    def fits(self, job: CopyJob) -> bool:
+        """Whether the application is as the job asks; what it was started with stays for its life."""
+        return _asked(job) == _asked(self._first)
 
     async def start(self) -> None:
         """Start the application; return when it runs. Raise Refused (DRIVER) when it does not."""
@@ -175,6 +181,10 @@ class Driver:
         for ticket, future in self._waiting.items():
             if not future.done():
                 future.set_result(Ended(ticket, "DRIVER", text))
+
+
+def _asked(job: CopyJob) -> tuple[str, int, int, str]:
+    return job.claim, job.executors, job.cores, job.memory
 
 
 def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:

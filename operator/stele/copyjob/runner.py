@@ -9,7 +9,7 @@ from stele.adapters.transfer.jobs import Report
 from stele.copyjob.drivers import Command, Driver, driver_command
 from stele.copyjob.messages import Ended, SliceProgress
 from stele.copyjob.settings import Settings
-from stele.core.errors import BadInput, Refused, SteleError
+from stele.core.errors import BadInput, SteleError
 from stele.wire.copyjobs import CopyJob
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ class SparkRunner:
         self._changed = asyncio.Condition()
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def run(self, job: CopyJob, report: Callable[[Report], None]) -> None:
+    async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
         """Part of `jobs.Runner`."""
         running = self._running[job.session] = _Running(job, report)
         try:
-            driver = running.driver = await self._take_driver(job)
+            driver = running.driver = await self._take_driver(job, starting)
             try:
                 ended = await driver.copy(job, running.began)
             except asyncio.CancelledError:
@@ -119,18 +119,16 @@ class SparkRunner:
         await asyncio.gather(*(self._drop(driver) for driver in list(self._drivers.values())))
         await asyncio.gather(*self._stopping)
 
-    async def _take_driver(self, job: CopyJob) -> Driver:
-        """The destination's driver, started when there is none; counted as used from here on."""
+    async def _take_driver(self, job: CopyJob, starting: Callable[[], None]) -> Driver:
+        """The destination's driver, started when none fits the job; counted as used from here on."""
         if not job.claim:
             raise BadInput("claim is empty, expected the PersistentVolumeClaim that Spark shall mount")
         lock = self._starting.setdefault(job.destination, asyncio.Lock())
         async with lock:
-            driver = self._drivers.get(job.destination)
-            if driver is not None and (driver.broken or driver.claim != job.claim):
-                if driver.jobs and not driver.broken:
-                    raise Refused(f"claim: {driver.claim} is in use for {job.destination}", "BUSY")
-                await self._drop(driver)
-                driver = None
+            driver = await self._warm_driver(job)
+            if driver is None:
+                await self._make_room()
+            starting()
             if driver is None:
                 driver = await self._new_driver(job)
             if not driver.jobs:
@@ -139,8 +137,19 @@ class SparkRunner:
             driver.idle_seconds = float(job.idle_seconds)
             return driver
 
+    async def _warm_driver(self, job: CopyJob) -> Driver | None:
+        """The destination's driver if it fits the job. One that does not ends after the jobs that it has."""
+        while (driver := self._drivers.get(job.destination)) is not None:
+            if driver.fits(job) and not driver.broken:
+                return driver
+            if driver.broken or not driver.jobs:
+                await self._drop(driver)
+                continue
+            async with self._changed:
+                await self._changed.wait()
+        return None
+
     async def _new_driver(self, job: CopyJob) -> Driver:
-        await self._make_room()
         driver = self._drivers[job.destination] = Driver(self._settings, job, self._command)
         driver.jobs += 1
         try:

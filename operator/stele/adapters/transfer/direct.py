@@ -30,8 +30,9 @@ class DirectRunner:
         self._staging = staging
         self._idle: list[_Child] = []
 
-    async def run(self, job: CopyJob, report: Callable[[Report], None]) -> None:
+    async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
         """Part of `jobs.Runner`. Being cancelled ends the child at once; its half files are swept."""
+        starting()
         ended = await self._in_child(job, report)
         if ended is None:
             raise Refused("the copying process ended before its job", "INTERNAL")

@@ -52,10 +52,11 @@ class Report(msgspec.Struct, frozen=True):
 class Runner(Protocol):
     """Copies the tablets of one job."""
 
-    async def run(self, job: CopyJob, report: Callable[[Report], None]) -> None:
+    async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
         """Return when all manifests are complete; raise SteleError when the job failed; stop when cancelled.
 
-        The first report tells that copying began.
+        `starting` is called when nothing is waited for any more that other jobs have: until then the job is
+        QUEUED, however long that takes. The first report tells that copying began.
         """
         ...
 
@@ -121,7 +122,6 @@ class JobBoard:
     async def _run(self, entry: _Entry) -> None:
         try:
             async with self._slots:
-                entry.state = "STARTING"
                 await self._while_wanted(entry)
             self._end(entry, "DONE", "")
         except SteleError as error:
@@ -135,7 +135,10 @@ class JobBoard:
 
     async def _while_wanted(self, entry: _Entry) -> None:
         """Run the job as long as somebody asks how it is."""
-        work = asyncio.ensure_future(self._runner.run(entry.job, lambda report: self._note(entry, report)))
+        running = self._runner.run(
+            entry.job, lambda: self._started(entry), lambda report: self._note(entry, report)
+        )
+        work = asyncio.ensure_future(running)
         try:
             while not work.done():
                 if self._clock() - entry.asked > UNASKED_SECONDS_MAX:
@@ -151,6 +154,10 @@ class JobBoard:
     def _ask(self, entry: _Entry) -> CopyJobStatus:
         entry.asked = self._clock()
         return self._status(entry)
+
+    @staticmethod
+    def _started(entry: _Entry) -> None:
+        entry.state = "STARTING"
 
     @staticmethod
     def _note(entry: _Entry, report: Report) -> None:
