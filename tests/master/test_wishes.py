@@ -182,7 +182,7 @@ async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pyt
         made.append(given)
         return Plan()
 
-    monkeypatch.setattr(planning, "plan_around", counted)
+    monkeypatch.setattr(planning, "plan", counted)
     for _ in range(10):
         await harness.tick(1.1)
     assert made == []

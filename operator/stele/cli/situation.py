@@ -9,7 +9,7 @@ from typing import Any
 
 from stele.core.ids import MemberIndex
 from stele.core.migration import Migration
-from stele.core.plan import DataMember, Move, Plan, plan_around
+from stele.core.plan import DataMember, Move, Plan, plan
 from stele.core.table import PartitionTable, Replicas
 
 SPREAD_DIGITS = 3
@@ -56,7 +56,7 @@ class Outcome:
 def planned(situation: Situation) -> Outcome:
     """Plan; raises BadInput for what the planner refuses as a whole."""
     begin = time.perf_counter()
-    made = plan_around(situation.table, situation.members, situation.replicas, situation.moves, first=True)
+    made = plan(situation.table, situation.members, situation.replicas, situation.moves, first=True)
     return Outcome(situation, made, time.perf_counter() - begin)
 
 

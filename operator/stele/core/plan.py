@@ -7,7 +7,7 @@ the table as it is then.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from stele.core.assignment import Change, DataMember, Fault, Move, assign_groups, grouped
@@ -18,8 +18,7 @@ from stele.core.ordering import order_acyclic, without_cycles
 from stele.core.table import PartitionTable, Replicas
 
 __all__ = [
-    "Code", "DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "plan_around", "replay",
-    "step",
+    "Code", "DataMember", "Migration", "Move", "Plan", "Refusal", "Type", "plan", "replay", "step",
 ]  # fmt: skip
 
 WHOLE_CLUSTER = -1
@@ -80,7 +79,8 @@ class Plan:
     """Values only. Migrations of one partition run in order, those of different partitions in parallel.
 
     `copies` counts the replicas that get data they do not have, `lower_bound` the fewest that any table
-    with the same shares needs. `targets` are the rows after all migrations.
+    with the same shares needs; `copies` may be less while rows wait for members that are away. `targets` are
+    the rows after all migrations.
     """
 
     migrations: tuple[Migration, ...] = ()
@@ -110,8 +110,10 @@ def plan(
     Repair the table first: members in rows that are not in `members` are taken as gone, their indexes as
     empty, and migrations are made for the rows without them. Rows without any live replica get none (there
     is nothing to copy). Neither do rows that were never assigned, unless this plan is to show their `first`
-    assignment: then each of their replicas is a COPY from nobody.
+    assignment: then each of their replicas is a COPY from nobody. Nothing is asked of members that are away
+    and nothing is done to rows that name one: those wait until it is back.
     """
+    away = frozenset(member.index for member in members if member.away)
     rows, groups = grouped([partition.replicas for partition in table.partitions], members)
     empty, worn = groups.pop((), []), _worn(table)
     for number in worn.difference(empty):
@@ -123,13 +125,15 @@ def plan(
     wished: list[Move] = []
     refused: list[tuple[Move, Fault]] = []
     for move in moves:
+        if not away.isdisjoint((move.source, move.destination)):
+            continue
         if 0 <= move.partition < len(rows) and move.partition not in unplanned:
             wished.append(move)
         else:
             refused.append((move, _NO_PARTITION))
     outcome = assign_groups(groups, members, replicas, wished)
     names = {index: member.name for index, member in table.members.items()}
-    migrations, cycles = _order(rows, outcome.changes, names)
+    migrations, cycles = _order(rows, outcome.changes, names, away)
     crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
     told = _row_refusals(
         table, [number for number in empty if not rows[number]], worn, [*refused, *outcome.refused]
@@ -143,30 +147,6 @@ def plan(
     )
 
 
-def plan_around(
-    table: PartitionTable,
-    members: Sequence[DataMember],
-    replicas: int,
-    moves: Sequence[Move] = (),
-    *,
-    first: bool = False,
-) -> Plan:
-    """The plan, in which nothing is asked of members that are away and nothing is done to rows that name
-    one: those are lost until it is back.
-    """
-    away = frozenset(member.index for member in members if member.away)
-    able = [move for move in moves if away.isdisjoint((move.source, move.destination))]
-    made = plan(table, members, replicas, able, first=first)
-    if not away:
-        return made
-    rows, _ = grouped([partition.replicas for partition in table.partitions], members)
-    kept = {number for number, row in enumerate(rows) if not away.isdisjoint(row)}
-    migrations = tuple(each for each in made.migrations if each.partition not in kept)
-    targets = tuple(rows[p] if p in kept else target for p, target in enumerate(made.targets))
-    copies = sum(each.copies for each in migrations)
-    return replace(made, migrations=migrations, targets=targets, copies=copies)
-
-
 def _worn(table: PartitionTable) -> frozenset[PartitionId]:
     """Partitions whose last versions are kept for rescue."""
     last = VERSION_MAX - VERSIONS_RESERVED
@@ -174,11 +154,15 @@ def _worn(table: PartitionTable) -> frozenset[PartitionId]:
 
 
 def _order(
-    rows: list[Replicas], changes: Sequence[Change], names: Mapping[MemberIndex, str]
+    rows: list[Replicas],
+    changes: Sequence[Change],
+    names: Mapping[MemberIndex, str],
+    away: frozenset[MemberIndex],
 ) -> tuple[list[Migration], list[Refusal]]:
     """The migrations, most urgent first, and what is taken back; `rows` become what the migrations make.
 
-    Partitions with one change have the same steps, so these are ordered once.
+    Rows that name a member that is away stay as they are. Partitions with one change have the same steps, so
+    these are ordered once.
     """
     ranked: dict[Priority, list[tuple[PartitionId, int, Migration]]] = defaultdict(list)
     refusals: list[Refusal] = []
@@ -189,6 +173,8 @@ def _order(
             shown = ", ".join("-" if m is None else names.get(m, f"member {m}") for m in row)
             text = f"members of the row ({shown}) cannot change places without a moment with fewer copies"
             refusals += [Refusal(number, Code.CYCLE, text) for number in partitions]
+        if not away.isdisjoint(row):
+            continue
         for number in partitions:
             rows[number] = runnable
         steps = _ranked(row, only or order_acyclic(0, row, runnable))

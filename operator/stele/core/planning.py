@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from stele.core.asks import Ask, NamedMove
 from stele.core.ids import PartitionId
-from stele.core.plan import DataMember, Plan, plan_around
+from stele.core.plan import DataMember, Plan, plan
 from stele.core.queues import Queues, planned_bytes
 from stele.core.reign import Observation, Record, State, Wishes
 from stele.core.repair import unusable
@@ -61,7 +61,7 @@ def preview(
     held = in_force(state, asks)
     granted, refused = checked(state, moves, members, wishes.replicas)
     supposed = moves_of(state, [*held, Ask("", moves=granted)], state.table, wishes.replicas)
-    made = plan_around(state.table, members, wishes.replicas, supposed)
+    made = plan(state.table, members, wishes.replicas, supposed)
     return replace(made, refusals=(*refused, *made.refusals))
 
 
@@ -152,12 +152,12 @@ def _planned(
     that takes it away: it needs an approval.
     """
     moves = moves_of(state, asks, expected, replicas)
-    made = _without(plan_around(expected, members, replicas, moves), state.stopped)
+    made = _without(plan(expected, members, replicas, moves), state.stopped)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.holdings.number(member.index) for member in members)
     if made.migrations or not full or not 0 < staying < replicas:
         return made, None
-    fewer = _without(plan_around(expected, members, staying, moves), state.stopped)
+    fewer = _without(plan(expected, members, staying, moves), state.stopped)
     return (fewer, staying) if fewer.migrations else (made, None)
 
 
