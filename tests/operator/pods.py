@@ -82,4 +82,6 @@ class PodWatch(ABC):
             "state": state,
         }
         status = {"phase": "Running", "podIP": self._address(name), "containerStatuses": [container]}
-        await self._api.patch_status(PODS, self._namespace, name, status)
+        # Of a Pod that is gone already the next look ends what runs.
+        with contextlib.suppress(NotFound):
+            await self._api.patch_status(PODS, self._namespace, name, status)
