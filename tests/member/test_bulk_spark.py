@@ -49,12 +49,16 @@ def write(session, frame, members, **options):
     writing.save()
 
 
-def read(session, members, **options):
+def frame_of(session, members, **options):
     address = ",".join(f"{host}:{port}" for host, port in members.seeds)
     reading = session.read.format("stele").option("address", address)
     for name, value in options.items():
         reading = reading.option(name, value)
-    return reading.load().collect()
+    return reading.load()
+
+
+def read(session, members, **options):
+    return frame_of(session, members, **options).collect()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -83,6 +87,8 @@ async def test_text_and_timestamps_are_taken(session, tmp_path):
             (b"a", b"one", 4_102_444_800_000),
             (b"b", b"two", 0),
         ]
+        write(session, frame_of(session, members), members, keyspace="again")
+        assert sorted(read(session, members, keyspace="again")) == sorted(found)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,14 @@ import pytest
 import yaml
 
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane
+from stele.adapters.kubernetes.bulk_pod import manifest
+from stele.copyjob.conf import COPIER_LABEL
+from stele.master.manifests import labels
 
 pytestmark = pytest.mark.control_plane
 
 CHART = str(REPOSITORY / "charts" / "stele")
+CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "u"}}
 KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances"}
 
 
@@ -85,6 +89,12 @@ def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
             "operator.nodeSelector.disk=fast",
             "operator.priorityClassName=high",
         ),
+        ("networkPolicy.enabled=true", "watchNamespaces={default,kube-public}"),
+        (
+            "networkPolicy.enabled=true",
+            "networkPolicy.clients[0].podSelector.matchLabels.app=shop",
+            "networkPolicy.admins[0].ipBlock.cidr=10.0.0.0/24",
+        ),
     ],
     ids=str,
 )
@@ -132,6 +142,84 @@ def test_the_operator_is_confined_and_told_what_it_needs(bare_control_plane: Con
     assert {"POD_NAME", "POD_NAMESPACE", "POD_UID", "STELE_SPARK_IMAGE"} <= environment.keys()
 
 
+def reaching(policy: dict[str, Any], port: int, pod: dict[str, str], namespace: str = "a") -> bool:
+    """Whether the policy lets a pod with these labels, of that namespace, reach the port of its own pods."""
+
+    def labelled(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+        wanted, needed = selector.get("matchLabels", {}), selector.get("matchExpressions", [])
+        assert all(each["operator"] == "Exists" for each in needed)
+        return wanted.items() <= labels.items() and all(each["key"] in labels for each in needed)
+
+    def among(peer: dict[str, Any]) -> bool:
+        own = {"kubernetes.io/metadata.name": namespace}
+        there = labelled(peer["namespaceSelector"], own) if "namespaceSelector" in peer else namespace == "a"
+        return there and "podSelector" in peer and labelled(peer["podSelector"], pod)
+
+    return any(
+        ("ports" not in rule or port in [each["port"] for each in rule["ports"]])
+        and ("from" not in rule or any(map(among, rule["from"])))
+        for rule in policy["spec"]["ingress"]
+    )
+
+
+def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane) -> None:
+    """Labels of the pods as the product makes them."""
+    sets = ("networkPolicy.enabled=true", "watchNamespaces={a}")
+    rendered = by_kind(render(bare_control_plane, "shop", *sets))
+    policies = {each["metadata"]["name"].rpartition("-")[2]: each for each in rendered["NetworkPolicy"]}
+    (deployment,) = rendered["Deployment"]
+    operator = deployment["spec"]["template"]["metadata"]["labels"]
+    member, copier = labels("demo", "member", "demo-0"), labels("demo", "copier")
+    executor = {"spark-role": "executor", COPIER_LABEL: "demo-copier"}
+    bulk = manifest("x", CLUSTER, "image", "1Gi")["metadata"]["labels"]
+    pods = {"members": member, "copiers": copier, "executors": executor, "bulk": bulk}
+    for name, pod in pods.items():
+        assert {each["metadata"]["name"] for each in policies.values() if selects(each, pod)} == {
+            policies[name]["metadata"]["name"]
+        }
+    callers = {"operator": operator, **pods, "other": {"app": "shop"}}
+
+    def let_in(name: str, port: int) -> set[str]:
+        where = {"operator": "shop"}
+        return {
+            who for who, pod in callers.items() if reaching(policies[name], port, pod, where.get(who, "a"))
+        }
+
+    assert let_in("members", 6379) == callers.keys()
+    assert let_in("members", 7000) == {"members"}
+    assert let_in("members", 7001) == {"operator", "bulk"}
+    assert let_in("members", 7002) == {"members", "executors", "bulk"}
+    assert let_in("copiers", 7010) == {"operator", "executors"}
+    assert let_in("copiers", 40000) == {"executors"}
+    assert let_in("executors", 40000) == {"copiers", "executors"}
+    assert let_in("bulk", 7003) == set()
+    assert not reaching(policies["members"], 7001, operator, "a")
+
+
+def selects(policy: dict[str, Any], pod: dict[str, str]) -> bool:
+    return policy["spec"]["podSelector"].get("matchLabels", {}).items() <= pod.items()
+
+
+def test_network_policies_are_off_and_take_further_peers(bare_control_plane: ControlPlane) -> None:
+    assert "NetworkPolicy" not in by_kind(render(bare_control_plane, "shop"))
+    sets = ("networkPolicy.enabled=true", "networkPolicy.admins[0].ipBlock.cidr=10.0.0.0/24")
+    clients = "networkPolicy.clients[0].podSelector.matchLabels.app=shop"
+    rendered = by_kind(render(bare_control_plane, "shop", *sets, clients))["NetworkPolicy"]
+    rules = {
+        (each["metadata"]["name"].rpartition("-")[2], rule["ports"][0]["port"]): rule["from"]
+        for each in rendered
+        for rule in each["spec"]["ingress"]
+        if "ports" in rule
+    }
+    admin = {"ipBlock": {"cidr": "10.0.0.0/24"}}
+    assert {place for place, peers in rules.items() if admin in peers} == {
+        ("members", 7001),
+        ("members", 7002),
+        ("bulk", 7003),
+    }
+    assert rules["members", 6379] == [{"podSelector": {"matchLabels": {"app": "shop"}}}]
+
+
 def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane, namespace: str) -> None:
     label = "pod-security.kubernetes.io/enforce=restricted"
     control_plane.kubectl("label", "namespace", namespace, label)
@@ -151,6 +239,8 @@ def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane,
         ("operator.replicas=-1", "at '/operator/replicas': minimum"),
         ("operator.resources.limits.memory=lots", "at '/operator/resources/limits/memory'"),
         ("rbac.create=perhaps", "at '/rbac/create': got string, want boolean"),
+        ("networkPolicy.admins={10.0.0.1}", "at '/networkPolicy/admins/0': got string, want object"),
+        ("networkPolicy.admins[0].ipBlock.cdir=1.2.3.4/32", "missing property 'cidr'"),
         ("crds.instal=false", "at '/crds': additional properties 'instal' not allowed"),
         ("replicas=3", "additional properties 'replicas' not allowed"),
     ],

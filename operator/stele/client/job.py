@@ -109,7 +109,8 @@ def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
         from stele.client.spark import SteleDataSource
     except ImportError as error:
         raise BadInput(
-            f"Spark is not installed here ({error}): pip install 'stele[sql]', or let it run in the cluster"
+            f"Spark is not installed here ({error}): pip install '.[cli,sql]' in a checkout of Stele, "
+            "or let it run in the cluster: leave --address out"
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*,4]").appName("stele-bulk")

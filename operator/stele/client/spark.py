@@ -1,8 +1,8 @@
 """The Spark data source `stele`: bulk loads by `df.write`, exports by `spark.read` (docs/bulk.md).
 
     spark.dataSource.register(SteleDataSource)
-    df.write.format("stele").option("address", "demo-headless.stele").mode("append").save()
-    spark.read.format("stele").option("address", "demo-headless.stele").option("keyspace", "users").load()
+    df.write.format("stele").option("address", "demo-members.stele").mode("append").save()
+    spark.read.format("stele").option("address", "demo-members.stele").option("keyspace", "users").load()
 
 Nothing is shuffled: every task sorts its rows and sends them to the members that hold their tablets; when all
 tasks are done, the driver lets each tablet take in what came for it.

@@ -114,7 +114,7 @@ class Sessions:
             raise Refused(f"session {name} is not open here", "SESSION_LOST")
         if len(self.open) >= limits.SESSIONS_PER_MEMBER_MAX:
             count = limits.SESSIONS_PER_MEMBER_MAX
-            raise Refused(f"{count} sessions are open (sessions_per_member_max); close one first", "BUSY")
+            raise Refused(f"{count} sessions are open, and a member has no more; close one first", "BUSY")
         node = self._node
         floor = {p: node.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)}
         task = asyncio.create_task(self._checkpoint(name, sorted(floor), command))
@@ -231,7 +231,7 @@ class Sessions:
         most = max(held, key=lambda name: (held[name], name))
         free = node.volume.free_bytes()
         if held[most] > limits.SESSION_HELD_BYTES_MAX:
-            limit = f"at most {limits.SESSION_HELD_BYTES_MAX} may be held (session_held_bytes_max)"
+            limit = f"a session may hold {limits.SESSION_HELD_BYTES_MAX} at most"
             await self._end(most, f"its checkpoint holds {held[most]} bytes beyond the database; {limit}")
         elif held[most] and free < limits.SESSIONS_FREE_BYTES_MIN:
             await self._end(most, f"{free} bytes of the volume are free, its checkpoint holds {held[most]}")

@@ -36,7 +36,7 @@ TRANSFER_PORT, RESP_PORT, ADMIN_PORT = 7002, 6379, 7001
 KEYSPACE = "bulk"
 ENTRIES, VALUE_BYTES = 2_400, 16_384
 """About 1.2 MB for each of 31 partitions: three blocks, and more than an owner sends from its log."""
-DISK_BYTES = 400 << 20
+DISK_BYTES = 640 << 20
 LEASE_SECONDS = 4.0
 # Leases that end while a test waits, and Spark is given another chance at once.
 SOON = (

@@ -260,9 +260,13 @@ def fill(disk: Path, free_bytes: int) -> None:
         os.posix_fallocate(file.fileno(), 0, now.f_bavail * now.f_frsize - free_bytes)
 
 
-async def told_of_no_space(stage: FaultStage, move: Move) -> None:
+async def told_of_no_space(stage: FaultStage, move: Move, struck: asyncio.Event) -> None:
+    """By the move itself or by a new event, once its disk is full."""
+    before = await stage.events()
+
     async def told() -> bool:
-        return "NO_SPACE" in json.dumps([await move.status(), list(await stage.events())])
+        new = await stage.events() - before
+        return struck.is_set() and "NO_SPACE" in json.dumps([await move.status(), list(new)])
 
     await stage.until("NO_SPACE in the status or an event", told)
 
@@ -280,7 +284,7 @@ async def test_a_disk_that_gets_full_stops_the_copy_and_not_the_member(stage: Fa
     struck = move.at(1, nearly)
     await move.start()
     try:
-        await told_of_no_space(stage, move)
+        await told_of_no_space(stage, move, struck)
     finally:
         (disk / BALLAST).unlink(missing_ok=True)
     await move.done()
