@@ -12,6 +12,9 @@ from e2e.cluster import debian
 from e2e.cluster.errors import MachineUnfitError
 from stele.client.spark import SteleDataSource
 
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""A JVM that starts soon and ends soon, as that of the image `sql`."""
+
 
 @pytest.fixture(scope="module")
 def java():
@@ -28,9 +31,11 @@ def java():
 def session(java):
     """One Spark for all tests of this file: it takes seconds to start."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_JVM
     made = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", QUICK_JVM)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
