@@ -399,7 +399,6 @@ def _copier_pod(image: str) -> dict[str, Any]:
     fields = {"POD_IP": "status.podIP", "POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
     env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     env += [
-        {"name": "STELE_CLUSTER", "value": "bench"},
         {"name": "STELE_SPARK_IMAGE", "value": image},
         {"name": "STELE_SPARK_SERVICE_ACCOUNT", "value": "stele-spark"},
     ]

@@ -1,7 +1,6 @@
 #!/bin/bash
 # Starts what a container of this image is for. Spark on Kubernetes gives the first argument:
 #   executor      a Spark executor; Spark passes its settings as SPARK_EXECUTOR_*, SPARK_JAVA_OPT_<n> and others
-#   driver ARGS   spark-submit in client mode inside the pod, as Spark's cluster mode wants it
 #   check         whether a JVM takes the archives of classes: 1 and its reason when it does not
 #   anything else is run as it stands; a driver of our own is plain Python that makes a SparkContext
 set -euo pipefail
@@ -40,10 +39,5 @@ check() {
 case "${1:-}" in
   executor) executor ;;
   check) check ;;
-  driver)
-    shift
-    exec "$SPARK_HOME/bin/spark-submit" --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
-      --deploy-mode client "$@"
-    ;;
   *) exec "$@" ;;
 esac

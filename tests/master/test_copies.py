@@ -236,6 +236,36 @@ async def test_spark_is_tried_again_after_a_while() -> None:
     assert state_of(harness).finished[-1].bytes_by_spark > 0
 
 
+async def test_a_driver_counts_as_warm_until_a_copy_by_spark_fails() -> None:
+    harness, _ = await with_copier("DRIVER: it ended")
+    used = state_of(harness).spark_used_seconds
+    used.update(dict.fromkeys(range(4), harness.clock))
+    harness.rewish(members=4)
+    await harness.settle()
+    assert set(used) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_no_driver_counts_as_warm_once_the_copier_was_away(
+    monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    harness, copier = await with_copier()
+    harness.rewish(members=4)
+    await harness.settle()
+    used = state_of(harness).spark_used_seconds
+    assert 3 in used
+    used.update(dict.fromkeys(range(4), harness.clock))
+    if away:
+        monkeypatch.setattr(copier, "problem", lambda: "the copier pod is not ready")
+        await harness.tick()
+        monkeypatch.undo()
+    harness.rewish(members=3, engine="Auto")
+    await harness.settle()
+    record = state_of(harness).finished[-1]
+    drivers = {each.engine_reason.rpartition(" for ")[2] for each in record.destinations.values()}
+    assert drivers == {"a cold driver" if away else "a warm driver"}
+
+
 # -- sessions
 
 

@@ -299,6 +299,9 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
 def drive_waves(state: State, seen: Observation) -> None:
     """Open waves for what needs a copy, take in progress, and let go of what ended."""
     gone = unusable(state, seen.wishes, seen.now)
+    if seen.copier_problem:
+        # Drivers end with the copier that they ran in.
+        state.spark_used_seconds.clear()
     for wave in list(state.waves.values()):
         # A source may leave the cluster as soon as the row does not name it any more.
         left = {wave.source, wave.destination} - state.table.members.keys()
@@ -335,6 +338,7 @@ def _end_wave(state: State, wave: Wave, now: float) -> None:
             state.say("SparkFailed", text, warning=True)
         before = state.spark_failures.get(wave.destination)
         state.spark_failures[wave.destination] = SparkFailure.after(before, wave.failure, now)
+        state.spark_used_seconds.pop(wave.destination, None)
     elif wave.spoiled and mine:
         text = f"what was copied to {state.name_of(wave.destination)} was damaged there, and is copied again"
         state.say("CopySpoiled", f"{text}: {wave.failure}", warning=True)

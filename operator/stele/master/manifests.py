@@ -256,6 +256,12 @@ def _field(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
+def copier_image(pod: Object) -> str:
+    """What its executors run, and it too; that of its container may be rewritten by an admission webhook."""
+    env = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
+    return next((str(each.get("value", "")) for each in env if each["name"] == "STELE_SPARK_IMAGE"), "")
+
+
 def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -> Object:
     """The pod in which the Spark drivers of a cluster run."""
     name = cluster.metadata.name
@@ -265,7 +271,6 @@ def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -
         _field("POD_NAME", "metadata.name"),
         _field("POD_NAMESPACE", "metadata.namespace"),
         *_env(
-            STELE_CLUSTER=name,
             STELE_SPARK_IMAGE=image,
             STELE_IMAGE_PULL_POLICY=pull,
             STELE_SPARK_SERVICE_ACCOUNT=account,

@@ -250,22 +250,29 @@ class KubernetesWorld:
             self._applied[key] = body
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
+        """A pod of the image that is wished for. Another one goes once no Spark job is under way."""
         name = manifests.copier_name(self.name)
         pod = self._cache.get(PODS, self.namespace, name)
         if not manifests.wants_copier(cluster):
             if pod is not None:
                 await self._delete(PODS, name)
             return
+        body = manifests.copier_pod(
+            cluster,
+            image=self._settings.spark_image,
+            pull=self._settings.pull_policy,
+            account=self._settings.spark_account,
+        )
         if pod is None:
-            body = manifests.copier_pod(
-                cluster,
-                image=self._settings.spark_image,
-                pull=self._settings.pull_policy,
-                account=self._settings.spark_account,
-            )
             await self._make(PODS, body)
-        elif pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+        elif pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
+            manifests.copier_image(pod) != manifests.copier_image(body) and not self._has_spark_jobs()
+        ):
             await self._delete(PODS, name)
+
+    def _has_spark_jobs(self) -> bool:
+        """As far as known: before the first status nobody knows."""
+        return self._state is None or any(wave.wants_job for wave in self._state.waves.values())
 
     def copier_address(self) -> str:
         """Where the copier answers; empty while it is not ready."""

@@ -1,0 +1,136 @@
+"""The copier's pod follows the image that is wished for, and no copy is interrupted for it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from stele.adapters.kubernetes.api import CLUSTERS, PODS, AlreadyExists, Kind
+from stele.core.reign import State
+from stele.core.table import PartitionTable
+from stele.core.waves import Engine, Stage, Wave
+from stele.master.cache import Cache
+from stele.master.manifests import copier_image
+from stele.master.settings import Settings
+from stele.master.world import KubernetesWorld
+from tests.master.test_statuses import cluster
+
+NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+SETTINGS = Settings("member:1", "spark:1", (), "", "test")
+NAME = "demo-copier"
+Object = dict[str, Any]
+
+
+class Api:
+    """Pods of an API server; deletion takes until `gone`."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Object] = {}
+        self.deletions: list[str] = []
+        self.version = 0
+        self.cache = Cache(lambda _kind, _stored: None)
+
+    def stored(self, kind: Kind, body: Object, **meta: Any) -> Object:
+        self.version += 1
+        fixed = {"namespace": "ns", "resourceVersion": str(self.version)}
+        stored = {**body, "metadata": {"uid": f"u{self.version}", **body["metadata"], **fixed, **meta}}
+        self.cache.put(kind, stored)
+        return stored
+
+    async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        assert kind is PODS
+        if body["metadata"]["name"] in self.pods:
+            raise AlreadyExists(body["metadata"]["name"])
+        made = self.pods[body["metadata"]["name"]] = self.stored(kind, body)
+        return made
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        return self.pods[name]
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self.deletions.append(name)
+        pod = self.pods.get(name)
+        if pod is not None and pod["metadata"]["uid"] == uid:
+            self.pods[name] = self.stored(kind, pod, deletionTimestamp="2030-01-01T12:00:00Z")
+
+    def gone(self) -> None:
+        self.cache.remove(PODS, self.pods.pop(NAME))
+
+    async def apply(self, kind: Kind, namespace: str, body: Object) -> None:
+        return
+
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Object, version: str) -> Any:
+        return self.cache.get(kind, namespace, name)
+
+    def wish(self, image: str) -> None:
+        wanted = cluster().to_dict()
+        wanted["spec"]["images"] = {"spark": image}
+        self.stored(CLUSTERS, {"apiVersion": "stele.dev/v1", **wanted})
+
+    def world(self, settings: Settings = SETTINGS) -> KubernetesWorld:
+        return KubernetesWorld(self, self.cache, settings, cluster(), lambda _seconds: NOON)  # type: ignore[arg-type]
+
+
+def reign(wave: Wave | None = None) -> State:
+    state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
+    if wave is not None:
+        state.waves[wave.session] = wave
+    return state
+
+
+def spark_wave(stage: Stage = Stage.COPY) -> Wave:
+    made = Wave("s-1", 0, 1, {0: "m1"}, {0: 2}, 0.0)
+    made.stage, made.engine = stage, Engine.SPARK
+    return made
+
+
+async def settled(api: Api, world: KubernetesWorld) -> str:
+    """The image of the pod after the master looked a few times, and the kubelet did what it was told."""
+    for _ in range(2):
+        await world.ensure_shared()
+    if NAME in api.pods and api.pods[NAME]["metadata"].get("deletionTimestamp"):
+        api.gone()
+    for _ in range(2):
+        await world.ensure_shared()
+    return copier_image(api.pods[NAME])
+
+
+@pytest.mark.parametrize("how", ["spec", "operator"])
+async def test_another_image_replaces_the_pod_once(how: str) -> None:
+    api = Api()
+    world = api.world()
+    await world.show(reign(), 0.0)
+    assert await settled(api, world) == "spark:1"
+    before = api.pods[NAME]["metadata"]["uid"]
+    if how == "spec":
+        api.wish("spark:2")
+    else:
+        world = api.world(replace(SETTINGS, spark_image="spark:2"))
+        assert await settled(api, world) == "spark:1", "it does not know yet what is copied"
+        await world.show(reign(), 0.0)
+    assert await settled(api, world) == "spark:2"
+    assert api.deletions == [NAME]
+    assert await settled(api, world) == "spark:2"
+    assert (api.deletions, api.pods[NAME]["metadata"]["uid"] == before) == ([NAME], False)
+
+
+async def test_a_copy_under_way_ends_before_the_pod_is_replaced() -> None:
+    api = Api()
+    world = api.world()
+    await world.show(reign(spark_wave()), 0.0)
+    assert await settled(api, world) == "spark:1"
+    api.wish("spark:2")
+    assert await settled(api, world) == "spark:1"
+    await world.show(reign(spark_wave(Stage.INGEST)), 1.0)
+    assert await settled(api, world) == "spark:2"
+
+
+async def test_an_image_that_a_webhook_rewrote_is_left_alone() -> None:
+    api = Api()
+    world = api.world()
+    await world.show(reign(), 0.0)
+    await settled(api, world)
+    api.pods[NAME]["spec"]["containers"][0]["image"] = "mirror.example/spark:1"
+    assert await settled(api, world) == "spark:1"
+    assert api.deletions == []
