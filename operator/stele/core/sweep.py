@@ -4,7 +4,7 @@ Only a report that was made with the table as it is now is acted on: an older on
 committed.
 """
 
-from stele.core.ids import MemberIndex
+from stele.core.ids import MemberIndex, PartitionId
 from stele.core.membership import Contact
 from stele.core.orders import Abort, CloseSession, DeleteTablet, Order
 from stele.core.reign import State, Wishes
@@ -59,8 +59,9 @@ def _sessions(state: State, contact: Contact) -> list[Order]:
 def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
     """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
 
-    It stays too while no live copy of its partition is left: it may be all that there is. One of a partition
-    that began anew rejoins nothing: it goes into quarantine before the member gets a new copy.
+    It stays too while no live copy of its partition is left, and until all members of its row showed theirs:
+    it may be all that there is. One of a partition that began anew rejoins nothing: it goes into quarantine
+    before the member gets a new copy.
     """
     assert contact.report is not None
     copied = {copy.partition for copy in contact.report.copies}
@@ -74,6 +75,22 @@ def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact
         if number in copied or number in state.running or number in state.lost:
             continue
         wanted = len(row.members) < full or number in state.queues.waiting
-        if number in state.reassigned or not wanted:
+        if number in state.reassigned or (not wanted and _is_whole(state, number)):
             orders.append(DeleteTablet(number, row.version))
     return orders
+
+
+def _is_whole(state: State, number: PartitionId) -> bool:
+    """Whether each member of the row showed its copy since it knows the row.
+
+    One that accepted the row may have lost its volume before that row was stored.
+    """
+    contacts = [state.contacts.get(member) for member in state.table.partitions[number].members]
+    return all(
+        contact is not None
+        and not contact.ended
+        and not contact.stranger
+        and state.up_to_date(contact)
+        and contact.tablet_state(number) == "READY"
+        for contact in contacts
+    )
