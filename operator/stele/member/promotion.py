@@ -7,6 +7,7 @@ from stele.core.errors import Conflict, Refused, Stale
 from stele.core.tablet_owner import Phase
 from stele.member.node import Node
 from stele.member.replica import Replica
+from stele.member.settings import Fsync
 from stele.wire import messages as m
 
 log = logging.getLogger("stele.promotion")
@@ -57,6 +58,9 @@ class Promotion:
                     return m.Result(last=replica.last)
                 raise Stale(f"the row of version {known.version} was published", "STALE_VERSION")
             self._check_accept(replica, command)
+            if node.settings.fsync is not Fsync.ALWAYS:
+                # A copy that counts from now on is on disk: only what is written later may go with the power.
+                await node.syncer.sync()
             await node.save_meta(replica, accepted=row, accepted_id=command.id)
         return m.Result(last=replica.last)
 
