@@ -43,7 +43,7 @@ class Totals:
 
     @property
     def migrations(self) -> int:
-        """Rows that were stored after the first."""
+        """Rows that were stored and that brought a member in or changed the order."""
         return sum(number for what, number in self.covered.items() if what.startswith("moved "))
 
     def line(self) -> str:

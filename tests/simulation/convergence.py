@@ -3,11 +3,13 @@
 from stele.core.plan import plan
 from stele.core.planning import data_members
 from stele.member.node import Node
+from stele.wire.keys import TABLET_PREFIX_BYTES, tablet_range
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 
 COPIES_EQUAL = "copies equal at rest"
+ENTRIES_MAX = 100_000
 
 
 def unfinished(world: World) -> str:
@@ -100,8 +102,10 @@ def check_equal(world: World) -> None:
 
 
 def _content(node: Node, number: int) -> object:
+    """All that the tablet holds, of clients and of the product itself."""
     replica = node.replicas[number]
-    begin = replica.prefix(b"default")
-    entries = node.engine.scan(begin, begin + b"\xff", 10_000)
-    stripped = [(key[len(begin) :], value) for key, value in entries]
+    begin, end = tablet_range(number, replica.generation)
+    entries = node.engine.scan(begin, end, ENTRIES_MAX)
+    assert len(entries) < ENTRIES_MAX
+    stripped = [(key[TABLET_PREFIX_BYTES:], value) for key, value in entries]
     return replica.tablet.log.applied, replica.keyspaces, stripped

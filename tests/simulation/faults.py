@@ -21,7 +21,7 @@ from tests.simulation.world import World
 
 MEMBERS_MAX = 6
 NOTICED_SECONDS = 20.0
-"""What was wrong may be noticed so long after it ended."""
+"""Harm may be noticed so long after it ended."""
 JUMP_SECONDS_MAX = KEEP_SECONDS / 2 - 30
 """Two owners with clocks so far apart still remember what ran once for as long as clients retry."""
 RECONSIDERED_SECONDS = 5.0
@@ -43,14 +43,14 @@ OF_MEMBERS = frozenset(
 )
 """Not begun while a row names a member that lost its copy: two losses at once are more than is promised."""
 FIRST_SECONDS = 1.5
-"""A cluster forms before the first fault: what happens while it forms is simulated by the smallest seeds."""
+"""A cluster forms before the first fault: it may well take a second for its first table."""
 
 
 class Faults:
-    """`troubled` says until when a member may be taken for lost, by its place."""
+    """`harmed` says until when the copies of a member may be what it is given up for, by its place."""
 
-    def __init__(self, world: World, troubled: dict[str, float]) -> None:
-        self.world, self.troubled = world, troubled
+    def __init__(self, world: World, harmed: dict[str, float]) -> None:
+        self.world, self.harmed = world, harmed
         self._number = 0
         self.random = self._chance()
         self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
@@ -94,14 +94,7 @@ class Faults:
         """Of its own for each fault: leaving one out changes neither which others begin, nor when."""
         return random.Random(f"fault {self._number} of {self.world.profile.seed}")
 
-    def _count(self, name: str, *places: str) -> None:
-        """A message was lost or late: whoever waits for it may take the other for lost."""
-        self.world.trace.fault(name, *places)
-        for place in places:
-            self._excuse(place, 5.0)
-
     def begin(self) -> None:
-        self.network.count = self._count
         rate = self.world.profile.rate
         network, api = self.network, self.api
         network.lost_part, network.late_part = rate("message lost"), rate("message late")
@@ -171,11 +164,12 @@ class Faults:
         """Something is wrong with a place for so long."""
         until = self.world.clock.now + seconds
         self.wrong_until[place] = max(until, self.wrong_until.get(place, 0.0))
-        self._excuse(place, seconds)
 
-    def _excuse(self, place: str, seconds: float) -> None:
+    def harm(self, place: str, seconds: float) -> None:
+        """What it holds is damaged, gone, or cannot be read or written, for so long."""
+        self.trouble(place, seconds)
         until = self.world.clock.now + seconds + NOTICED_SECONDS
-        self.troubled[place] = max(until, self.troubled.get(place, 0.0))
+        self.harmed[place] = max(until, self.harmed.get(place, 0.0))
 
     def machine(self) -> Machine | None:
         machines = self.kubelet.running()

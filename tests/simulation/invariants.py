@@ -19,13 +19,14 @@ from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.history import Violation
 from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
+from tests.simulation.sight import Sight
 from tests.simulation.world import World
 
 LOOK_SECONDS = 0.2
 OBEYED_SECONDS = 5.0
 """A cluster state is in force this long after the user set it; the master may not have seen it before."""
-RETURNED_SECONDS = 10.0
-"""A member that was down is known to be back so long after its start: watch events may be lost."""
+LOWERED_SECONDS = 30.0
+"""A wish for fewer copies may be acted on so long after the user took it back."""
 
 Object = dict[str, Any]
 T = TypeVar("T", Superblock, Consensus)
@@ -34,11 +35,12 @@ STATES_WITHOUT_JOINING = ("Frozen", "Passive")
 
 
 class Rules:
-    """See the module. `troubled`: until when a member may be taken for lost, by its place."""
+    """See the module. `harmed`: until when a member may be given up for what it holds, by its place."""
 
-    def __init__(self, world: World, troubled: dict[str, float]) -> None:
-        self.world, self._troubled = world, troubled
-        self.power = Power(world, self.is_troubled)
+    def __init__(self, world: World, harmed: dict[str, float]) -> None:
+        self.world, self._harmed = world, harmed
+        self.sight = Sight(world)
+        self.power = Power(world, self._is_away)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
@@ -49,7 +51,7 @@ class Rules:
         self._owners: dict[tuple[int, int], str] = {}
         self._committed: dict[int, dict[int, int]] = {}
         self._looked: dict[tuple[str, int], tuple[int, int]] = {}
-        self._replicas_lowered = 1_000
+        self._wishes: list[tuple[float, int]] = []
         self._forbidden_since: float | None = None
         world.api.changed.append(self._changed)
         world.exchanged.append(self._exchanged)
@@ -62,12 +64,15 @@ class Rules:
         if not holds:
             self.world.clock.fail(Violation(rule, text.format(*shown), partition=partition))
 
-    def is_troubled(self, place: str) -> bool:
-        """Something was wrong with it, or it does not run, or not for long."""
-        machine, now = self.world.kubelet.machines.get(place), self.world.clock.now
-        if machine is None or not machine.up or now < machine.up_since + RETURNED_SECONDS:
-            return True
-        return now < self._troubled.get(place, 0.0)
+    def is_harmed(self, place: str) -> bool:
+        return self.world.clock.now < self._harmed.get(place, 0.0)
+
+    def _is_away(self, place: str) -> bool:
+        """It may not have been there, or not with what it held, when another member lost something."""
+        return self.is_harmed(place) or self.sight.may_be_lost(place, self._epoch_of_table())
+
+    def _epoch_of_table(self) -> int:
+        return max(self._epochs.values(), default=0)
 
     # -- what is stored
 
@@ -81,7 +86,7 @@ class Rules:
             else:
                 shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
                 self._epoch(name, shard.epoch)
-                self._stored(shard.rows)
+                self._stored(shard.rows, shard.epoch)
         elif kind is CLUSTERS and not gone:
             self._wished(stored)
 
@@ -90,7 +95,7 @@ class Rules:
         self._check("stored epochs only grow", epoch >= before, "{}: {} after {}", name, epoch, before)
         self._epochs[name] = epoch
 
-    def _stored(self, rows: tuple[Partition, ...]) -> None:
+    def _stored(self, rows: tuple[Partition, ...], epoch: int) -> None:
         for number, row in enumerate(rows):
             before = self._rows[number] if self._rows else Partition(0, ())
             if row == before:
@@ -101,13 +106,16 @@ class Rules:
             self.world.trace.cover(f"row of {len(before.members)} to {len(row.members)}")
             if before.version and row.members - before.members:
                 self.world.trace.cover("moved to another member")
+            elif before.version and row.members != before.members:
+                self.world.trace.cover("shrunk")
             elif before.version:
-                self.world.trace.cover("moved inside the row" if row.members == before.members else "shrunk")
+                same = row.replicas == before.replicas
+                self.world.trace.cover("stays as it was" if same else "moved inside the row")
             grows = row.version > before.version
             self._check("versions only grow", grows, "{} was stored after {}", row, before, partition=number)
             self._nothing_moves(number, before, row)
             self._one_row_per_version(number, row.version, row.replicas)
-            self._never_fewer(number, before, row)
+            self._never_fewer(number, before, row, epoch)
         self._rows = rows
 
     def _one_row_per_version(self, number: int, version: int, replicas: tuple[object, ...]) -> None:
@@ -117,13 +125,28 @@ class Rules:
             "one row per version", same, "{} is {} and {}", version, known, replicas, partition=number
         )
 
-    def _never_fewer(self, number: int, before: Partition, row: Partition) -> None:
-        """Copies are never given up below what is wished, but for members that may be lost."""
-        target = min(self._replicas_lowered, self.world.cluster["spec"]["replicas"])
-        lost = [each for each in before.members - row.members if not self.is_troubled(f"{CLUSTER}-{each}")]
-        fewer = bool(lost) and len(row.members) < min(len(before.members), target)
-        text = "{} follows {}, and nothing was wrong with {}"
-        self._check("never fewer copies", not fewer, text, row, before, lost, partition=number)
+    def _never_fewer(self, number: int, before: Partition, row: Partition, epoch: int) -> None:
+        """Copies are never given up below what is wished, but for members that may be lost.
+
+        Looked at are rows of which at least one member could not be given up.
+        """
+        needed = {each for each in before.members if not self._may_be_lost(each, number, epoch)}
+        given_up = needed - row.members
+        fewer = bool(given_up) and len(row.members) < min(len(before.members), self._wished_copies())
+        if needed:
+            text = "{} follows {}, and nothing was wrong with {}"
+            self._check("never fewer copies", not fewer, text, row, before, given_up, partition=number)
+
+    def _may_be_lost(self, member: int, number: int, epoch: int) -> bool:
+        place = f"{CLUSTER}-{member}"
+        machine = self.world.kubelet.machines.get(place)
+        whole = machine is not None and machine.disk.state_of(number) == "READY"
+        return not whole or self.is_harmed(place) or self.sight.may_be_lost(place, epoch)
+
+    def _wished_copies(self) -> int:
+        """The fewest that were wished of late."""
+        recent = [copies for at, copies in self._wishes if at > self.world.clock.now - LOWERED_SECONDS]
+        return min([self.world.cluster["spec"]["replicas"], *recent])
 
     def _nothing_moves(self, number: int, before: Partition, row: Partition) -> None:
         """A state in force lets rows shrink and owners change, and brings nobody new in."""
@@ -140,7 +163,7 @@ class Rules:
 
     def _wished(self, stored: Object) -> None:
         spec, now = stored["spec"], self.world.clock.now
-        self._replicas_lowered = min(self._replicas_lowered, spec["replicas"])
+        self._note_wish(now, spec["replicas"])
         state = spec.get("state", "Active")
         if state not in STATES_WITHOUT_MIGRATION:
             self._forbidden_since = None
@@ -155,6 +178,13 @@ class Rules:
             right = not (short and fresh)
             first = short[0] if short else -1
             self._check("Running only with all copies", right, text, short, partition=first)
+
+    def _note_wish(self, now: float, copies: int) -> None:
+        """`_wishes` has each number with the moment until which it was wished."""
+        if self._wishes:
+            self._wishes[-1] = (now, self._wishes[-1][1])
+        if not self._wishes or self._wishes[-1][1] != copies:
+            self._wishes.append((now, copies))
 
     def _least(self, status: Object) -> int:
         return int(min(self.world.cluster["spec"]["replicas"], status["members"]["ready"]))

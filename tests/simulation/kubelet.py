@@ -30,7 +30,6 @@ class Machine:
         self.process: MemberProcess | None = None
         self.transfer: TransferContainer | None = None
         self.starts = 0
-        self.up_since = 0.0
         self.held_until = 0.0
         self.deleting = False
         self.rate = 1.0
@@ -49,7 +48,8 @@ class Machine:
 class Kubelet:
     """Lets run what the API server's pods ask for, and tells it what became of them.
 
-    `watch` hears of every process that starts or ends: (machine, what happened).
+    `watch` hears of every process that starts or ends: (machine, what happened); `ended` says when one ended
+    last at each place.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Kubelet:
         self.clock, self.network, self.api, self.root = clock, network, api, root
         self._settings = settings
         self.machines: dict[str, Machine] = {}
+        self.ended: dict[str, float] = {}
         self.disks: dict[str, Disk] = {}
         self.rates: Callable[[], float] = lambda: 1.0
         self.watch: Callable[[Machine, str], None] = lambda machine, what: None
@@ -129,7 +130,6 @@ class Kubelet:
             self.clock.call_later(machine.held_until - self.clock.now, self._start, machine)
             return
         machine.starts += 1
-        machine.up_since = self.clock.now
         loop = ProcessLoop(self.clock, machine.place, self.network, machine.rate)
         loop.wall_seconds = machine.wall_seconds
         settings = self._settings(machine.place)
@@ -142,6 +142,7 @@ class Kubelet:
 
     def _ended(self, machine: Machine, why: str) -> None:
         self.watch(machine, f"ends: {why}")
+        self.ended[machine.place] = self.clock.now
         self.lost(machine)
         machine.disk.engine.dropped = {}
         if machine.deleting:

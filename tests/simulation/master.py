@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from stele.adapters.kubernetes.api import CLUSTERS, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
@@ -53,21 +53,27 @@ class NoCopier:
         return
 
 
-class SimMembers:
-    """ports.Members over the simulated network, in the words that go over the real one.
+class Listeners(NamedTuple):
+    """`seen` hears of each answer where it is made: (place, request, reply).
 
-    `seen` hears of each answer where it is made: (place, request, reply).
+    `heard` hears of each that obeys, where it arrives: (place, epoch, when it was asked for).
     """
 
-    def __init__(
-        self, loop: ProcessLoop, kubelet: Kubelet, seen: Callable[[str, ExchangeRequest, ExchangeReply], None]
-    ) -> None:
-        self._loop, self._kubelet, self._seen = loop, kubelet, seen
+    seen: Callable[[str, ExchangeRequest, ExchangeReply], None]
+    heard: Callable[[str, int, float], None]
+
+
+class SimMembers:
+    """ports.Members over the simulated network, in the words that go over the real one."""
+
+    def __init__(self, loop: ProcessLoop, kubelet: Kubelet, listeners: Listeners) -> None:
+        self._loop, self._kubelet, self._listeners = loop, kubelet, listeners
 
     async def exchange(
         self, address: str, request: ExchangeRequest, deadline_seconds: float
     ) -> ExchangeReply:
         loop, network, body = self._loop, self._kubelet.network, encode(request)
+        sent = self._kubelet.clock.now
         answer = loop.create_future()
         timer = loop.call_later(deadline_seconds, _resolve, answer, None)
         place = network.addresses.get(address, "nowhere")
@@ -76,7 +82,10 @@ class SimMembers:
         timer.cancel()
         if found is None:
             raise Unavailable(f"{address}: no answer")
-        return decode_reply(found)
+        reply = decode_reply(found)
+        if reply.code == "OK":
+            self._listeners.heard(place, request.epoch, sent)
+        return reply
 
     def _arrive(self, address: str, body: bytes, answer: "asyncio.Future[bytes | None]") -> None:
         machine = self._kubelet.at_address(address)
@@ -89,7 +98,7 @@ class SimMembers:
         async def handle() -> None:
             request = decode_request(body)
             reply = await process.answer(request)
-            self._seen(place, request, reply)
+            self._listeners.seen(place, request, reply)
             content = encode(reply)
             back = self._kubelet.network.send
             back(place, self._loop.name, partial(self._loop.call_soon, _resolve, answer, content), back=True)
@@ -111,13 +120,13 @@ class MasterProcess:
         server: ApiServer,
         kubelet: Kubelet,
         name: str,
-        seen: Callable[[str, ExchangeRequest, ExchangeReply], None],
+        listeners: Listeners,
     ) -> None:
         self.loop = ProcessLoop(network.clock, name, network)
         self.cache = Cache(self._changed)
         self._server = server
         self._api = SimApi(server, self.loop)
-        self._members = SimMembers(self.loop, kubelet, seen)
+        self._members = SimMembers(self.loop, kubelet, listeners)
         self._clock = network.clock
         self.cluster: ClusterLoop | None = None
         self.over = ""

@@ -9,7 +9,7 @@ from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core import master
 from stele.core.errors import Conflict, Uncertain
 from stele.core.log import Log
-from stele.core.membership import Contact
+from stele.core.membership import Contact, Timing
 from stele.core.moving import Running, Step
 from stele.core.promotion import Promotion
 from stele.core.reign import Mark, State
@@ -225,25 +225,31 @@ def acknowledged_by_the_owner_alone() -> AbstractContextManager[Any]:
     return patch.object(Owner, "advance", advance)
 
 
-MUTANTS: dict[Plant, tuple[str, int]] = {
-    source_clears_early: (SWARM, 2),
-    commit_before_the_destination: (SWARM, 4),
-    epoch_not_checked: (SWARM, 14),
-    vote_not_persisted: (SWARM, 2),
-    lease_ignored: ("leases", 131),
-    acknowledged_before_the_replicas: (SWARM, 2),
-    answered_before_the_disk: (SWARM, 44),
-    conflict_taken_for_success: (SWARM, 12),
-    safe_before_it_is: (SWARM, 4),
-    members_forgotten: (SWARM, 33),
-    stamp_not_compared: ("damage", 13),
-    one_version_for_two_rows: ("leases", 1),
-    committed_entries_cut: (SWARM, 2),
-    what_ran_once_is_forgotten: (SWARM, 6),
-    promotion_without_a_fence: ("leases", 0),
-    learner_in_sync_too_early: ("strikes", 6),
-    freeze_not_persisted: ("strikes", 0),
-    interval_without_end: ("power", 0),
-    acknowledged_by_the_owner_alone: ("power", 17),
+def given_up_too_soon() -> AbstractContextManager[Any]:
+    """A member that did not answer for a heartbeat is lost."""
+    return patch.object(Timing, "silence", property(lambda self: self.heartbeat))
+
+
+MUTANTS: dict[Plant, tuple[str, int, str]] = {
+    source_clears_early: (SWARM, 2, "kept while the stored row names it"),
+    commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
+    epoch_not_checked: (SWARM, 14, "no lower epoch is obeyed"),
+    vote_not_persisted: (SWARM, 2, "promises are on disk"),
+    lease_ignored: ("leases", 131, "linearizable per key"),
+    acknowledged_before_the_replicas: (SWARM, 2, "what is committed stays"),
+    answered_before_the_disk: ("power", 17, "lost within the interval"),
+    conflict_taken_for_success: (SWARM, 12, "stored before published"),
+    safe_before_it_is: (SWARM, 4, "Running only with all copies"),
+    members_forgotten: (SWARM, 33, "safe, balanced and at rest in the end"),
+    stamp_not_compared: ("damage", 91, "safe, balanced and at rest in the end"),
+    one_version_for_two_rows: ("leases", 1, "one row per version"),
+    committed_entries_cut: (SWARM, 2, "what is committed stays"),
+    what_ran_once_is_forgotten: (SWARM, 6, "linearizable per key"),
+    promotion_without_a_fence: ("leases", 4, "linearizable per key"),
+    learner_in_sync_too_early: ("strikes", 18, "what is committed stays"),
+    freeze_not_persisted: ("strikes", 0, "safe, balanced and at rest in the end"),
+    interval_without_end: ("power", 0, "lost within the interval"),
+    acknowledged_by_the_owner_alone: ("power", 17, "linearizable per key"),
+    given_up_too_soon: (SWARM, 2, "never fewer copies"),
 }
-"""Each with what was drawn, and the first seed that killed it when this was written."""
+"""Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

@@ -35,10 +35,10 @@ class _Taken:
 
 
 class Power:
-    """All losses of a run. `troubled` says whether something is wrong with a place."""
+    """All losses of a run. `away` says whether a place may not have been there."""
 
-    def __init__(self, world: World, troubled: Callable[[str], bool]) -> None:
-        self._world, self._troubled = world, troubled
+    def __init__(self, world: World, away: Callable[[str], bool]) -> None:
+        self._world, self._away = world, away
         self._taken: list[_Taken] = []
         world.kubelet.lost = self._lost
 
@@ -71,7 +71,7 @@ class Power:
                 continue
             members = rows[each.partition].members
             others = [f"{CLUSTER}-{index}" for index in members - {each.index}]
-            each.alone = each.index in members and all(self._troubled(place) for place in others)
+            each.alone = each.index in members and all(self._away(place) for place in others)
 
     def of(self, partition: int) -> list[Loss]:
         """The losses that a client may see."""

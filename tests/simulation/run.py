@@ -70,9 +70,9 @@ def run_profile(profile: Profile) -> Result:
 
 
 def _both_phases(world: World) -> None:
-    troubled: dict[str, float] = {}
-    rules = Rules(world, troubled)
-    faults = Faults(world, troubled)
+    harmed: dict[str, float] = {}
+    rules = Rules(world, harmed)
+    faults = Faults(world, harmed)
     faults.begin()
     world.clock.run(world.profile.chaos_seconds)
     faults.end()

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+import msgspec
 import pytest
 
 from stele.adapters.kubernetes.api import Kind
@@ -14,11 +15,13 @@ from stele.core.log import Log
 from stele.core.master import _take_over
 from stele.core.membership import Contact, Timing
 from stele.core.moving import Step
+from stele.core.orders import DeleteTablet
 from stele.core.plan import DataMember, plan
 from stele.core.queues import Queues
 from stele.core.rebalance import follow, start
 from stele.core.reign import Observation, State, Wishes
 from stele.core.repair import repair
+from stele.core.sweep import sweep
 from stele.core.table import Member, Partition, PartitionTable
 from stele.core.tablet import Tablet
 from stele.core.tablet_owner import Learner, Owner, Phase
@@ -327,6 +330,26 @@ def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> No
     state.contacts[0].tablets = whole
     follow(state, Observation(now + 0.5, wishes, ()))
     assert state.running[0].step is Step.STORE
+
+
+def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
+    """Seed 50119 of `damage`: a destination lost its volume between its word and the stored row, and the
+    owner right after: the third member, that had left the row, gave its copy up all the same.
+    """
+    state = _two_copies()
+    state.apply({0: Partition(4, (0,))})
+    owner, left = state.contacts[0], state.contacts[1]
+    for contact in (owner, left):
+        assert contact.report is not None
+        contact.report = msgspec.structs.replace(contact.report, stamp=state.stamp.value)
+    wishes, delete = Wishes(1, 1, TIMING), DeleteTablet(0, 4)
+    owner.ended = True
+    assert delete not in sweep(state, wishes, 1, left, 200.0)
+    owner.ended, whole = False, owner.tablets
+    owner.tablets = {}
+    assert delete not in sweep(state, wishes, 1, left, 300.0)
+    owner.tablets = whole
+    assert delete in sweep(state, wishes, 1, left, 400.0)
 
 
 def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:

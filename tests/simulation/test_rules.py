@@ -5,13 +5,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from stele.adapters.kubernetes.api import CLUSTERS
 from stele.core.table import Partition
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
-from stele.wire.volume import Consensus, Superblock, encode_file
-from tests.simulation.convergence import COPIES_EQUAL, check_equal
+from stele.wire.volume import Consensus, Frozen, Superblock, encode_file
+from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
 from tests.simulation.history import Violation
 from tests.simulation.invariants import Rules
 from tests.simulation.profile import draw
@@ -36,7 +38,7 @@ class Well:
         self.replica = node.replicas[0]
 
     def store(self, row: Partition) -> None:
-        self.rules._stored((row, *self.world.rows()[1:]))
+        self.rules._stored((row, *self.world.rows()[1:]), self.rules._epoch_of_table())
 
     def look(self, uuid: str = "u", **changes: Any) -> None:
         """As if its process were another one, with these differences."""
@@ -138,8 +140,6 @@ BROKEN: dict[str, Callable[[Well], None]] = {
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_rule_that_is_broken_complains(well: Well, rule: str) -> None:
-    # A member that has just started may be taken for lost.
-    well.rules.is_troubled = lambda place: False
     assert well.world.clock.failure is None
     BROKEN[rule](well)
     failure = well.world.clock.failure
@@ -159,3 +159,68 @@ def test_a_copy_that_differs_is_found(well: Well) -> None:
 def test_all_rules_of_every_moment_are_broken_here(well: Well) -> None:
     """What is looked at in a cluster that is well, and may do all, is what is broken above."""
     assert set(well.world.trace.checked) <= set(BROKEN)
+
+
+def _first_row(well: Well, *replicas: int) -> None:
+    rows = (Partition(well.row.version, replicas), *well.world.rows()[1:])
+    table = replace(well.world.table(), partitions=rows)
+    well.world.table = lambda: table  # type: ignore[method-assign]
+
+
+def _frozen_for_ever(well: Well) -> None:
+    frozen = Frozen("m1-1", well.row.version)
+    well.replica.meta = msgspec.structs.replace(well.replica.meta, frozen=frozen)
+
+
+def _of_another_row(well: Well) -> None:
+    master = well.world.master
+    assert master is not None
+    assert master.state is not None
+    master.state.stamp.set(0, 999)
+
+
+def _gone_without_a_word(well: Well) -> None:
+    assert well.machine.process is not None
+    well.machine.process.end("killed")
+
+
+def _left(well: Well, **changes: Any) -> None:
+    for name, value in changes.items():
+        setattr(well.replica, name, value)
+
+
+def _too_few(well: Well) -> None:
+    _first_row(well, well.row.replicas[0] or 0)
+
+
+def _everything_on_two(well: Well) -> None:
+    rows = tuple(Partition(row.version, (0, 1)) for row in well.world.rows())
+    table = replace(well.world.table(), partitions=rows)
+    well.world.table = lambda: table  # type: ignore[method-assign]
+
+
+def _no_master(well: Well) -> None:
+    for each in well.world.masters:
+        each.kill()
+
+
+UNFINISHED: dict[str, Callable[[Well], object]] = {
+    "no master reigns": _no_master,
+    "4 are wished": lambda well: well.world.api.change_spec(CLUSTERS, "demo", members=4),
+    "2 run": _gone_without_a_word,
+    "2 copies are wished": _too_few,
+    "not balanced": _everything_on_two,
+    "has another table": _of_another_row,
+    "does not serve": lambda well: _left(well, owner=None),
+    "is offline": lambda well: _left(well, broken="its file is damaged"),
+    "frozen=Frozen": _frozen_for_ever,
+    "the status says Lost": lambda well: well.world.api.patch_status(CLUSTERS, "demo", {"phase": "Lost"}),
+}
+
+
+@pytest.mark.parametrize("told", UNFINISHED)
+def test_what_is_not_well_is_told(well: Well, told: str) -> None:
+    well.world.clock.run(2 * SECONDS)
+    assert unfinished(well.world) == ""
+    UNFINISHED[told](well)
+    assert told in unfinished(well.world)

@@ -28,7 +28,7 @@ class Volumes:
 
     def __init__(self, faults: "Faults") -> None:
         self.faults, self.world, self.kubelet = faults, faults.world, faults.world.kubelet
-        self._broken: set[str] = set()
+        self._broken: dict[str, float] = {}
         self._swapped: tuple[Disk, Disk] | None = None
         self.todo: dict[str, Callable[[], bool]] = {
             "wipe a volume": self._wipe,
@@ -67,7 +67,9 @@ class Volumes:
 
     def is_fragile(self) -> bool:
         """Whether some row names a member that has nothing of it, or whose volume was broken."""
-        self._broken = {place for place in self._broken if not self._serves_again(place)}
+        # A row that names it may be about to be stored: that counts as if it were.
+        late = self.world.clock.now - SETTLED_SECONDS
+        self._broken = {p: at for p, at in self._broken.items() if at > late or not self._serves_again(p)}
         if self._broken:
             return True
         for number, row in enumerate(self.world.rows()):
@@ -93,8 +95,8 @@ class Volumes:
         machine = self.faults.machine()
         if machine is None or machine.process is None or not self._is_spare(machine.place):
             return False
-        self.faults.trouble(machine.place, 60.0)
-        self._broken.add(machine.place)
+        self.faults.harm(machine.place, 60.0)
+        self._broken[machine.place] = self.world.clock.now
         machine.process.end("its volume breaks", power_lost=True)
         return self.faults.say(how(machine), machine.place)
 
@@ -139,7 +141,7 @@ class Volumes:
         one, other = self.faults.random.sample(machines, 2)
         seconds = self.faults.random.uniform(3.0, 12.0)
         for machine in (one, other):
-            self.faults.trouble(machine.place, seconds + 10.0)
+            self.faults.harm(machine.place, seconds + 10.0)
         self._swapped = one.disk, other.disk
         self.faults.say(f"{one.place} and {other.place} swap volumes for {seconds:.1f} s")
         self.kubelet.swap(*self._swapped)
@@ -159,7 +161,7 @@ class Volumes:
         machine.disk.failing_part = self.faults.random.choice((0.02, 0.2, 1.0))
         seconds = self.faults.random.uniform(0.2, 3.0)
         self.faults.later(seconds, self._mend, machine)
-        self.faults.trouble(machine.place, seconds + 5.0)
+        self.faults.harm(machine.place, seconds + 5.0)
         told = f"its disk fails {machine.disk.failing_part:.0%} for {seconds:.1f} s"
         return self.faults.say(told, machine.place)
 

@@ -17,7 +17,7 @@ from tests.simulation.clients import Client, Keys
 from tests.simulation.crashes import points_told
 from tests.simulation.kubelet import Kubelet, Machine
 from tests.simulation.loop import Clock
-from tests.simulation.master import CLUSTER, MasterProcess
+from tests.simulation.master import CLUSTER, Listeners, MasterProcess
 from tests.simulation.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.trace import Trace
@@ -41,6 +41,7 @@ class World:
         self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
         self.exchanged: list[Any] = []
+        self.heard: list[Callable[[str, int, float], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
         self._points = points_told(self.clock, self._reached)
         self.kubelet.watch = self._noted
@@ -96,7 +97,8 @@ class World:
     def start_master(self) -> MasterProcess:
         name = f"master-{len(self.masters)}"
         self.trace.note(name, "starts")
-        made = MasterProcess(self.network, self.api, self.kubelet, name, self._exchanged)
+        listeners = Listeners(self._exchanged, self._heard)
+        made = MasterProcess(self.network, self.api, self.kubelet, name, listeners)
         self.masters.append(made)
         made.ended = self._master_ended
         return made
@@ -117,6 +119,10 @@ class World:
     def _exchanged(self, place: str, request: ExchangeRequest, reply: ExchangeReply) -> None:
         for each in self.exchanged:
             each(place, request, reply)
+
+    def _heard(self, place: str, epoch: int, sent: float) -> None:
+        for each in self.heard:
+            each(place, epoch, sent)
 
     def _noted(self, machine: Machine, what: str) -> None:
         self.trace.note(machine.place, what)
