@@ -74,7 +74,7 @@ async def test_the_engine_direct_is_held_to_the_rate(volume: Path, tmp_path: Pat
     async with transfer(volume) as url:
         items = tuple(CopyItem(n, 3, 9, SIZE) for n in range(2))
         begun = time.monotonic()
-        await runner.run(CopyJob("s-1", "demo-1", "", url, TOKEN, items), reports.append)
+        await runner.run(CopyJob("s-1", "demo-1", "", url, TOKEN, items), lambda: None, reports.append)
         seconds = time.monotonic() - begun
     await runner.close()
     assert (reports[-1].tasks, reports[-1].retries) == (2, 0)

@@ -16,7 +16,8 @@ from tests.simulation.trace import Trace
 SEEDS = 200
 SEEDS_AT_ONCE = 10
 KILLED_WITHIN_SEEDS = 60
-FAMILY_SEEDS = 2
+FAMILY_SEEDS = {"migrations": 2}
+FAMILY_SEEDS_ELSE = 8
 
 _DIGESTS = "from tests.simulation.run import run; print([run(seed).digest for seed in (7, 12, 17)])"
 
@@ -31,7 +32,7 @@ def test_nothing_is_lost_and_all_is_well_again(first: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_well(family: str) -> None:
-    for seed in range(FAMILY_SEEDS):
+    for seed in range(FAMILY_SEEDS.get(family, FAMILY_SEEDS_ELSE)):
         result = run(seed, family)
         assert not result.failure, f"make simulate SEED={seed} PROFILE={family}\n{result.failure}"
 
