@@ -38,6 +38,12 @@ class Reigned:
     table: PartitionTable
 
 
+def _reigned(head: Head, rows: Sequence[Partition]) -> Reigned:
+    table = PartitionTable(tuple(rows), {member.index: member for member in head.members})
+    check_invariants(table)
+    return Reigned(head, table)
+
+
 class MemoryTableStore:
     """One master's view of the shared objects."""
 
@@ -51,33 +57,50 @@ class MemoryTableStore:
         return 0 if stored is None else decode_head(stored[1]).epoch
 
     async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
+        self._versions = {name: version for name, (version, _) in self._shared.objects.items()}
         stored = self._shared.objects.get("head")
-        head = fresh if stored is None else decode_head(stored[1])
+        if stored is None:
+            return await self._create(fresh, epoch_above)
+        head = decode_head(stored[1])
         if head.partitions != fresh.partitions:
             raise Corrupt(
                 f"the stored table has {head.partitions} partitions, spec.partitions is {fresh.partitions}"
             )
-        self._versions = {name: version for name, (version, _) in self._shared.objects.items()}
         self._epoch = max(head.epoch, epoch_above) + 1
         head = replace(head, epoch=self._epoch)
+        await self.write_head(head)
         rows: list[Partition] = []
-        if stored is not None:
-            await self.write_head(head)
         for number in range(shard_count(head.partitions)):
             rows += await self._raise_shard(number, head.partitions)
-        if stored is None:
-            await self.write_head(head)
-        table = PartitionTable(tuple(rows), {member.index: member for member in head.members})
-        check_invariants(table)
-        return Reigned(head, table)
+        return _reigned(head, rows)
 
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
         stored = self._shared.objects.get(f"shard-{number}")
-        rows: Sequence[Partition] = [EMPTY] * len(shard_range(number, partitions))
-        if stored is not None:
-            rows = decode_shard(stored[1], number, partitions).rows
+        if stored is None:
+            raise Corrupt(f"shard-{number} is gone while the head exists: restore a backup of it")
+        rows = decode_shard(stored[1], number, partitions).rows
         await self.write_shard(number, rows)
         return rows
+
+    async def _create(self, fresh: Head, epoch_above: int) -> Reigned:
+        numbers = range(shard_count(fresh.partitions))
+        found = [self._epoch_of_empty(number, fresh.partitions) for number in numbers]
+        self._epoch = max(epoch_above, *found) + 1
+        for number in numbers:
+            await self.write_shard(number, [EMPTY] * len(shard_range(number, fresh.partitions)))
+        head = replace(fresh, epoch=self._epoch)
+        await self.write_head(head)
+        return _reigned(head, [EMPTY] * fresh.partitions)
+
+    def _epoch_of_empty(self, number: int, partitions: int) -> int:
+        """Of a shard that has no head; 0 when there is none, Corrupt when it has rows."""
+        stored = self._shared.objects.get(f"shard-{number}")
+        if stored is None:
+            return 0
+        shard = decode_shard(stored[1], number, partitions)
+        if any(row.version for row in shard.rows):
+            raise Corrupt(f"the head is gone while shard-{number} has rows: restore a backup of it")
+        return shard.epoch
 
     async def write_head(self, head: Head) -> None:
         self._put("head", encode_head(head))
