@@ -1,31 +1,41 @@
 """A simulated API server, and the client that a master process has of it.
 
-Reads and writes are those of the real one: resourceVersions, 409, 404, uids, deletion in two steps for pods.
+Reads and writes are those of the real one (tests/contract/test_api.py): resourceVersions, 409, 404, uids,
+statuses apart, server-side apply, deletion in two steps for pods and for what has finalizers.
 What goes wrong is what goes wrong in reality: requests that do not arrive, answers that do not come back
 (the write is done all the same), somebody else's write in between, watches that lag, repeat and forget.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from stele.adapters.kubernetes.api import (
+    CLUSTERS,
     CONFIG_MAPS,
     EVENTS,
     MEMBERS,
     PODS,
+    REBALANCES,
     AlreadyExists,
     Kind,
     NotFound,
 )
-from stele.core.errors import Conflict, SteleError, Unavailable, Uncertain
+from stele.core.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
 from tests.simulation.loop import Clock, ProcessLoop
 from tests.simulation.network import Network
 
 API_PLACE = "api"
 REQUEST_SECONDS = 5.0
 NAMESPACE = "default"
+BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
+CONFIG_MAP_BYTES_MAX = 1 << 20
+WITH_STATUS = (CLUSTERS, MEMBERS, REBALANCES, PODS)
+"""Kinds whose status only `patch_status` writes."""
+KEPT = ("uid", "creationTimestamp", "generation", "deletionTimestamp")
+"""Metadata that no client writes."""
 
 Object = dict[str, Any]
 Watcher = Callable[[Kind, Object, bool], None]
@@ -54,26 +64,39 @@ class ApiServer:
         self.objects: dict[tuple[str, str], tuple[Kind, Object]] = {}
         self.version = 0
         self.changed: list[Watcher] = []
+        self._applied: dict[str, Object] = {}
         self.count: Callable[..., None] = lambda fault, *places: None
 
     def find(self, kind: Kind, name: str) -> Object | None:
         found = self.objects.get((kind.plural, name))
         return None if found is None else found[1]
 
-    def list(self, kind: Kind) -> list[Object]:
-        return [stored for _, (each, stored) in sorted(self.objects.items()) if each is kind]
+    def list(self, kind: Kind, selector: str = "") -> list[Object]:
+        listed = (stored for _, (each, stored) in sorted(self.objects.items()) if each is kind)
+        return [stored for stored in listed if _selected(stored, selector)]
 
     def _put(self, kind: Kind, body: Object, **meta: Any) -> Object:
-        self.version += 1
-        old = self.find(kind, body["metadata"]["name"])
-        kept = {} if old is None else old["metadata"]
-        fixed = {"namespace": NAMESPACE, "uid": kept.get("uid", f"uid-{self.version}")}
-        fixed["creationTimestamp"] = kept.get("creationTimestamp", f"2027-01-01T00:00:{self.version:09}Z")
-        metadata = {**kept, **body["metadata"], **fixed, **meta, "resourceVersion": str(self.version)}
+        """Store it under a new version, unless nothing changes."""
+        name = body["metadata"]["name"]
+        old = self.find(kind, name)
+        kept = {} if old is None else {key: old["metadata"][key] for key in KEPT if key in old["metadata"]}
+        fixed = {"namespace": NAMESPACE, "uid": f"uid-{self.version + 1}", "creationTimestamp": self._time()}
+        metadata = {**body["metadata"], **fixed, **kept, **meta}
         stored = {"apiVersion": kind.api, "kind": kind.kind, **body, "metadata": metadata}
-        self.objects[kind.plural, metadata["name"]] = (kind, stored)
+        _check_size(kind, stored)
+        if old is not None and old.get("spec") != stored.get("spec"):
+            metadata["generation"] = old["metadata"].get("generation", 1) + 1
+        if old is not None and stored == _with_version(old, metadata.get("resourceVersion")):
+            return old
+        self.version += 1
+        metadata["resourceVersion"] = str(self.version)
+        self.objects[kind.plural, name] = (kind, stored)
         self._tell(kind, stored, gone=False)
         return stored
+
+    def _time(self) -> str:
+        """In whole seconds, as the real one: many objects may be of one age."""
+        return (BEGAN + timedelta(seconds=self.clock.now)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _tell(self, kind: Kind, stored: Object, *, gone: bool) -> None:
         for each in tuple(self.changed):
@@ -85,6 +108,7 @@ class ApiServer:
             raise AlreadyExists(f"{kind.kind} {name} exists")
         if kind is EVENTS:
             return body
+        body = {key: value for key, value in body.items() if key != "status" or kind not in WITH_STATUS}
         made = self._put(kind, body, generation=1)
         if kind is PODS:
             self.clock.call_later(1.0, self._collect, made)
@@ -101,20 +125,30 @@ class ApiServer:
         stored = self.find(kind, name)
         if stored is None:
             raise NotFound(f"{kind.kind} {name} is not there")
-        if body["metadata"].get("resourceVersion") != stored["metadata"]["resourceVersion"]:
-            raise Conflict(f"{kind.kind} {name} was changed by somebody else")
-        return self._put(kind, body)
+        for key in ("uid", "resourceVersion"):
+            if body["metadata"].get(key, stored["metadata"][key]) != stored["metadata"][key]:
+                raise Conflict(f"{kind.kind} {name} was changed by somebody else")
+        if kind in WITH_STATUS:
+            status = {"status": stored["status"]} if "status" in stored else {}
+            body = {key: value for key, value in body.items() if key != "status"} | status
+        return self._finalized(kind, self._put(kind, body))
 
     def apply(self, kind: Kind, body: Object) -> Object:
+        """As the only manager of what it names now, or named when it was applied last."""
         stored = self.find(kind, body["metadata"]["name"])
-        return self._put(kind, body) if stored is None else self._put(kind, {**stored, **body})
+        if stored is None:
+            made = self._put(kind, body, generation=1)
+        else:
+            before = self._applied.get(stored["metadata"]["uid"], {})
+            made = self._put(kind, merged(_without(stored, before, body), body))
+        self._applied[made["metadata"]["uid"]] = body
+        return made
 
     def change_spec(self, kind: Kind, name: str, **changes: Any) -> None:
         """What a user's `kubectl patch` does."""
         stored = self.find(kind, name)
         if stored is not None:
-            spec = {**stored["spec"], **changes}
-            self._put(kind, {**stored, "spec": spec}, generation=stored["metadata"].get("generation", 1) + 1)
+            self._put(kind, {**stored, "spec": {**stored["spec"], **changes}})
 
     def patch_status(self, kind: Kind, name: str, status: Object, version: str = "") -> Object:
         stored = self.find(kind, name)
@@ -125,15 +159,22 @@ class ApiServer:
         return self._put(kind, {**stored, "status": merged(stored.get("status") or {}, status)})
 
     def delete(self, kind: Kind, name: str, uid: str | None) -> None:
-        """A pod is only marked: its kubelet removes it when its processes ended."""
+        """A pod is only marked: its kubelet removes it when its processes ended. Finalizers hold others."""
         stored = self.find(kind, name)
         if stored is None or (uid is not None and stored["metadata"]["uid"] != uid):
             return
-        if kind is PODS:
+        if kind is PODS or stored["metadata"].get("finalizers"):
             if not stored["metadata"].get("deletionTimestamp"):
-                self._put(kind, stored, deletionTimestamp="2027-01-01T00:00:00Z")
+                self._put(kind, stored, deletionTimestamp=self._time())
         else:
             self.remove(kind, name)
+
+    def _finalized(self, kind: Kind, stored: Object) -> Object:
+        """Gone with its last finalizer, when it was to be deleted."""
+        meta = stored["metadata"]
+        if kind is not PODS and meta.get("deletionTimestamp") and not meta.get("finalizers"):
+            self.remove(kind, meta["name"])
+        return stored
 
     def remove(self, kind: Kind, name: str) -> None:
         _, stored = self.objects.pop((kind.plural, name))
@@ -148,7 +189,8 @@ class ApiServer:
         """Somebody else writes an annotation into the table's objects: the next compare-and-set fails."""
         for kind, stored in list(self.objects.values()):
             if kind is CONFIG_MAPS:
-                self._put(kind, stored)
+                touched = {"touched": str(self.version)}
+                self._put(kind, {**stored, "metadata": {**stored["metadata"], "annotations": touched}})
 
 
 def merged(old: Object, patch: Object) -> Object:
@@ -161,6 +203,41 @@ def merged(old: Object, patch: Object) -> Object:
             before = found.get(key)
             found[key] = merged(before if isinstance(before, dict) else {}, value)
         else:
+            found[key] = value
+    return found
+
+
+def copied(value: Any) -> Any:
+    """What a client has in its hands is its own."""
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list) else value
+
+
+def _selected(stored: Object, selector: str) -> bool:
+    labels = stored["metadata"].get("labels") or {}
+    pairs = [each.partition("=") for each in selector.split(",") if each]
+    return all(labels.get(key) == value if equal else key in labels for key, equal, value in pairs)
+
+
+def _with_version(stored: Object, version: str | None) -> Object:
+    meta = {key: value for key, value in stored["metadata"].items() if key != "resourceVersion"}
+    return {**stored, "metadata": meta if version is None else {**meta, "resourceVersion": version}}
+
+
+def _check_size(kind: Kind, stored: Object) -> None:
+    if kind is CONFIG_MAPS and sum(map(len, stored.get("data", {}).values())) > CONFIG_MAP_BYTES_MAX:
+        raise BadInput(f"{kind.kind}: at most {CONFIG_MAP_BYTES_MAX} bytes are allowed")
+
+
+def _without(stored: Object, before: Object, now: Object) -> Object:
+    """Less what was named before and is not now."""
+    found: Object = {}
+    for key, value in stored.items():
+        inside = isinstance(value, dict) and isinstance(before.get(key), dict)
+        if inside:
+            found[key] = _without(value, before[key], now.get(key) or {})
+        elif key not in before or key in now:
             found[key] = value
     return found
 
@@ -182,25 +259,27 @@ class SimApi:
         return found
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
-        found: list[Object] = await self._call(False, lambda: self._server.list(kind))
+        found: list[Object] = await self._call(False, lambda: self._server.list(kind, selector))
         return found
 
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
-        made: Object = await self._call(True, lambda: self._server.create(kind, body))
+        made: Object = await self._call(True, lambda: self._server.create(kind, copied(body)))
         return made
 
     async def replace(self, kind: Kind, namespace: str, body: Object) -> Object:
-        made: Object = await self._call(True, lambda: self._server.replace(kind, body))
+        made: Object = await self._call(True, lambda: self._server.replace(kind, copied(body)))
         return made
 
     async def apply(self, kind: Kind, namespace: str, body: Object) -> Object:
-        made: Object = await self._call(True, lambda: self._server.apply(kind, body))
+        made: Object = await self._call(True, lambda: self._server.apply(kind, copied(body)))
         return made
 
     async def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Object, version: str = ""
     ) -> Object:
-        made: Object = await self._call(True, lambda: self._server.patch_status(kind, name, status, version))
+        made: Object = await self._call(
+            True, lambda: self._server.patch_status(kind, name, copied(status), version)
+        )
         return made
 
     async def delete(
@@ -254,7 +333,7 @@ def _silence(write: bool) -> SteleError:
 
 def _outcome(work: Callable[[], Any]) -> tuple[SteleError | None, Any]:
     try:
-        return None, work()
+        return None, copied(work())
     except SteleError as error:
         return error, None
 

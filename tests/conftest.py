@@ -1,4 +1,4 @@
-"""Fixtures of a bare control plane: one per session, a fresh namespace per test."""
+"""A bare control plane for the tests that need one: one per session, a fresh namespace per test."""
 
 import itertools
 from collections.abc import Iterator
