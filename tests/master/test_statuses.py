@@ -17,6 +17,7 @@ from stele.master import facts
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.conditions import Condition, find_condition
 from stele.model.rebalance import RebalancePhase
+from stele.wire.messages import ExchangeReply
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 TIMING = Timing(1.0, 3.0, 30.0)
@@ -248,3 +249,15 @@ def condition(conditions: tuple[Condition, ...], type_: str) -> Condition:
     found = find_condition(conditions, type_)
     assert found is not None
     return found
+
+
+def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -> None:
+    """Its last words were that it did not serve yet: the cluster was said to be unavailable for ever."""
+    shown = view((0, 1), (1, 0))
+    for contact in shown.state.contacts.values():
+        unserved = (1,) if contact.index == 1 else ()
+        said: Any = ExchangeReply("OK", "", f"uuid-{contact.index}", "c", 1, 1, 0, 1, unserved=unserved)
+        contact.report = said
+    assert facts._available(shown)[1] is False
+    shown.state.apply({1: Partition(2, (0,))})
+    assert facts._available(shown)[1] is True

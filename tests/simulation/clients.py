@@ -58,15 +58,15 @@ class Client:
             if machines:
                 await self._one(random.choice(machines), self._keys.operation(self.name, self._clock.now))
 
-    def read_all(self) -> "asyncio.Task[list[Operation]]":
-        """Read each key once, one after the other."""
+    def read_all(self, machines: list[Machine]) -> "asyncio.Task[list[Operation]]":
+        """Read each key once, one after the other, each through one of these members."""
 
         async def read() -> list[Operation]:
             found = []
             for operation in self._keys.reads(self.name):
                 operation.begin = self._clock.now
                 found.append(operation)
-                await self._one(self._clock.random.choice(self._kubelet.running()), operation)
+                await self._one(self._clock.random.choice(machines), operation)
             return found
 
         return self._loop.create_task(read())

@@ -1,5 +1,6 @@
 """When everything is well again: what is still missing, in a sentence; empty when nothing is."""
 
+from stele.adapters.kubernetes.api import MEMBERS
 from stele.core.plan import plan
 from stele.core.planning import data_members
 from stele.member.node import Node
@@ -10,6 +11,8 @@ from tests.simulation.world import World
 
 COPIES_EQUAL = "copies equal at rest"
 ENTRIES_MAX = 100_000
+AT_REST = {"ReplicationSatisfied": "True", "Balanced": "True", "Available": "True", "DataLoss": "False"}
+"""What the conditions say when nothing is to be done, whether all members are there or not."""
 
 
 def unfinished(world: World) -> str:
@@ -21,8 +24,10 @@ def unfinished(world: World) -> str:
     if state.running or state.promotions or state.waves or len(state.queues) or state.staged:
         return f"under way: {list(state.running.values())[:1]} {list(state.promotions.values())[:1]}"
     wanted = world.cluster["spec"]["members"]
-    if len(state.table.members) != wanted or len(world.kubelet.running()) != wanted:
-        return f"{len(state.table.members)} members, {len(world.kubelet.running())} run, {wanted} are wished"
+    missed, there = world.missed(), len(world.present())
+    if len(state.table.members) != wanted or there != wanted - bool(missed):
+        gone = f", {missed} stays away" if missed else ""
+        return f"{len(state.table.members)} members, {there} run, {wanted} are wished{gone}"
     return _rows(world) or _members(world) or _status(world)
 
 
@@ -31,9 +36,11 @@ def _rows(world: World) -> str:
     assert master is not None
     assert master.state is not None
     table, replicas = world.table(), world.cluster["spec"]["replicas"]
-    full = min(replicas, len(table.members))
+    missed = world.missed()
+    present = {index for index, member in table.members.items() if member.name != missed}
+    full = min(replicas, len(present))
     for number, row in enumerate(table.partitions):
-        if len(row.members) != full or None in row.replicas:
+        if len(row.members & present) != full or len(row.replicas) != full:
             return f"partition {number}: {row}, {full} copies are wished"
     assert master.cluster is not None
     wishes = master.cluster._world.wishes()
@@ -46,7 +53,7 @@ def _members(world: World) -> str:
     master = world.master
     assert master is not None
     assert master.state is not None
-    for machine in world.kubelet.running():
+    for machine in world.present():
         node = machine.process.node if machine.process is not None else None
         if node is None:
             return f"{machine.place} starts"
@@ -78,13 +85,19 @@ def _left_over(node: Node) -> str:
 
 
 def _status(world: World) -> str:
-    status = world.cluster.get("status") or {}
+    """All is well, and said to be: or it is said that a member is missing, and nothing else."""
+    status, missed = world.cluster.get("status") or {}, world.missed()
     conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
-    if status.get("phase") != "Running" or conditions.get("Ready") != "True":
-        return (
-            f"the status says {status.get('phase')}: {status.get('message')}; Ready {conditions.get('Ready')}"
-        )
-    return ""
+    wanted = {"Ready": "False", "Degraded": "True"} if missed else {"Ready": "True", "Degraded": "False"}
+    wanted |= AT_REST
+    wrong = {name: conditions.get(name) for name in wanted if conditions.get(name) != wanted[name]}
+    if wrong or status.get("phase") != ("Degraded" if missed else "Running"):
+        return f"the status says {status.get('phase')}: {status.get('message')}; {wrong}"
+    if not missed:
+        return ""
+    stored = world.api.find(MEMBERS, missed)
+    said = None if stored is None else (stored.get("status") or {}).get("state")
+    return "" if said == "Unreachable" else f"{missed} is said to be {said}"
 
 
 def check_equal(world: World) -> None:

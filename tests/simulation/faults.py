@@ -14,6 +14,7 @@ from stele.core.once import KEEP_SECONDS
 from stele.wire import messages as m
 from tests.simulation.api import API_PLACE, ApiFaults
 from tests.simulation.crashes import Crashes
+from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
 from tests.simulation.profile import CLUSTER
 from tests.simulation.volumes import Volumes
@@ -42,6 +43,8 @@ OF_MEMBERS = frozenset(
     | {"disk errors", "slow disk"}
 )
 """Not begun while a row names a member that lost its copy: two losses at once are more than is promised."""
+COPIES_FEWER = frozenset({"change replicas", "cancel the plan"})
+"""What may end in a wish for fewer copies."""
 FIRST_SECONDS = 1.5
 """A cluster forms before the first fault: it may well take a second for its first table."""
 
@@ -57,6 +60,7 @@ class Faults:
         self.over = False
         self.wrong_until: dict[str, float] = {}
         self._volumes, self._crashes = Volumes(self), Crashes(self)
+        self.ending = Ending(self)
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
             "cut one way": partial(self._cut, both=False),
@@ -127,7 +131,7 @@ class Faults:
             self.world.trace.faults[name] += 1
 
     def end(self) -> None:
-        """Whatever is wrong ends now; who is down comes back."""
+        """Whatever is wrong ends now; who is down comes back, but for one that may stay away."""
         self.over = True
         self.network.heal_all()
         self.network.lost_part = self.network.late_part = self.network.repeated_part = 0.0
@@ -146,10 +150,18 @@ class Faults:
             replicas = self.world.cluster["spec"]["replicas"]
             self.later(RECONSIDERED_SECONDS, partial(self._patch, replicas=replicas - 1 or 2))
         self.world.ensure_master()
+        # Copies that are given up by a wish are no more when a member goes that has the others.
+        waits = COPIES_FEWER & set(self.world.profile.faults)
+        until = self.world.clock.now + 2 * RECONSIDERED_SECONDS
+        self.ending.begin(RECONSIDERED_SECONDS + 1.0 if waits else 0.0, until)
 
     def is_fragile(self) -> bool:
         """Whether a copy that counts is missing: then nothing befalls members."""
         return self._volumes.is_fragile()
+
+    def is_spare(self, place: str) -> bool:
+        """Whether every row that names the member has another whole copy on a member that is well."""
+        return self._volumes.is_spare(place)
 
     # -- helpers
 

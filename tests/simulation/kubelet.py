@@ -49,7 +49,7 @@ class Kubelet:
     """Lets run what the API server's pods ask for, and tells it what became of them.
 
     `watch` hears of every process that starts or ends: (machine, what happened); `ended` says when one ended
-    last at each place.
+    last at each place. At places that are `gone` no process starts any more.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Kubelet:
         self._settings = settings
         self.machines: dict[str, Machine] = {}
         self.ended: dict[str, float] = {}
+        self.gone: set[str] = set()
         self.disks: dict[str, Disk] = {}
         self.rates: Callable[[], float] = lambda: 1.0
         self.watch: Callable[[Machine, str], None] = lambda machine, what: None
@@ -125,6 +126,8 @@ class Kubelet:
 
     def _start(self, machine: Machine) -> None:
         if machine.up or machine.deleting or self.machines.get(machine.place) is not machine:
+            return
+        if machine.place in self.gone:
             return
         if self.clock.now < machine.held_until:
             self.clock.call_later(machine.held_until - self.clock.now, self._start, machine)

@@ -230,6 +230,25 @@ def given_up_too_soon() -> AbstractContextManager[Any]:
     return patch.object(Timing, "silence", property(lambda self: self.heartbeat))
 
 
+def never_given_up() -> AbstractContextManager[Any]:
+    """The place of a member that is away is kept for ever."""
+
+    def in_grace(self: Contact, now: float, timing: Timing) -> bool:
+        return self.lost_seconds is not None
+
+    return patch.object(Contact, "in_grace", in_grace)
+
+
+def the_absent_are_believed() -> AbstractContextManager[Any]:
+    """What a member said last is told for ever, also when it owns nothing any more."""
+
+    def served(state: State) -> bool:
+        reports = [each.report for each in state.contacts.values() if each.report is not None]
+        return not state.promotions and not any(each.unserved for each in reports)
+
+    return patch.object(facts, "_served", served)
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -251,5 +270,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     interval_without_end: ("power", 0, "lost within the interval"),
     acknowledged_by_the_owner_alone: ("power", 17, "linearizable per key"),
     given_up_too_soon: (SWARM, 2, "never fewer copies"),
+    never_given_up: (SWARM, 2, "safe, balanced and at rest in the end"),
+    the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

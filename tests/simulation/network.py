@@ -20,7 +20,7 @@ LATE_SECONDS_MAX = 12.0
 
 class Network:
     """`delay` are the least and most seconds of one way; `cuts` the one-way pairs that nothing passes,
-    `alone` places that reach nobody but clients.
+    `alone` places that reach nobody but clients, `gone` those for which that never ends.
 
     `noticed` counts what is too frequent, or too slight, for a line in the story each time.
     """
@@ -31,6 +31,7 @@ class Network:
         self.slow_places: dict[str, float] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.alone: set[str] = set()
+        self.gone: set[str] = set()
         self.messages = 0
         self.lost_part = 0.0
         self.repeated_part = 0.0
@@ -53,7 +54,8 @@ class Network:
         return self.clock.random.uniform(*self.delay) + self.clock.random.random() * extra
 
     def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self.cuts or not self.alone.isdisjoint((source, target))
+        ends = (source, target)
+        return ends in self.cuts or not (self.alone.isdisjoint(ends) and self.gone.isdisjoint(ends))
 
     def rejoin(self, place: str) -> None:
         """It is no longer alone."""

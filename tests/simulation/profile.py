@@ -62,6 +62,9 @@ USERS_MOVES = ("scale", "drain a member", "change replicas")
 STRIKES = ("strike a hand-over", "strike an arrival")
 """Several faults together, at a moment that is short."""
 
+ENDINGS = ("stay dead", "stay frozen", "stay cut off", "lower members by who stays away")
+"""What becomes of a member that stays away when the faults are over, and what the user does about it."""
+
 HALTS = ("change state", "pause migrations", "cancel the plan")
 """What users do after which nothing moves for long."""
 
@@ -102,7 +105,8 @@ KNOBS = (
 class Profile:
     """Drawn from the seed. `chaos_seconds` is how long faults begin, about every `calm_seconds`.
 
-    `without` names faults that are drawn and do not happen.
+    `without` names faults that are drawn and do not happen. `ending` is what becomes of a member for good
+    when they end: one of ENDINGS but the last, or "" when all come back.
     """
 
     seed: int
@@ -123,6 +127,7 @@ class Profile:
     knobs: tuple[float, ...]
     parallel: int = 10
     fsync: Fsync = Fsync.ALWAYS
+    ending: str = ""
     without: frozenset[str] = frozenset()
 
     def rate(self, name: str) -> float:
@@ -193,6 +198,7 @@ def _migrations(seed: int) -> Profile:
 def _swarm(seed: int) -> Profile:
     """A small cluster, and some of all faults."""
     chance = random.Random(f"profile {seed}")
+    stays = random.Random(f"ending {seed}")
     heartbeat = chance.choice((0.2, 0.3, 0.5))
     part = chance.choice((0.1, 0.3, 0.6))
     return Profile(
@@ -213,6 +219,7 @@ def _swarm(seed: int) -> Profile:
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
         fsync=chance.choice((Fsync.ALWAYS,) * 4 + (Fsync.INTERVAL, Fsync.NEVER)),
+        ending=stays.choice((*ENDINGS[:3], "", "", "")),
     )
 
 

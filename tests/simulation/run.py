@@ -78,6 +78,8 @@ def _both_phases(world: World) -> None:
     faults.end()
     world.clock.run(world.clock.now + 2 * RECONSIDERED_SECONDS)
     _converge(world)
+    if faults.ending.give_up():
+        _converge(world)
     for client in world.clients:
         client.active = False
     world.clock.run(max(world.clock.now + QUIET_SECONDS, world.profile.chaos_seconds + LATE_SECONDS_MAX))
@@ -112,7 +114,7 @@ def _converge(world: World) -> None:
 def _read_all(world: World) -> None:
     """Every key once more, with nothing wrong: what was acknowledged is there."""
     client = world.clients[0]
-    done = client.read_all()
+    done = client.read_all(world.present())
     world.clock.run(world.clock.now + QUIET_SECONDS)
     if not done.done():
         raise Violation(LAST_READS, "the last reads were not answered")

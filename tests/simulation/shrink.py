@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tests.simulation.profile import Profile
+from tests.simulation.profile import ENDINGS, Profile
 from tests.simulation.run import Result, run_profile
 
 REPLAYS_MAX = 30
@@ -38,7 +38,9 @@ class Smaller:
 
 def _kinds(profile: Profile) -> list[str]:
     """Those that can happen, each once."""
-    return [name for name in dict.fromkeys((*profile.faults, *profile.rates)) if name not in profile.without]
+    endings = (profile.ending, ENDINGS[-1]) if profile.ending else ()
+    names = dict.fromkeys((*profile.faults, *profile.rates, *endings))
+    return [name for name in names if name not in profile.without]
 
 
 def shrink(profile: Profile, failed: Result) -> Smaller:

@@ -1,5 +1,6 @@
 """Each rule that holds at every moment is broken once, in a cluster that is well: it must complain."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -51,7 +52,7 @@ class Well:
 
 @pytest.fixture
 def well() -> Iterator[Well]:
-    profile = replace(draw(1), faults=(), rates={}, members=3, replicas=2)
+    profile = replace(draw(1), faults=(), rates={}, ending="", members=3, replicas=2)
     with profile.turned(), World(profile) as world:
         yield Well(world)
 
@@ -224,3 +225,19 @@ def test_what_is_not_well_is_told(well: Well, told: str) -> None:
     assert unfinished(well.world) == ""
     UNFINISHED[told](well)
     assert told in unfinished(well.world)
+
+
+def test_without_a_member_all_must_be_well_but_that_it_is_missed(well: Well) -> None:
+    world = well.world
+    world.clock.run(2 * SECONDS)
+    world.away = well.owner
+    assert "2 copies are wished" in unfinished(world)
+    assert well.machine.process is not None
+    well.machine.process.loop.pause(math.inf)
+    world.clock.run(world.clock.now + 10 * SECONDS)
+    assert unfinished(world) == ""
+    world.away = ""
+    assert f"{well.owner} has another table" in unfinished(world)
+    world.away = well.owner
+    world.api.patch_status(CLUSTERS, "demo", {"phase": "Running"})
+    assert "the status says Running" in unfinished(world)

@@ -9,7 +9,7 @@ from tests.simulation import __main__ as command_line
 from tests.simulation import shrink
 from tests.simulation.loop import Clock
 from tests.simulation.mutants import MUTANTS, Plant, vote_not_persisted
-from tests.simulation.profile import FAMILIES, FAULTS, RATES, STRIKES, Profile, draw
+from tests.simulation.profile import ENDINGS, FAMILIES, FAULTS, RATES, STRIKES, Profile, draw
 from tests.simulation.run import Result, run
 from tests.simulation.trace import Trace
 
@@ -140,6 +140,7 @@ KINDS = (
     "bit of a copy flipped",
     *STRIKES,
     *RATES,
+    *ENDINGS,
     "response lost",
     "message overtaken",
     "api stale read",

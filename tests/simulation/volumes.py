@@ -46,7 +46,7 @@ class Volumes:
 
     # -- who can be spared
 
-    def _is_spare(self, place: str) -> bool:
+    def is_spare(self, place: str) -> bool:
         """Whether every row that names the member has another whose copy is whole."""
         rows = self.world.rows()
         if not any(row.version for row in rows) or self.world.cluster["spec"]["replicas"] < 2:
@@ -93,7 +93,7 @@ class Volumes:
 
     def _break(self, how: Callable[[Machine], str]) -> bool:
         machine = self.faults.machine()
-        if machine is None or machine.process is None or not self._is_spare(machine.place):
+        if machine is None or machine.process is None or not self.is_spare(machine.place):
             return False
         self.faults.harm(machine.place, 60.0)
         self._broken[machine.place] = self.world.clock.now

@@ -26,7 +26,11 @@ SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gette
 
 
 class World:
-    """Nothing happens in it before `clock.run`. Use it as a context manager: it keeps a folder."""
+    """Nothing happens in it before `clock.run`. Use it as a context manager: it keeps a folder.
+
+    `away` is the place of a member that stays away for good, "" for nobody; `surplus` says whether there were
+    more members than wished, so that it may be the one that leaves.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -43,6 +47,7 @@ class World:
         self.exchanged: list[Any] = []
         self.heard: list[Callable[[str, int, float], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
+        self.away, self.surplus = "", False
         self._points = points_told(self.clock, self._reached)
         self.kubelet.watch = self._noted
         self.network.count = self.api.count = self.trace.fault
@@ -93,6 +98,16 @@ class World:
             retention_seconds=profile.retention_seconds,
             fsync=profile.fsync,
         )
+
+    def missed(self) -> str:
+        """The member that stays away, while it is one; "" for nobody."""
+        names = {member.name for member in self.table().members.values()}
+        return "" if self.surplus and self.away not in names else self.away
+
+    def present(self) -> list[Machine]:
+        """Those that run, without the one that is missed."""
+        missed = self.missed()
+        return [each for each in self.kubelet.running() if each.place != missed]
 
     def start_master(self) -> MasterProcess:
         name = f"master-{len(self.masters)}"

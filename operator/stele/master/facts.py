@@ -269,8 +269,10 @@ def _available(view: View) -> Condition:
 
 
 def _served(state: State) -> bool:
+    """Whether nobody waits for an owner. The last words of a member that owns nothing do not count."""
     return not state.promotions and not any(
-        contact.report is not None and contact.report.unserved for contact in state.contacts.values()
+        contact.report is not None and contact.report.unserved and state.holdings.owned[index]
+        for index, contact in state.contacts.items()
     )
 
 
