@@ -1,13 +1,17 @@
 """Each suite can fail: twins that are broken on purpose, and the rule of the suite that sees it."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
-from tests.contract import test_api, test_table_store
+from stele.wire.copyjobs import CopyJobStatus
+from tests.contract import test_api, test_table_store, test_transfer
 from tests.contract.conftest import simulated_api
 from tests.simulation.api import NAMESPACE, ApiServer
+from tests.simulation.transfer import TransferContainer
 
 FAILS = (AssertionError, pytest.fail.Exception)
 
@@ -32,3 +36,17 @@ async def test_a_table_store_that_raises_no_shard(monkeypatch: pytest.MonkeyPatc
     table = test_table_store.Memory(StoredObjects())
     with pytest.raises(FAILS):
         await test_table_store.test_a_deposed_master_can_write_neither_head_nor_any_shard(table)
+
+
+async def test_a_transfer_that_takes_each_job_for_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = msgspec.json.encode(CopyJobStatus("s-1", "RUNNING"))
+    case, container = test_transfer.twin(tmp_path)
+    submit = TransferContainer._submit
+    monkeypatch.setattr(
+        TransferContainer, "_submit", lambda own, body: first if own._running else submit(own, body)
+    )
+    with pytest.raises(FAILS):
+        await test_transfer.test_another_job_of_the_session_is_refused_until_the_first_is_deleted(case)
+    container.end()

@@ -1,11 +1,12 @@
 """The transfer containers of two pods: a tablet's checkpoint read at one, its copy written at the other.
 
-The protocol on the volumes is the product's own (session.json, manifests); only HTTP and RocksDB's files are
-replaced. A container outlives the member's process, so a cancelled or forgotten copy may write late.
+The board of jobs and the protocol on the volumes are the product's own (session.json, manifests); only HTTP
+and RocksDB's files are replaced (tests/contract/test_transfer.py). A container outlives the member's process,
+and a cancelled or forgotten copy may write late, as a Spark task may.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stele.adapters.transfer.checkpoint import find_tablet, read_session
-from stele.core.errors import Refused, Stale, SteleError, Unavailable
+from stele.adapters.transfer.jobs import JobBoard, Report
+from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
+from stele.member.local_transfer import CALL_SECONDS_MAX
+from stele.member.transfer_main import DIRECT_JOBS_PARALLEL
 from stele.member.volume import CHECKPOINTS, STAGING
 from stele.wire import keys
-from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, CopyJobStatus, Fragment, Manifest
+from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, Fragment, Manifest
 from stele.wire.fragments import place_text, plan
 from stele.wire.messages import CopyItem, SessionTablet
 from stele.wire.volume import APPLIED, decode_state
 from tests.simulation.disk import Disk, pack_file
-from tests.simulation.loop import ProcessLoop
+from tests.simulation.loop import Handle, ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.kubelet import Kubelet
@@ -38,12 +42,13 @@ _job = msgspec.json.Decoder(CopyJob).decode
 
 
 class TransferContainer:
-    """See the module. `jobs` are by session."""
+    """See the module. It is the board's runner, too: `_running` are the sessions that it copies for."""
 
     def __init__(self, disk: Disk, kubelet: "Kubelet", place: str) -> None:
         self._disk, self._kubelet, self._place = disk, kubelet, place
         self._loop = ProcessLoop(kubelet.clock, place, kubelet.network)
-        self.jobs: dict[str, CopyJobStatus] = {}
+        self._board = JobBoard(self, DIRECT_JOBS_PARALLEL, self._loop.time)
+        self._running: set[str] = set()
         self._files = 0
 
     def client(self, process: "MemberProcess") -> "SimTransfer":
@@ -54,50 +59,79 @@ class TransferContainer:
 
     # -- what HTTP would call
 
-    def answer(self, method: str, path: str, body: bytes | None) -> bytes:
-        """Raise Refused for what is unknown."""
-        if method == "POST" and body is not None:
-            job = _job(body)
-            if job.session not in self.jobs:
-                self.jobs[job.session] = CopyJobStatus(job.session, "RUNNING")
-                self._loop.create_task(self._copy(job))
-            return _json(self.jobs[job.session])
+    def take(self, call: tuple[str, str, bytes | None], tell: Callable[[object], None]) -> None:
+        """A request: `tell` gets its answer or error, unless the container ends before."""
+
+        async def answer() -> None:
+            try:
+                tell(await self._answer(*call))
+            except SteleError as error:
+                tell(error)
+
+        self._kubelet.clock.soon(Handle(self._loop, lambda: self._loop.create_task(answer()), ()))
+
+    @property
+    def listens(self) -> bool:
+        return self._loop.alive
+
+    async def _answer(self, method: str, path: str, body: bytes | None) -> bytes:
+        """As `adapters.transfer.routes` answers, and `member.local_transfer` understands it."""
+        if not path.startswith("/v1/copies"):
+            raise _refused(f"{path} is not simulated")
         session = path.rsplit("/", 1)[1]
+        if method == "POST":
+            return self._submit(body or b"")
         if method == "DELETE":
-            # A copy that runs is not stopped at once: what it writes after this is a zombie's.
-            self.jobs.pop(session, None)
-            return b"{}"
-        if session not in self.jobs:
-            raise Refused(f"no copy {session} here", "NOT_FOUND")
-        return _json(self.jobs[session])
+            if not await self._board.cancel(session):
+                raise _refused(f"no job of session {session} is known here")
+            return b""
+        status = self._board.status(session)
+        if status is None:
+            raise _refused(f"no job of session {session} is known here")
+        return _json(status)
+
+    def _submit(self, body: bytes) -> bytes:
+        try:
+            return _json(self._board.submit(_job(body)))
+        except (msgspec.MsgspecError, BadInput, Conflict) as error:
+            raise _refused(str(error)) from None
+        except SteleError as error:
+            raise Unavailable(f"503 {error}") from None
 
     # -- copying
 
-    async def _copy(self, job: CopyJob) -> None:
+    async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
+        """Part of jobs.Runner. What is cancelled goes on by itself, and nobody hears of it any more."""
+        starting()
+        report(Report())
+        self._running.add(job.session)
+        work = self._loop.create_task(self._copy(job, report))
+        try:
+            await asyncio.shield(work)
+        finally:
+            self._running.discard(job.session)
+
+    async def _copy(self, job: CopyJob, report: Callable[[Report], None]) -> None:
         finished: list[int] = []
         copied = 0
         late = self._late(len(job.items))
-        try:
-            for number, item in enumerate(job.items):
-                tablet, entries = await self._read(job, item)
-                if number == late:
-                    self._kubelet.network.noticed["copy late"] += 1
-                    await asyncio.sleep(self._loop.clock.random.uniform(0.5, LATE_SECONDS_MAX))
+        for number, item in enumerate(job.items):
+            tablet, entries = await self._read(job, item)
+            if number == late:
+                self._kubelet.network.noticed["copy late"] += 1
+                await asyncio.sleep(self._loop.clock.random.uniform(0.5, LATE_SECONDS_MAX))
+            try:
                 copied += self._publish(job.session, item, tablet, entries)
-                finished.append(item.partition)
-            self._note(CopyJobStatus(job.session, "DONE", copied, finished=tuple(finished)))
-        except (SteleError, OSError) as error:
-            text = f"SOURCE: {error}"
-            self._note(CopyJobStatus(job.session, "FAILED", copied, finished=tuple(finished), error=text))
+            except OSError as error:
+                raise Refused(f"staging: {error}", "DISK_ERROR") from error
+            finished.append(item.partition)
+            if job.session in self._running:
+                report(Report(copied, finished=tuple(finished)))
 
     def _late(self, items: int) -> int:
         """The item that is read, and written only when its copy may be cancelled; -1 for none."""
         random = self._loop.clock.random
         return random.randrange(items) if random.random() < self._kubelet.copy_late_part else -1
-
-    def _note(self, status: CopyJobStatus) -> None:
-        if status.session in self.jobs:
-            self.jobs[status.session] = status
 
     async def _read(self, job: CopyJob, item: CopyItem) -> tuple[SessionTablet, Entries]:
         for _ in range(ATTEMPTS_MAX - 1):
@@ -111,7 +145,9 @@ class TransferContainer:
         """Ask the transfer container of the source; Unavailable when nothing comes."""
         loop, network = self._loop, self._kubelet.network
         answer = loop.create_future()
-        loop.call_later(PATIENCE_SECONDS, _resolve, answer, Unavailable("no answer from the source"))
+        loop.call_later(
+            PATIENCE_SECONDS, _resolve, answer, Unavailable("no answer from the source", "SOURCE")
+        )
         address = urlsplit(job.source_url).hostname or ""
         source = network.addresses.get(address, "nowhere")
 
@@ -135,19 +171,19 @@ class TransferContainer:
         stored = read_session(folder)
         data = self._disk.engine.checkpoints.get(str(folder / "db"))
         if stored is None or data is None or stored.token != token:
-            return Refused(f"no session {session} here", "SOURCE")
+            return BadInput(f"no session {session} here", "SOURCE")
         try:
             tablet = find_tablet(stored, item.partition, item.source_generation)
         except Stale as error:
-            return error
+            return Stale(str(error), "SOURCE")
         if tablet is None:
-            return Refused(f"session {session} has no partition {item.partition}", "SOURCE")
+            return BadInput(f"session {session} has no partition {item.partition}", "SOURCE")
         begin, end = keys.tablet_range(item.partition, item.source_generation)
         return tablet, data.scan(begin, end, 1 << 30)
 
     def _publish(self, session: str, item: CopyItem, tablet: SessionTablet, entries: Entries) -> int:
         """The file, then its manifest; the first manifest wins."""
-        if session not in self.jobs:
+        if session not in self._running:
             self._kubelet.network.noticed["zombie write"] += 1
         folder = self._disk.root / STAGING / session
         folder.mkdir(exist_ok=True)
@@ -155,6 +191,8 @@ class TransferContainer:
         size = sum(len(key) + len(value) for key, value in entries)
         if target.exists():
             return size
+        if size > self._disk.free_bytes:
+            raise Refused("no space left for what is copied", "NO_SPACE")
         manifest = Manifest(
             format=MANIFEST_FORMAT,
             session=session,
@@ -201,13 +239,28 @@ class SimTransfer:
         self._container, self._loop = container, loop
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        answer = self._loop.create_future()
-        self._loop.call_later(0.001, _resolve, answer, None)
-        await answer
-        return self._container.answer(method, path, body)
+        loop, container = self._loop, self._container
+        answer = loop.create_future()
+        silence = Unavailable("no answer")
+        if container.listens:
+            timer = loop.call_later(CALL_SECONDS_MAX, _resolve, answer, silence)
+            tell = partial(loop.call_later, 0.001, _resolve, answer)
+            container.take((method, path, body), tell)
+        else:
+            timer = loop.call_later(0.001, _resolve, answer, Unavailable("nobody listens"))
+        found = await answer
+        timer.cancel()
+        if isinstance(found, SteleError):
+            raise found
+        content: bytes = found
+        return content
 
     async def close(self) -> None:
         return
+
+
+def _refused(text: str) -> Refused:
+    return Refused(text, "COPY_REFUSED")
 
 
 def _resolve(answer: Any, value: object) -> None:
