@@ -43,5 +43,5 @@ def test_a_decision_that_breaks_a_rule_is_not_stored(
 
 def test_the_last_version_is_not_overrun() -> None:
     table = PartitionTable((Partition(VERSION_MAX - 1, (0, 1)),), {})
-    with pytest.raises(Refused, match=r"VERSION_LIMIT: partition 0 would get version 2147483648"):
+    with pytest.raises(Refused, match=r"VERSION_LIMIT: partition 0 would get version 21474836"):
         State(1, table, 1, 3, 0.0).next_version(0)

@@ -313,7 +313,7 @@ def _take_over(state: State, seen: Observation) -> bool:
             return False
         gone.add(index)
     reports = [c.report for i, c in state.contacts.items() if c.report is not None and i not in gone]
-    found = resolve(state.table, reports, frozenset(gone))
+    found = resolve(state.table, reports, frozenset(gone), state.epoch)
     if _waits_for_unlisted(state, seen, found.rows):
         return False
     state.claimed.update(found.claimed)

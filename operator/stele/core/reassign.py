@@ -63,7 +63,7 @@ def reassign(state: State, wishes: Wishes, now: float) -> None:
         state.say("PartitionsReassigned", text, warning=True)
     for each in begun:
         assert each.member is not None
-        version = max(state.next_version(each.partition), _promised(state, each.partition))
+        version = state.next_version(each.partition, _promised(state, each.partition))
         state.staged[each.partition] = Partition(version, (each.member,))
         state.reassigned.add(each.partition)
 

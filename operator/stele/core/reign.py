@@ -21,7 +21,7 @@ from stele.core.orders import Order, Report
 from stele.core.plan import Plan, Refusal
 from stele.core.promotion import Promotion
 from stele.core.queues import Queues
-from stele.core.table import Member, Partition, PartitionTable, Stamp, raised
+from stele.core.table import Member, Partition, PartitionTable, Stamp, raised, version_of_reign
 from stele.core.waves import Copied, Engine, Job, SparkFailure, Wave
 
 if TYPE_CHECKING:
@@ -263,9 +263,10 @@ class State:
         self.sequence += 1
         return f"{kind}{self.epoch}-{self.sequence}"
 
-    def next_version(self, number: PartitionId) -> Version:
-        """For a change while somebody who cannot be asked may have accepted something."""
-        return raised(number, max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1))
+    def next_version(self, number: PartitionId, least: Version = 0) -> Version:
+        """For a change while somebody who cannot be asked may have accepted something; not below `least`."""
+        free = max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
+        return raised(number, version_of_reign(self.epoch, free))
 
     def say(self, reason: str, message: str, warning: bool = False) -> None:
         self.happenings.append(Happening(reason, message, warning))

@@ -115,7 +115,7 @@ def _promote(
 ) -> None:
     """Begin a promotion; its term is the version that the row will have."""
     promised = [_promised(state, member, number) for member in live]
-    term = max([state.next_version(number), *promised])
+    term = state.next_version(number, max(promised, default=0))
     owner = state.contacts.get(row.owner) if row.owner is not None else None
     dead = owner is not None and (owner.known_dead or bool(owner.stranger))
     # An owner that is asked itself, like the others, cannot go on behind our back.

@@ -90,6 +90,19 @@ class PartitionTable:
         return PartitionTable((EMPTY,) * partitions, MappingProxyType(known))
 
 
+REIGNS_APART = 16
+"""So many reigns, one after the other, never choose the same version for rows that may never be stored."""
+
+
+def version_of_reign(epoch: int, least: Version) -> Version:
+    """The first version from `least` on that is left to the reign with this epoch.
+
+    A member may have accepted a row that was never stored, and its next masters may not reach it: what they
+    choose must not have that version too, or one version would name two rows.
+    """
+    return least + (epoch - least) % REIGNS_APART
+
+
 def raised(number: PartitionId, version: Version) -> Version:
     """The version, when a row may have it; Refused (VERSION_LIMIT) above VERSION_MAX."""
     if version > VERSION_MAX:

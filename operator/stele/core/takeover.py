@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stele.core.errors import Corrupt
 from stele.core.ids import MemberIndex, PartitionId, Version
 from stele.core.orders import Report
-from stele.core.table import Partition, PartitionTable, newer
+from stele.core.table import Partition, PartitionTable, newer, version_of_reign
 
 SKIP = 2
 """Versions that a change skips when somebody who cannot be asked may have accepted another row."""
@@ -25,8 +25,10 @@ class Found:
     claimed: Mapping[PartitionId, Version]
 
 
-def resolve(table: PartitionTable, reports: Iterable[Report], gone: frozenset[MemberIndex]) -> Found:
-    """Pure. Raises Corrupt when two published rows of one version differ: then nobody may decide."""
+def resolve(
+    table: PartitionTable, reports: Iterable[Report], gone: frozenset[MemberIndex], epoch: int
+) -> Found:
+    """What the reign with this epoch goes on from. Pure. Raises Corrupt when two published rows of one version differ: then nobody may decide."""
     answers = tuple(reports)
     rows = _published(table, answers)
     accepted = [row for report in answers for row in report.accepted]
@@ -42,7 +44,7 @@ def resolve(table: PartitionTable, reports: Iterable[Report], gone: frozenset[Me
         claimed[number] = max(claimed.get(number, 0), _version(rows, table, number) + SKIP - 1)
         if number not in rows:
             present = table.partitions[number]
-            rows[number] = Partition(claimed[number] + 1, present.replicas)
+            rows[number] = Partition(version_of_reign(epoch, claimed[number] + 1), present.replicas)
     return Found(rows, claimed)
 
 
