@@ -28,7 +28,9 @@ class Found:
 def resolve(
     table: PartitionTable, reports: Iterable[Report], gone: frozenset[MemberIndex], epoch: int
 ) -> Found:
-    """What the reign with this epoch goes on from. Pure. Raises Corrupt when two published rows of one version differ: then nobody may decide."""
+    """What the reign with this epoch goes on from. Pure.
+
+    Raises Corrupt when two published rows of one version differ: then nobody may decide."""
     answers = tuple(reports)
     rows = _published(table, answers)
     accepted = [row for report in answers for row in report.accepted]
