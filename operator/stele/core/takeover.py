@@ -30,7 +30,8 @@ def resolve(
 ) -> Found:
     """What the reign with this epoch goes on from. Pure.
 
-    Raises Corrupt when two published rows of one version differ: then nobody may decide."""
+    Raises Corrupt when two published rows of one version differ: then nobody may decide.
+    """
     answers = tuple(reports)
     rows = _published(table, answers)
     accepted = [row for report in answers for row in report.accepted]
