@@ -8,9 +8,10 @@ import pytest
 
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.wire.copyjobs import CopyJobStatus
-from tests.contract import test_api, test_table_store, test_transfer
+from tests.contract import test_api, test_table_store, test_transfer, test_volume
 from tests.contract.conftest import simulated_api
 from tests.simulation.api import NAMESPACE, ApiServer
+from tests.simulation.disk import Disk
 from tests.simulation.transfer import TransferContainer
 
 FAILS = (AssertionError, pytest.fail.Exception)
@@ -50,3 +51,14 @@ async def test_a_transfer_that_takes_each_job_for_the_first(
     with pytest.raises(FAILS):
         await test_transfer.test_another_job_of_the_session_is_refused_until_the_first_is_deleted(case)
     container.end()
+
+
+def test_a_disk_that_tears_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def tear(disk: Disk, work: Any) -> None:
+        disk.files.update({name: content[:-1] for name, content in work.args[0].items()})
+
+    monkeypatch.setattr(Disk, "_maybe", tear)
+    with pytest.raises(FAILS):
+        test_volume.test_without_power_each_file_is_old_or_new(
+            test_volume.Simulated(tmp_path / "volume"), "file.aside", 1
+        )

@@ -5,6 +5,7 @@ small files in memory and puts them into a real folder only when a process opens
 """
 
 import errno
+import os
 import random
 import shutil
 import struct
@@ -19,7 +20,17 @@ from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine, _Sorted
 from stele.core.errors import Corrupt
-from stele.member.volume import CONSENSUS, DATA, INSTANCE, TABLE_FILE, TABLETS, Volume
+from stele.member.volume import (
+    CONSENSUS,
+    DAMAGED,
+    DATA,
+    INSTANCE,
+    LOG_END,
+    SERVICES,
+    TABLE_FILE,
+    TABLETS,
+    Volume,
+)
 from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.loop import Clock
 
@@ -201,6 +212,8 @@ class SimVolume(Volume):
         if self._number != self._disk.opened:
             # The process that asks for it is no more.
             return
+        if sum(map(len, files.values())) > self._disk.free_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for name, content in files.items():
             self._disk.saved(name, content, self._disk.files.get(name))
             self._disk.files[name] = content
@@ -209,7 +222,7 @@ class SimVolume(Volume):
         """All of the member's state goes, as in the product."""
         self._disk.files.clear()
         self._disk.engine = SimEngine(self._disk.now)
-        for name in (INSTANCE, TABLE_FILE, f"{DATA}/CURRENT"):
+        for name in (INSTANCE, TABLE_FILE, LOG_END, SERVICES, DAMAGED, f"{DATA}/CURRENT"):
             self.path(name).unlink(missing_ok=True)
         for folder in (TABLETS, CONSENSUS):
             for path in self.path(folder).iterdir():
