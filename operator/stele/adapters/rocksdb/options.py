@@ -11,6 +11,15 @@ WAL_BYTES_MAX = 512 * 1024 * 1024
 INFO_LOG_BYTES = 4 * 1024 * 1024
 INFO_LOG_FILES = 3
 BLOOM_BITS = 10
+FILES_UNTIL_COMPACTION = 8
+"""Files of level 0 that are merged at once; 8 full ones of the data are as large as the next level may be
+(256 MiB). Each snapshot for a copy makes a small one, and merging rewrites what is below, too: with 4, the
+default, members wrote several times what they copied while others joined.
+"""
+SYNC_BYTES = 1024 * 1024
+"""Flushes and compactions hand their pages to the disk in pieces of this size: else a sync of the log waits
+for all of them.
+"""
 
 
 def database_options(wals: str | None) -> Options:
@@ -22,6 +31,7 @@ def database_options(wals: str | None) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_max_total_wal_size(WAL_BYTES_MAX)
     options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(SYNC_BYTES)
     options.set_keep_log_file_num(INFO_LOG_FILES)
     options.set_max_log_file_size(INFO_LOG_BYTES)
     if wals is not None:
@@ -33,6 +43,7 @@ def data_options() -> Options:
     """The family of the entries: compressed, and with filters because every write looks for its old value."""
     options = Options(raw_mode=True)
     options.set_write_buffer_size(DATA_BUFFER_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(FILES_UNTIL_COMPACTION)
     options.set_compression_type(DBCompressionType.lz4())
     table = BlockBasedOptions()
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
@@ -45,6 +56,7 @@ def log_options() -> Options:
     """The family of the operations: written once, read seldom, deleted from the front."""
     options = Options(raw_mode=True)
     options.set_write_buffer_size(LOG_BUFFER_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(FILES_UNTIL_COMPACTION)
     options.set_compression_type(DBCompressionType.lz4())
     return options
 
