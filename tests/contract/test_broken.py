@@ -6,10 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from stele.adapters.members import client
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
+from stele.core.errors import Corrupt
 from stele.wire.copyjobs import CopyJobStatus
-from tests.contract import test_api, test_table_store, test_transfer, test_volume
+from tests.contract import test_api, test_members, test_table_store, test_transfer, test_volume
 from tests.contract.conftest import simulated_api
+from tests.master.fake_members import FakeMember
 from tests.simulation.api import NAMESPACE, ApiServer
 from tests.simulation.disk import Disk
 from tests.simulation.transfer import TransferContainer
@@ -62,3 +65,20 @@ def test_a_disk_that_tears_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         test_volume.test_without_power_each_file_is_old_or_new(
             test_volume.Simulated(tmp_path / "volume"), "file.aside", 1
         )
+
+
+async def test_a_member_that_obeys_an_older_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeMember, "_check", lambda member, request: "")
+    with pytest.raises(FAILS):
+        await test_members.test_who_is_not_meant_takes_nothing(
+            test_members.in_memory(), {"epoch": 1}, "STALE_EPOCH"
+        )
+
+
+async def test_a_client_that_takes_what_came_first_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(answer: Any, bytes_max: int) -> bytes:
+        return bytes(await answer.content.read(bytes_max))
+
+    monkeypatch.setattr(client, "read_body", read)
+    with pytest.raises(Corrupt):
+        await test_members.test_an_answer_that_comes_in_parts_is_read_to_its_end()

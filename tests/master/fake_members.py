@@ -219,14 +219,19 @@ class FakeMember:
         return result
 
     def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
-        copy = self.copies.get(c.partition)
-        assert not self.locked, "begun under a lock"
+        copy, row = self.copies.get(c.partition), self.row(c.partition)
+        if self.locked:
+            return Result("STATE_LOCKED")
+        if copy is not None and copy.id == c.id:
+            return Result(generation=self.tablets[c.partition].generation)
+        if row.version != c.base:
+            return Result("STALE_VERSION", f"{row}")
+        if self.index in row.replicas:
+            return Result("ILLEGAL_STATE", f"{row} names this member")
         if copy is not None:
-            if copy.id == c.id:
-                return Result(generation=self.tablets[c.partition].generation)
-            return Result("MIGRATION_ACTIVE", copy.id)
-        if self.row(c.partition).version != c.base:
-            return Result("STALE_VERSION", f"{self.row(c.partition)}")
+            return Result("ALREADY_IN_PROGRESS", copy.id)
+        if c.partition in self.tablets and self.tablets[c.partition].promised > c.base:
+            return Result("STALE_TERM")
         tablet = self.tablets.setdefault(c.partition, Tablet("DELETED", 0))
         ready = tablet.state == "READY"
         if not ready:
@@ -237,12 +242,16 @@ class FakeMember:
 
     def _AddLearner(self, c: wire.AddLearner) -> Result:  # noqa: N802
         learner = self.learners.get(c.partition)
-        if learner is not None:
-            return Result() if learner.id == c.id else Result("MIGRATION_ACTIVE")
+        if self.locked:
+            return Result("STATE_LOCKED")
         if not self.owns(c.partition):
             return Result("NOT_OWNER")
+        if all(each.index != c.destination for each in self.members):
+            return Result("UNKNOWN_MEMBER")
         if self.row(c.partition).version != c.base:
             return Result("STALE_VERSION")
+        if learner is not None:
+            return Result() if learner.id == c.id else Result("MIGRATION_ACTIVE")
         inside = c.destination in self.row(c.partition).replicas
         self.learners[c.partition] = Learner(c.id, c.destination, "IN_SYNC" if inside else "PROBING")
         self.events.begun.append(c.id)
@@ -280,18 +289,23 @@ class FakeMember:
 
     def _Ingest(self, c: wire.Ingest) -> Result:  # noqa: N802
         staged = self.staged.get(c.session)
-        if staged is None:
-            return Result("ILLEGAL_STATE", "nothing is staged")
         for number in c.partitions:
-            tablet, copy = self.tablets[number], self.copies.get(number)
+            copy = self.copies.get(number)
+            if copy is None and self.index not in self.row(number).replicas:
+                return Result("ILLEGAL_STATE", "no copy was started")
             if copy is None or copy.state == "INGESTED":
                 continue
+            if staged is None:
+                return Result("NOT_FOUND", "nothing is staged")
+            tablet = self.tablets[number]
             tablet.data, tablet.state = sorted({*tablet.data, *staged[number]}), "READY"
             copy.state = "INGESTED"
         return Result()
 
     def _HandOver(self, c: wire.HandOver) -> Result:  # noqa: N802
         learner = self.learners.get(c.partition)
+        if not self.owns(c.partition):
+            return Result("NOT_OWNER")
         if learner is None or learner.id != c.id or learner.state != "IN_SYNC":
             return Result("ILLEGAL_STATE", "no such learner in sync")
         self.frozen[c.partition] = c.id
@@ -336,9 +350,7 @@ class FakeMember:
         return Result()
 
     def _Fence(self, c: wire.Fence) -> Result:  # noqa: N802
-        tablet = self.tablets.get(c.partition)
-        if tablet is None or tablet.state != "READY":
-            return Result("ILLEGAL_STATE", "no data")
+        tablet = self.tablets.setdefault(c.partition, Tablet("DELETED", 0))
         if c.term < tablet.promised:
             return Result("STALE_TERM")
         tablet.promised = c.term
@@ -370,8 +382,12 @@ class FakeMember:
 
     def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802
         row = self.row(c.partition)
-        if row.version < c.version or self.index in row.replicas:
+        if row.version < c.version:
             return Result("STALE_VERSION")
+        if self.index in row.replicas:
+            return Result("ILLEGAL_STATE", f"{row} names this member")
+        if c.partition in self.copies:
+            return Result("MIGRATION_ACTIVE")
         tablet = self.tablets.get(c.partition)
         if tablet is not None:
             tablet.state, tablet.data = "DELETED", []
@@ -405,8 +421,9 @@ class FakeMember:
             {
                 p: wire.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
                 for p, t in self.tablets.items()
+                if t.generation
             },
-            [p for p in range(self.partitions) if p not in self.tablets],
+            [p for p in range(self.partitions) if p not in self.tablets or not self.tablets[p].generation],
         )
         base, tablets, dropped = self.news.since(known)
         return ExchangeReply(

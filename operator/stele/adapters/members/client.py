@@ -2,6 +2,7 @@
 
 import aiohttp
 
+from stele.adapters.body import read_body
 from stele.core.errors import BadInput, Corrupt, Unavailable
 from stele.wire.messages import EXCHANGE_BYTES_MAX, ExchangeReply, ExchangeRequest, decode_reply, encode
 from stele.wire.urls import http_root
@@ -38,7 +39,7 @@ class MemberClient:
         limits = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=CONNECT_SECONDS)
         try:
             async with self._session.post(url, data=encode(request), timeout=limits) as answer:
-                body = await answer.content.read(EXCHANGE_BYTES_MAX)
+                body = await read_body(answer, EXCHANGE_BYTES_MAX)
                 status = answer.status
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{url}: {type(error).__name__} {error}") from error

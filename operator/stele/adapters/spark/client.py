@@ -3,6 +3,7 @@
 import aiohttp
 import msgspec
 
+from stele.adapters.body import read_body
 from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
 
@@ -56,7 +57,7 @@ class CopierClient:
         url = f"{self._url}{path}"
         try:
             async with self._session.request(method, url, data=body) as answer:
-                return answer.status, await answer.content.read(STATUS_BYTES_MAX)
+                return answer.status, await read_body(answer, STATUS_BYTES_MAX)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"copier {url}: {type(error).__name__} {error}") from error
 

@@ -1,0 +1,424 @@
+"""One suite for `master.ports.Members`: an exchange with a member, and what the member makes of it.
+
+Three ways: HTTP to a real member, the simulated network to a member of the simulation (both run the product's
+exchange), and the member in memory that tests of the master use, which is a twin of all of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from stele.adapters.members.client import MemberClient
+from stele.core.errors import Corrupt, Unavailable
+from stele.core.table import stamp_of
+from stele.member.admin import Admin
+from stele.member.settings import Settings
+from stele.wire import messages as m
+from tests.contract.simulated import Bridged, pass_time
+from tests.master.fake_members import FakeMember, FakeNet
+from tests.member.solo import CLUSTER, Solo
+from tests.simulation.disk import Disk
+from tests.simulation.loop import Clock, ProcessLoop
+from tests.simulation.master import Listeners, SimMembers
+from tests.simulation.member import MemberProcess
+from tests.simulation.network import Network
+
+PARTITIONS = 4
+ME, OTHER, THIRD = 0, 1, 2
+ROWS = tuple(m.Row(p, 1, (ME,) if p < 2 else (OTHER, THIRD)) for p in range(PARTITIONS))
+"""Two are this member's own and empty, two are others'."""
+DEADLINE_SECONDS = 2.0
+
+
+@dataclass
+class Case:
+    """A member that is started and knows nothing, and how it is reached."""
+
+    members: Any
+    address: str
+    nobody: str
+    uuid: str
+
+    def request(self, *commands: m.Command, **changes: Any) -> m.ExchangeRequest:
+        made = m.ExchangeRequest(
+            format=m.EXCHANGE_FORMAT,
+            cluster=CLUSTER,
+            epoch=1,
+            recipient=self.uuid,
+            self_index=ME,
+            partitions=PARTITIONS,
+            replicas=2,
+            member_list_version=1,
+            members=(
+                m.MemberInfo(ME, "m0", self.uuid, self.address),
+                m.MemberInfo(OTHER, "m1", "uuid-1", self.nobody),
+                m.MemberInfo(THIRD, "m2", "uuid-2", self.nobody),
+            ),
+            commands=commands,
+        )
+        return msgspec.structs.replace(made, **changes)
+
+    async def ask(self, *commands: m.Command, **changes: Any) -> m.ExchangeReply:
+        request = self.request(*commands, **changes)
+        reply: m.ExchangeReply = await self.members.exchange(self.address, request, DEADLINE_SECONDS)
+        return reply
+
+    async def publish(self, *rows: m.Row) -> m.ExchangeReply:
+        return await self.ask(rows=rows or ROWS)
+
+    async def code(self, command: m.Command) -> str:
+        """Of its result, once it is not WAIT any more."""
+        for _ in range(100):
+            (result,) = (await self.ask(command)).results
+            if result.code != "WAIT":
+                return result.code
+            await asyncio.sleep(0.01)
+        return "WAIT"
+
+
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[int]:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+class Fresh(Solo):
+    """One to which no table was published yet."""
+
+    async def publish(self) -> Any:
+        return None
+
+
+@asynccontextmanager
+async def real(folder: Path) -> AsyncIterator[Case]:
+    async with AsyncExitStack() as stack:
+        member = Fresh(folder)
+        await member.start()
+        stack.push_async_callback(member.stop)
+        admin = Admin(member.node, member.exchange, cast(Any, SimpleNamespace()))
+        port = await stack.enter_async_context(serving(admin.application()))
+        client = await stack.enter_async_context(MemberClient(port))
+        yield Case(client, "127.0.0.1", "127.0.0.9", "uuid-0")
+
+
+@asynccontextmanager
+async def simulated(folder: Path) -> AsyncIterator[Case]:
+    clock = Clock(1)
+    network = Network(clock)
+    network.addresses = {"10.0.0.1": "m0"}
+    machine = SimpleNamespace(process=None, place="m0")
+    kubelet: Any = SimpleNamespace(clock=clock, network=network, at_address={"10.0.0.1": machine}.get)
+    settings = Settings(Path("m0"), CLUSTER, "m0", retention_seconds=0)
+    process = MemberProcess(
+        settings, Disk(folder, clock), ProcessLoop(clock, "m0", network), lambda _: Silent(), lambda *_: None
+    )
+    machine.process = process
+    pass_time(clock, 1.0)
+    loop = ProcessLoop(clock, "master-0", network)
+    listeners = Listeners(lambda *_: None, lambda *_: None)
+    assert process.node is not None
+    yield Case(Bridged(SimMembers(loop, kubelet, listeners), loop), "10.0.0.1", "10.0.0.9", process.node.uuid)
+    process.loop.kill()
+
+
+class Silent:
+    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        raise Unavailable("no transfer process here")
+
+    async def close(self) -> None:
+        return
+
+
+def in_memory() -> Case:
+    net = FakeNet()
+    net.members["10.0.0.1"] = FakeMember(net, "10.0.0.1", "uuid-0", CLUSTER)
+    return Case(net, "10.0.0.1", "10.0.0.9", "uuid-0")
+
+
+@pytest.fixture(params=["memory", "simulated", "real"])
+async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
+    logging.getLogger("stele").setLevel(logging.CRITICAL)
+    if request.param == "memory":
+        yield in_memory()
+        return
+    async with (simulated if request.param == "simulated" else real)(tmp_path / "volume") as made:
+        yield made
+
+
+# -- who is asked, and by whom
+
+
+async def test_on_first_contact_a_member_tells_who_it_is_and_takes_nothing(case: Case) -> None:
+    command = m.CreateTablet(0, 0)
+    reply = await case.ask(command, recipient="", rows=ROWS, epoch=7)
+    assert (reply.code, reply.uuid, reply.cluster) == ("OK", case.uuid, CLUSTER)
+    assert (reply.results, reply.epoch, reply.incarnation) == ((), 0, 1)
+    assert reply.tablets == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"recipient": "another"}, "WRONG_MEMBER"),
+        ({"cluster": "another"}, "WRONG_CLUSTER"),
+        ({"recipient": "", "cluster": "another"}, "WRONG_CLUSTER"),
+        ({"epoch": 1}, "STALE_EPOCH"),
+        ({"epoch": 1, "recipient": ""}, "STALE_EPOCH"),
+    ],
+)
+async def test_who_is_not_meant_takes_nothing(case: Case, changes: dict[str, Any], code: str) -> None:
+    await case.ask(epoch=2, rows=ROWS)
+    newer = m.Row(0, 9, (OTHER,))
+    reply = await case.ask(m.DeleteTablet(0, 1), **{"epoch": 3, "rows": (newer,)} | changes)
+    assert (reply.code, reply.results, reply.epoch) == (code, (), 2)
+    assert reply.stamp == stamp_of([1] * PARTITIONS)
+    assert reply.uuid == case.uuid
+
+
+async def test_nobody_there_is_unavailable(case: Case) -> None:
+    with pytest.raises(Unavailable):
+        await case.members.exchange(case.nobody, case.request(), DEADLINE_SECONDS)
+
+
+# -- what was published
+
+
+async def test_rows_are_told_back_by_their_stamp_and_in_full_when_asked(case: Case) -> None:
+    reply = await case.publish()
+    assert (reply.code, reply.epoch, reply.member_list_version) == ("OK", 1, 1)
+    assert reply.stamp == stamp_of([1] * PARTITIONS)
+    assert reply.rows == ()
+    assert set((await case.ask(want_tablets=True)).rows) == set(ROWS)
+
+
+async def test_an_older_row_changes_nothing(case: Case) -> None:
+    await case.publish(*ROWS[1:], m.Row(0, 5, (ME, OTHER)))
+    reply = await case.publish(*ROWS)
+    assert reply.stamp == stamp_of([5, 1, 1, 1])
+
+
+async def test_a_member_makes_the_tablets_of_a_first_row_that_names_it(case: Case) -> None:
+    reply = await case.publish()
+    assert {each.partition: (each.state, each.generation) for each in reply.tablets} == {
+        0: ("READY", 1),
+        1: ("READY", 1),
+    }
+
+
+async def test_only_what_changed_since_a_report_is_told(case: Case) -> None:
+    first = await case.publish()
+    assert first.base == 0
+    again = await case.ask(known=first.number)
+    assert (again.base, again.tablets) == (first.number, ())
+    await case.publish(m.Row(0, 2, (OTHER, THIRD)))
+    assert await case.code(m.DeleteTablet(0, 2)) == "OK"
+    changed = await case.ask(known=again.number)
+    assert [(each.partition, each.state) for each in changed.tablets] == [(0, "DELETED")]
+    assert len((await case.ask(known=0)).tablets) == 2
+
+
+# -- commands: one result each, and what is refused changes nothing
+
+REFUSED: dict[str, tuple[m.Command, str]] = {
+    "a copy of a row that is over": (m.StartTabletCopy("m1", 2, 7, OTHER), "STALE_VERSION"),
+    "a copy of what is there by its row": (m.StartTabletCopy("m1", 0, 1, ME), "ILLEGAL_STATE"),
+    "a learner of another's partition": (m.AddLearner("m1", 2, 1, ME), "NOT_OWNER"),
+    "a learner that is not known": (m.AddLearner("m1", 0, 1, 9), "UNKNOWN_MEMBER"),
+    "a learner of a row that is over": (m.AddLearner("m1", 0, 7, OTHER), "STALE_VERSION"),
+    "a hand-over without a learner": (m.HandOver("m1", 0), "ILLEGAL_STATE"),
+    "a hand-over of another's partition": (m.HandOver("m1", 2), "NOT_OWNER"),
+    "a row of a tablet that is not there": (m.Accept("m1", m.Row(2, 2, (ME,))), "ILLEGAL_STATE"),
+    "the end of a tablet that the row names": (m.DeleteTablet(0, 1), "ILLEGAL_STATE"),
+    "the end of a tablet by a row that was not heard of": (m.DeleteTablet(2, 7), "STALE_VERSION"),
+    "an empty tablet for another row": (m.CreateTablet(2, 7), "STALE_VERSION"),
+    "files of a session that is not here": (m.Ingest("none", (0,)), "OK"),
+    "the lock of another table": (m.LockState("l1", "Frozen", 99, 1), "STALE_VERSION"),
+    "the renewal of a session that is not open": (m.OpenSession("s", (0,), renew=True), "SESSION_LOST"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_refused_is_refused_with_its_reason(case: Case, what: str) -> None:
+    before = await case.publish()
+    command, code = REFUSED[what]
+    assert await case.code(command) == code
+    assert await case.code(command) == code
+    after = await case.ask()
+    assert (after.stamp, after.tablets, after.accepted) == (before.stamp, before.tablets, ())
+    assert (after.learners, after.copies) == ((), ())
+
+
+HARMLESS: dict[str, m.Command] = {
+    "an abort of what is not known": m.Abort("m9", 0),
+    "the end of a session that is not known": m.CloseSession("s9"),
+    "an unlock of what is not locked": m.UnlockState("l9"),
+    "the end of a tablet that is not there": m.DeleteTablet(2, 1),
+    "a fence of a tablet that is not there": m.Fence(2, 2, True),
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+async def test_what_is_done_already_is_done(case: Case, what: str) -> None:
+    await case.publish()
+    for _ in range(2):
+        assert await case.code(HARMLESS[what]) == "OK"
+
+
+async def test_each_command_has_its_result_in_order(case: Case) -> None:
+    await case.publish()
+    reply = await case.ask(m.DeleteTablet(2, 7), m.Abort("m1", 0), m.HandOver("m1", 2))
+    assert [each.code for each in reply.results] == ["STALE_VERSION", "OK", "NOT_OWNER"]
+
+
+async def test_a_copy_begins_once_and_ends_with_its_abort(case: Case) -> None:
+    await case.publish()
+    command = m.StartTabletCopy("m1", 2, 1, OTHER)
+    first, again = (await case.ask(command)).results[0], (await case.ask(command)).results[0]
+    assert (first.code, first.generation, again.code, again.generation) == ("OK", 1, "OK", 1)
+    assert await case.code(m.StartTabletCopy("m2", 2, 1, OTHER)) == "ALREADY_IN_PROGRESS"
+    assert await case.code(m.DeleteTablet(2, 1)) == "MIGRATION_ACTIVE"
+    assert await case.code(m.Ingest("none", (2,))) == "NOT_FOUND"
+    (copy,) = (await case.ask()).copies
+    assert (copy.id, copy.partition, copy.base, copy.generation) == ("m1", 2, 1, 1)
+    assert await case.code(m.Abort("m1", 2)) == "OK"
+    reply = await case.ask()
+    assert reply.copies == ()
+    assert {each.partition: each.state for each in reply.tablets}[2] == "DELETED"
+    assert (await case.ask(m.StartTabletCopy("m3", 2, 1, OTHER))).results[0].generation == 2
+
+
+async def test_a_learner_begins_once_and_ends_with_its_abort(case: Case) -> None:
+    await case.publish()
+    for _ in range(2):
+        assert await case.code(m.AddLearner("m1", 0, 1, OTHER)) == "OK"
+    assert await case.code(m.AddLearner("m2", 0, 1, THIRD)) == "MIGRATION_ACTIVE"
+    (learner,) = (await case.ask()).learners
+    assert (learner.id, learner.partition, learner.destination, learner.state) == ("m1", 0, OTHER, "PROBING")
+    assert await case.code(m.HandOver("m1", 0)) == "ILLEGAL_STATE"
+    assert await case.code(m.Abort("m1", 0)) == "OK"
+    assert (await case.ask()).learners == ()
+
+
+async def test_an_accepted_row_is_told_until_it_is_published(case: Case) -> None:
+    await case.publish(*ROWS[:2], m.Row(2, 1, (OTHER, ME)), ROWS[3])
+    row = m.Row(2, 2, (ME, OTHER))
+    for _ in range(2):
+        assert await case.code(m.Accept("p1", row)) == "OK"
+    assert (await case.ask()).accepted == (row,)
+    assert await case.code(m.Accept("p2", m.Row(2, 1, (ME,)))) == "STALE_VERSION"
+    assert (await case.publish(row)).accepted == ()
+    assert await case.code(m.Accept("p1", row)) == "OK"
+
+
+async def test_a_fence_stays_and_only_grows(case: Case) -> None:
+    await case.publish(*ROWS[:2], m.Row(2, 1, (OTHER, ME)), ROWS[3])
+    assert await case.code(m.Fence(2, 5, True)) == "OK"
+    assert await case.code(m.Fence(2, 5, True)) == "OK"
+    assert await case.code(m.Fence(2, 4, True)) == "STALE_TERM"
+    (tablet,) = [each for each in (await case.ask()).tablets if each.partition == 2]
+    assert tablet.promised == 5
+    assert await case.code(m.StartTabletCopy("m1", 3, 1, OTHER)) == "OK"
+
+
+async def test_a_lock_lets_nothing_new_begin_until_it_is_opened(case: Case) -> None:
+    await case.publish()
+    lock = m.LockState("l1", "Frozen", stamp_of([1] * PARTITIONS), 1)
+    for _ in range(2):
+        assert await case.code(lock) == "OK"
+    assert await case.code(m.StartTabletCopy("m1", 2, 1, OTHER)) == "STATE_LOCKED"
+    assert await case.code(m.UnlockState("l1")) == "OK"
+    assert await case.code(m.StartTabletCopy("m1", 2, 1, OTHER)) == "OK"
+    assert await case.code(lock) == "MIGRATION_ACTIVE"
+
+
+# -- what the way makes of answers
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def answering(handler: Handler) -> AsyncIterator[MemberClient]:
+    app = web.Application()
+    app.router.add_post("/v1/exchange", handler)
+    async with serving(app) as port, MemberClient(port) as client:
+        yield client
+
+
+def reply() -> dict[str, Any]:
+    made = m.ExchangeReply("OK", "", "uuid-0", CLUSTER, 1, 1, 0, 1)
+    return cast(dict[str, Any], msgspec.to_builtins(made))
+
+
+REQUEST = m.ExchangeRequest(format=1, cluster=CLUSTER, epoch=1, recipient="")
+
+
+async def test_fields_of_a_newer_member_are_ignored() -> None:
+    async def newer(request: web.Request) -> web.Response:
+        return web.json_response(reply() | {"invented": {"later": 1}})
+
+    async with answering(newer) as client:
+        assert (await client.exchange("127.0.0.1", REQUEST, 2.0)).uuid == "uuid-0"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, "hello"), (200, "{}"), (200, '{"code": 7}'), (500, "defect"), (400, "exchange: wrong"), (200, "")],
+)
+async def test_what_is_no_reply_is_corrupt(status: int, body: str) -> None:
+    async def wrong(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=body)
+
+    async with answering(wrong) as client:
+        with pytest.raises(Corrupt, match=str(status)):
+            await client.exchange("127.0.0.1", REQUEST, 2.0)
+
+
+async def test_an_answer_that_comes_in_parts_is_read_to_its_end() -> None:
+    """That of a member with thousands of tablets does not fit into what a socket gives at once."""
+    rows = [[number, 1, [0, 1, 2]] for number in range(50_000)]
+    body = msgspec.json.encode(reply() | {"rows": rows})
+
+    async def in_parts(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for begin in range(0, len(body), 1 << 18):
+            await response.write(body[begin : begin + (1 << 18)])
+            await asyncio.sleep(0.01)
+        return response
+
+    async with answering(in_parts) as client:
+        assert len((await client.exchange("127.0.0.1", REQUEST, 5.0)).rows) == len(rows)
+
+
+async def test_an_answer_that_does_not_come_or_breaks_off_is_unavailable() -> None:
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.sleep(1)
+        return web.Response()
+
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b"{")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    for handler in (hang, break_off):
+        async with answering(handler) as client:
+            with pytest.raises(Unavailable):
+                await client.exchange("127.0.0.1", REQUEST, 0.2)
