@@ -10,11 +10,12 @@ from stele.adapters.members import client
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.errors import Corrupt
 from stele.wire.copyjobs import CopyJobStatus
-from tests.contract import test_api, test_members, test_table_store, test_transfer, test_volume
+from tests.contract import test_api, test_links, test_members, test_table_store, test_transfer, test_volume
 from tests.contract.conftest import simulated_api
 from tests.master.fake_members import FakeMember
 from tests.simulation.api import NAMESPACE, ApiServer
 from tests.simulation.disk import Disk
+from tests.simulation.network import End
 from tests.simulation.transfer import TransferContainer
 
 FAILS = (AssertionError, pytest.fail.Exception)
@@ -82,3 +83,15 @@ async def test_a_client_that_takes_what_came_first_for_all(monkeypatch: pytest.M
     monkeypatch.setattr(client, "read_body", read)
     with pytest.raises(Corrupt):
         await test_members.test_an_answer_that_comes_in_parts_is_read_to_its_end()
+
+
+async def test_a_network_whose_last_segment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = End._send
+
+    def jump(end: End, data: bytes) -> None:
+        send(end, data)
+        end._way.rotate(1)
+
+    monkeypatch.setattr(End, "_send", jump)
+    with pytest.raises(FAILS):
+        await test_links.test_messages_arrive_whole_and_in_order_both_ways(test_links.Simulated())
