@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from e2e.bench import copy_join, copy_plots, copy_ways
+from e2e.bench import copy_join, copy_plots, copy_ways, disk
 from e2e.bench.report import NOT_MEASURED, Column, Goal, Report, Row, milliseconds, plain
+from e2e.cluster import cache, kind
 
 TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (12 minutes)"
 MIB = 1 << 20
@@ -40,8 +41,9 @@ def seconds(value: float) -> str:
 
 def run(report: Report, quick: bool) -> None:
     """Fill the report; raises BenchError and ClusterError when something outside is not as it must be."""
+    with kind.paused():
+        _joins(report, QUICK_JOIN_BYTES if quick else JOIN_BYTES)
     copy_ways.run(report, quick)
-    _joins(report, QUICK_JOIN_BYTES if quick else JOIN_BYTES)
 
 
 def _joins(report: Report, sizes: Sequence[int]) -> None:
@@ -53,12 +55,12 @@ def _joins(report: Report, sizes: Sequence[int]) -> None:
         Column("moved MiB", "moved_bytes", mebibytes),
         Column("MB/s", "bytes_per_second", rate),
     ]
-    for kind in ("get", "set"):
+    for operation in ("get", "set"):
         columns += [
-            Column(f"{kind} quiet p99", f"quiet_{kind}_p99_seconds", milliseconds),
-            Column("p50", f"join_{kind}_p50_seconds", milliseconds),
-            Column("p99", f"join_{kind}_p99_seconds", milliseconds),
-            Column("longest", f"join_{kind}_max_seconds", milliseconds),
+            Column(f"{operation} quiet p99", f"quiet_{operation}_p99_seconds", milliseconds),
+            Column("p50", f"join_{operation}_p50_seconds", milliseconds),
+            Column("p99", f"join_{operation}_p99_seconds", milliseconds),
+            Column("longest", f"join_{operation}_max_seconds", milliseconds),
         ]
     columns += [Column("failed", "failed"), Column("wrong", "wrong")]
     section = report.section(
@@ -66,6 +68,7 @@ def _joins(report: Report, sizes: Sequence[int]) -> None:
     )
     for size in sizes:
         for system in copy_join.SYSTEMS:
+            disk.settle(cache.root() / "work")
             section.rows.append(copy_join.measure(system, size))
     report.goals += join_goals(section.rows, sizes[-1])
 

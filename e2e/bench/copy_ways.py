@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from e2e.bench import disk
 from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Goal, Report, Row, factor
 from e2e.bench.talk import Talker
@@ -110,6 +111,7 @@ def measure(place: Place, case: Case, rounds: int) -> list[Row]:
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for way in WAYS:
+            disk.settle(cache.root() / "work")
             found = _one(place, way)
             if found is not None and (way not in best or found["seconds"] < best[way]["seconds"]):
                 best[way] = found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,7 @@ READY_SECONDS_MAX = 180
 DELETE_SECONDS_MAX = 120.0
 LOAD_SECONDS_MAX = 600.0
 ANSWER_SECONDS_MAX = 20.0
+PAUSE_SECONDS_MAX = 60.0
 _IMAGE_LABEL = "stele.image"
 _RUNNING = {"running", "up"}  # docker's word and podman's
 # What must be rolled out before a cluster is called ready: namespace and workload.
@@ -174,6 +177,28 @@ def _nodes(chosen: Engine) -> dict[str, str]:
     command = [chosen.program, "ps", "--all", "--filter", label, "--format", "{{.Names}} {{.State}}"]
     lines = output(command, env=engine.environment(chosen), seconds_max=ANSWER_SECONDS_MAX).splitlines()
     return dict(sorted((line.split()[0], line.split()[1].lower()) for line in lines if line.strip()))
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Our own cluster stands still within the block, so that it takes nothing from what is measured there.
+
+    It goes on afterwards, whatever happened, and is waited for. Nothing is done to a cluster that the user
+    gave, and where none is up.
+    """
+    found = None if external.given() is not None else _status()
+    if found is None or not found.answers:
+        yield
+        return
+    chosen = engine.remembered() or Engine("podman", published_image=False)
+    names = list(found.nodes)
+    say("The cluster stands still meanwhile.")
+    run([chosen.program, "pause", *names], _log(), env=env(), seconds_max=PAUSE_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        run([chosen.program, "unpause", *names], _log(), env=env(), seconds_max=PAUSE_SECONDS_MAX)
+        _wait()
 
 
 def kubeconfig() -> Path:

@@ -45,6 +45,7 @@ class World:
         self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
         self.exchanged: list[Any] = []
+        self._decoded: tuple[str, tuple[Partition, ...]] = "", ()
         self.heard: list[Callable[[str, int, float], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
         self.away, self.surplus = "", False
@@ -157,7 +158,12 @@ class World:
     def rows(self) -> tuple[Partition, ...]:
         """The stored table; empty before there is one. One shard is enough for what is simulated."""
         stored = self.api.find(CONFIG_MAPS, f"{CLUSTER}-table-0")
-        return () if stored is None else decode_shard(stored["data"], 0, self.profile.partitions).rows
+        if stored is None:
+            return ()
+        version = stored["metadata"]["resourceVersion"]
+        if version != self._decoded[0]:
+            self._decoded = version, decode_shard(stored["data"], 0, self.profile.partitions).rows
+        return self._decoded[1]
 
     def table(self) -> PartitionTable:
         head = self.head()

@@ -1,0 +1,44 @@
+"""Waits until the disk has nothing left to do of what came before."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+from e2e.cluster.steps import say
+
+FILES = 9
+USUAL_SECONDS = 0.004
+"""A small file that is made and synced takes less than this on a disk that is at rest."""
+SETTLE_SECONDS_MAX = 60.0
+
+
+def settle(folder: Path) -> float:
+    """Seconds that a small file takes to be made and synced, once that is little or after SETTLE_SECONDS_MAX.
+
+    Files that were deleted may keep a disk busy for long: one that is mounted with `discard` lets every sync
+    wait meanwhile. What is measured next would pay for what was measured before.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    os.sync()
+    end = time.monotonic() + SETTLE_SECONDS_MAX
+    while (found := _small_file_seconds(folder)) > USUAL_SECONDS and time.monotonic() < end:
+        time.sleep(0.5)
+    if found > USUAL_SECONDS:
+        say(f"The disk is busy: a sync of a small file takes {1000 * found:.0f} ms. Figures may suffer.")
+    return found
+
+
+def _small_file_seconds(folder: Path) -> float:
+    path, took = folder / f"settle-{os.getpid()}", []
+    for _ in range(FILES):
+        begin = time.monotonic()
+        with path.open("wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+        took.append(time.monotonic() - begin)
+        path.unlink()
+    return statistics.median(took)
