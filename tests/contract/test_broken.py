@@ -10,11 +10,19 @@ from stele.adapters.members import client
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.errors import Corrupt
 from stele.wire.copyjobs import CopyJobStatus
-from tests.contract import test_api, test_links, test_members, test_table_store, test_transfer, test_volume
+from tests.contract import (
+    test_api,
+    test_engine,
+    test_links,
+    test_members,
+    test_table_store,
+    test_transfer,
+    test_volume,
+)
 from tests.contract.conftest import simulated_api
 from tests.master.fake_members import FakeMember
 from tests.simulation.api import NAMESPACE, ApiServer
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, SimEngine
 from tests.simulation.network import End
 from tests.simulation.transfer import TransferContainer
 
@@ -95,3 +103,22 @@ async def test_a_network_whose_last_segment_comes_first(monkeypatch: pytest.Monk
     monkeypatch.setattr(End, "_send", jump)
     with pytest.raises(FAILS):
         await test_links.test_messages_arrive_whole_and_in_order_both_ways(test_links.Simulated())
+
+
+def test_an_engine_that_forgets_its_log_with_the_process() -> None:
+    case = test_engine.Case(
+        SimEngine(lambda: 0.0),
+        lambda case, lost: test_engine.simulated(case).after_crash(
+            power_lost=True, chance=test_engine.LeastKept()
+        ),
+    )
+    with pytest.raises(FAILS):
+        test_engine.test_a_dead_process_keeps_its_log_and_the_flushed_prefix_of_data(case)
+
+
+async def test_a_copier_that_tells_of_what_nobody_wants() -> None:
+    case = test_copier.in_memory()
+    want = case.copier.want
+    case.copier.want = lambda waves, state: want(waves, state) if waves else None  # type: ignore[method-assign]
+    with pytest.raises(FAILS):
+        await test_copier.test_what_is_wanted_again_begins_anew(case)

@@ -1,6 +1,7 @@
 """One suite for every engine: the member's safety rests on these rules."""
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pytest
 from rocksdict import Options, SstFileWriter
 
 from stele.adapters.memory.engine import MemoryEngine
-from stele.adapters.rocksdb.engine import RocksEngine, open_checkpoint
+from stele.adapters.rocksdb.engine import RocksEngine
 from stele.core.errors import Corrupt, Unavailable
 from stele.member.write_back import WriteBack
 from stele.ports import Engine
+from tests.simulation.disk import SimEngine
 
 
 class Case:
@@ -36,6 +38,11 @@ class Case:
         return self.engine
 
 
+def simulated(case: Case) -> SimEngine:
+    assert isinstance(case.engine, SimEngine)
+    return case.engine
+
+
 def crash_rocks(case: Case, power_lost: bool, data: Path, wals: Path) -> Engine:
     """Copy the files as a killed process would leave them, or a loss of power: the log as it was synced."""
     there = data.parent / f"after{len(list(data.parent.iterdir()))}"
@@ -50,11 +57,22 @@ def crash_rocks(case: Case, power_lost: bool, data: Path, wals: Path) -> Engine:
     return RocksEngine(there / "data", there / "wals")
 
 
-@pytest.fixture(params=["memory", "rocksdb", "written back"])
+class LeastKept(random.Random):
+    """Of what was not synced a loss of power leaves nothing."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+@pytest.fixture(params=["memory", "simulated", "rocksdb", "written back"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     if request.param == "memory":
         twin = MemoryEngine()
         yield Case(twin, lambda case, power_lost: twin.crashed(power_lost=power_lost))
+        return
+    if request.param == "simulated":
+        start = SimEngine(lambda: 0.0)
+        yield Case(start, lambda case, lost: simulated(case).after_crash(power_lost=lost, chance=LeastKept()))
         return
     if request.param == "written back":
         memory = MemoryEngine()
@@ -177,15 +195,39 @@ def test_what_was_dropped_and_written_again_is_there(case: Case) -> None:
         assert (engine.get(b"a"), engine.get(b"b")) == (b"new", None)
 
 
-def test_checkpoint_is_read_while_the_engine_goes_on(tmp_path: Path) -> None:
-    engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
-    engine.write_data([(b"a", b"1")])
-    engine.checkpoint(str(tmp_path / "point"))
-    engine.write_data([(b"a", b"2")])
-    reader = open_checkpoint(tmp_path / "point")
-    assert (reader.get(b"a"), reader.scan(b"a", b"z", 9)) == (b"1", [(b"a", b"1")])
-    reader.close()
-    engine.close()
+def test_a_checkpoint_stays_as_it_was_and_outlives_the_process(case: Case, tmp_path: Path) -> None:
+    path = str(tmp_path / "point")
+    case.engine.write_data([(b"a", b"1")])
+    case.engine.checkpoint(path)
+    case.engine.write_data([(b"a", b"2"), (b"b", b"2")])
+    for engine in (lambda: case.engine, case.restart):
+        reader = engine().open_checkpoint(path)
+        assert (reader.get(b"a"), reader.scan(b"a", b"z", 9)) == (b"1", [(b"a", b"1")])
+        reader.close()
+
+
+def test_files_that_were_made_are_taken_in_for_good_and_are_gone(case: Case, tmp_path: Path) -> None:
+    case.engine.write_data([(b"a", b"old"), (b"c", b"kept")])
+    paths = [str(tmp_path / name) for name in ("one.sst", "two.sst")]
+    case.engine.make_file(paths[0], [(b"a", b"1"), (b"b", b"2")])
+    case.engine.make_file(paths[1], [(b"d", b"3")])
+    case.engine.ingest(paths)
+    expected = [(b"a", b"1"), (b"b", b"2"), (b"c", b"kept"), (b"d", b"3")]
+    assert case.engine.scan(b"a", b"z", 9) == expected
+    with pytest.raises(Unavailable):
+        case.engine.ingest(paths[:1])
+    case.engine.flush()
+    assert case.restart(power_lost=True).scan(b"a", b"z", 9) == expected
+
+
+def test_of_files_that_are_not_all_there_none_is_taken_in(case: Case, tmp_path: Path) -> None:
+    path = str(tmp_path / "one.sst")
+    case.engine.make_file(path, [(b"a", b"1")])
+    with pytest.raises(Unavailable):
+        case.engine.ingest([path, str(tmp_path / "two.sst")])
+    assert case.engine.get(b"a") is None
+    case.engine.ingest([path])
+    assert case.engine.get(b"a") == b"1"
 
 
 def test_ingest_moves_finished_files_in(tmp_path: Path) -> None:

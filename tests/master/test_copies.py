@@ -1,6 +1,5 @@
 """Copies as the master drives them: from whom, how fast, into what space, by whom, and what it shows."""
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -8,49 +7,19 @@ import pytest
 from stele.core.rebalance import RETRY_SECONDS_MAX
 from stele.core.reign import Record, State
 from stele.core.transfer import SPACE_MARGIN_BYTES
-from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine, Job, Wave
+from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine
 from stele.master import facts
 from stele.master.metrics import copy_metrics
 from stele.model.conditions import find_condition
 from stele.model.rebalance import TabletRebalanceStatus
 from stele.wire.messages import Result
+from tests.master.copier import Copier
 from tests.master.fake_members import FakeMember
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_statuses import cluster, rebalance
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
-
-
-class Copier:
-    """Spark: `outcome` is what becomes of a job; DONE stages what the source holds."""
-
-    def __init__(self, harness: Harness, outcome: str = "DONE") -> None:
-        self._harness = harness
-        self.outcome = outcome
-        self.told: dict[str, Job] = {}
-        self.waves: dict[str, Wave] = {}
-
-    def problem(self) -> str:
-        return ""
-
-    def want(self, waves: Sequence[Wave], state: State) -> None:
-        for wave in waves:
-            self.waves[wave.session] = wave
-            if self.outcome == "DONE":
-                member = self._harness.world.volumes[wave.destination]
-                if member.stage(wave.session, wave.source, sorted(wave.partitions)):
-                    self.told[wave.session] = Job("DONE", wave.bytes, tasks=4, retries=1)
-            elif self.outcome == "RUNNING":
-                self.told[wave.session] = Job("RUNNING", wave.bytes // 2, tasks=4)
-            else:
-                self.told[wave.session] = Job("FAILED", 0, self.outcome)
-
-    def jobs(self) -> Mapping[str, Job]:
-        return self.told
-
-    async def close(self) -> None:
-        return
 
 
 async def three(**wishes: object) -> Harness:

@@ -1,36 +1,10 @@
 """Who copies is chosen by what the snapshots hold, once their sources have told."""
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 
-from stele.core.reign import State
-from stele.core.waves import Job, Wave
+from tests.master.copier import Copier
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
-
-
-class Copier:
-    """Copies at once what it is asked for."""
-
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-        self.done: dict[str, Job] = {}
-
-    def problem(self) -> str:
-        return ""
-
-    def want(self, waves: Sequence[Wave], state: State) -> None:
-        for wave in waves:
-            member = self._harness.world.volumes[wave.destination]
-            assert member.stage(wave.session, wave.source, sorted(wave.partitions))
-            self.done[wave.session] = Job("DONE", wave.bytes)
-
-    def jobs(self) -> Mapping[str, Job]:
-        return self.done
-
-    async def close(self) -> None:
-        return
 
 
 @pytest.mark.parametrize(("threshold", "by_spark"), [(1, True), (1 << 40, False)])
@@ -45,7 +19,7 @@ async def test_spark_copies_when_enough_is_to_be_copied_at_once(threshold: int, 
     balanced(harness, 4, 2)
     assert harness.loop.state is not None
     (record,) = harness.loop.state.finished
-    assert bool(copier.done) == by_spark
+    assert bool(copier.waves) == by_spark
     assert record.engine is not None
     assert record.engine.value == ("Spark" if by_spark else "Direct")
     assert "bytes are to be copied at once" in record.engine_reason
@@ -64,4 +38,4 @@ async def test_what_catches_up_from_the_log_is_not_counted_as_something_to_copy(
         await harness.tick()
     harness.revive(1)
     await harness.settle()
-    assert copier.done == {}
+    assert copier.waves == {}

@@ -19,7 +19,7 @@ import msgspec
 from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine, _Sorted
-from stele.core.errors import Corrupt
+from stele.core.errors import Corrupt, Unavailable
 from stele.member.volume import (
     CONSENSUS,
     DAMAGED,
@@ -35,7 +35,7 @@ from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.loop import Clock
 
 FREE_BYTES = 1 << 30
-_log_key = struct.Struct(">HQ").unpack
+_log_key = struct.Struct(">HQ")
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
@@ -91,17 +91,26 @@ class SimEngine(MemoryEngine):
             found.note_dropped(write)
         found._log, found._synced = _Sorted(log.values), _Sorted(log.values)
         found._data, found._flushed = _Sorted(self._flushed.values), _Sorted(self._flushed.values)
+        found.checkpoints = self.checkpoints
         return found
 
     def note_dropped(self, write: _Write) -> None:
-        """Writes come in the order of their time."""
+        """Writes come in the order of their time; what is no operation of a tablet is nobody's loss."""
         for key, _ in write.puts:
-            partition, index = _log_key(key)
+            if len(key) != _log_key.size:
+                continue
+            partition, index = _log_key.unpack(key)
             known = self.dropped.setdefault(partition, Dropped(index, write.at))
             known.first = min(known.first, index)
 
+    def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        Path(path).write_bytes(pack_file(list(entries))[0])
+
     def ingest(self, paths: Sequence[str]) -> None:
         """The files are what `pack_file` made."""
+        missing = [path for path in paths if not Path(path).exists()]
+        if missing:
+            raise Unavailable(f"SST files were not taken in: {missing[0]} is not there")
         for path in paths:
             self.write_data(_unpack(Path(path).read_bytes()))
             Path(path).unlink()

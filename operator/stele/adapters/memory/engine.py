@@ -3,6 +3,8 @@
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from stele.core.errors import Unavailable
+
 Entries = list[tuple[bytes, bytes]]
 
 
@@ -64,6 +66,7 @@ class MemoryEngine:
         found._log = _Sorted((self._synced if power_lost else self._log).values)
         found._data = _Sorted(self._flushed.values)
         found._synced, found._flushed = _Sorted(found._log.values), _Sorted(found._data.values)
+        found.checkpoints, found.files = self.checkpoints, self.files
         return found
 
     def get(self, key: bytes) -> bytes | None:
@@ -131,6 +134,9 @@ class MemoryEngine:
         self.files[path] = list(entries)
 
     def ingest(self, paths: Sequence[str]) -> None:
+        missing = [path for path in paths if path not in self.files]
+        if missing:
+            raise Unavailable(f"SST files were not taken in: {missing[0]} is not there")
         for path in paths:
             self.write_data(self.files.pop(path))
         self.flush()

@@ -1,0 +1,46 @@
+"""The copier in memory: `master.ports.Copier` without Spark."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stele.core.reign import State
+from stele.core.waves import Job, Wave
+
+
+class Copier:
+    """`outcome` is what becomes of a job that begins: DONE stages what the source holds, RUNNING goes on for
+    ever, anything else is why it fails. `waves` are all that were ever wanted.
+    """
+
+    def __init__(self, harness: Any, outcome: str = "DONE") -> None:
+        self._harness = harness
+        self.outcome = outcome
+        self.told: dict[str, Job] = {}
+        self.waves: dict[str, Wave] = {}
+
+    def problem(self) -> str:
+        return ""
+
+    def want(self, waves: Sequence[Wave], state: State) -> None:
+        wanted = {wave.session for wave in waves}
+        self.told = {session: job for session, job in self.told.items() if session in wanted}
+        for wave in waves:
+            self.waves[wave.session] = wave
+            if wave.session not in self.told:
+                self._begin(wave)
+
+    def _begin(self, wave: Wave) -> None:
+        if self.outcome == "DONE":
+            member = self._harness.world.volumes[wave.destination]
+            if member.stage(wave.session, wave.source, sorted(wave.partitions)):
+                self.told[wave.session] = Job("DONE", wave.bytes, tasks=4, retries=1)
+        elif self.outcome == "RUNNING":
+            self.told[wave.session] = Job("RUNNING", wave.bytes // 2, tasks=4)
+        else:
+            self.told[wave.session] = Job("FAILED", 0, self.outcome)
+
+    def jobs(self) -> Mapping[str, Job]:
+        return self.told
+
+    async def close(self) -> None:
+        return
