@@ -12,6 +12,7 @@ from stele.core.errors import Corrupt
 from stele.wire.copyjobs import CopyJobStatus
 from tests.contract import (
     test_api,
+    test_copier,
     test_engine,
     test_links,
     test_members,
