@@ -50,7 +50,9 @@ class Store(Protocol):
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
     ) -> tuple[list[bytes], bool]:
-        """Up to `limit` keys greater than `after` in order, and whether the keyspace ends there."""
+        """Up to `limit` keys greater than `after` in order, and whether the keyspace is known to end there: a
+        full page does not tell.
+        """
         ...
 
     async def count(self, partition: int, keyspace: bytes) -> int:

@@ -16,12 +16,14 @@ from tests.contract import (
     test_engine,
     test_links,
     test_members,
+    test_store,
     test_table_store,
     test_transfer,
     test_volume,
 )
 from tests.contract.conftest import simulated_api
 from tests.master.fake_members import FakeMember
+from tests.member.door_twin import MemoryStore
 from tests.simulation.api import NAMESPACE, ApiServer
 from tests.simulation.disk import Disk, SimEngine
 from tests.simulation.network import End
@@ -123,3 +125,14 @@ async def test_a_copier_that_tells_of_what_nobody_wants() -> None:
     case.copier.want = lambda waves, state: want(waves, state) if waves else None  # type: ignore[method-assign]
     with pytest.raises(FAILS):
         await test_copier.test_what_is_wanted_again_begins_anew(case)
+
+
+async def test_a_store_that_scans_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = MemoryStore.scan
+
+    async def begin(store: Any, partition: int, keyspace: bytes, after: bytes, limit: int) -> Any:
+        return await scan(store, partition, keyspace, b"", limit)
+
+    monkeypatch.setattr(MemoryStore, "scan", begin)
+    with pytest.raises(FAILS):
+        await test_store.test_a_scan_goes_page_by_page_in_order(MemoryStore(2))

@@ -60,7 +60,7 @@ class MemoryStore:
 
     async def scan(self, partition, keyspace, after, limit):
         keys = sorted(key for key in self.data.get((partition, keyspace), {}) if key > after)
-        return keys[:limit], len(keys) <= limit
+        return keys[:limit], len(keys) < limit
 
     async def count(self, partition, keyspace):
         return len(self.data.get((partition, keyspace), {}))

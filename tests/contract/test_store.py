@@ -1,0 +1,124 @@
+"""One suite for `ports.Store`, what a client's door needs of the tablets: a member's own, and in memory.
+
+The one in memory answers each command by the same `core.commands`; the rest is a twin.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.core.commands import Failure, Reply, Simple
+from stele.ports import Store
+from stele.wire import messages as m
+from tests.member.door_twin import MemoryStore
+from tests.member.solo import ME, Solo
+
+P = 0
+KEYSPACE = b"default"
+OK = Simple("OK")
+
+
+class Owner(Solo):
+    """It owns all partitions alone."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.rows = {p: m.Row(p, 1, (ME,)) for p in self.rows}
+
+
+@pytest.fixture(params=["memory", "member"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    if request.param == "memory":
+        yield MemoryStore(2)
+        return
+    member = Owner(tmp_path)
+    await member.start()
+    yield member.node.store
+    await member.stop()
+
+
+class Outcome:
+    """As much of a future as a store tells."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def done(self) -> bool:
+        return bool(self.told)
+
+    def set_result(self, result: list[Reply]) -> None:
+        self.told.append(result)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.told.append(exception)
+
+
+async def do(store: Store, *commands: bytes, keyspace: bytes = KEYSPACE, partition: int = P) -> list[Reply]:
+    return await store.execute(partition, keyspace, [each.split() for each in commands])
+
+
+async def test_commands_are_answered_one_by_one_and_in_order(store: Store) -> None:
+    told = await do(store, b"SET k 1", b"GET k", b"INCR k", b"DEL k", b"GET k", b"DEL k")
+    assert told == [OK, b"1", 2, 1, None, 0]
+
+
+async def test_a_command_that_fails_says_why_and_the_others_are_done(store: Store) -> None:
+    told = await do(store, b"SET k text", b"INCR k", b"GET k")
+    assert (told[0], told[2]) == (OK, b"text")
+    assert isinstance(told[1], Failure)
+
+
+async def test_a_later_read_finds_what_was_written(store: Store) -> None:
+    await do(store, b"SET k 1")
+    assert await do(store, b"GET k") == [b"1"]
+    now = store.read_now(KEYSPACE, [P, P], [b"k", b"none"])
+    assert now in (None, [b"1", None])
+
+
+async def test_keyspaces_and_partitions_are_apart(store: Store) -> None:
+    assert store.partitions == 2
+    await do(store, b"SET k here")
+    await do(store, b"SET k there", keyspace=b"other")
+    await do(store, b"SET k beside", partition=1)
+    assert await do(store, b"GET k") == [b"here"]
+    assert await do(store, b"GET k", keyspace=b"other") == [b"there"]
+    assert await do(store, b"GET k", partition=1) == [b"beside"]
+    assert [await store.count(p, KEYSPACE) for p in (0, 1)] == [1, 1]
+
+
+async def test_a_scan_goes_page_by_page_in_order(store: Store) -> None:
+    keys = [b"k%d" % number for number in range(5)]
+    for key in reversed(keys):
+        await do(store, b"SET " + key + b" v")
+    assert await store.scan(P, KEYSPACE, b"", 3) == (keys[:3], False)
+    assert await store.scan(P, KEYSPACE, keys[2], 3) == (keys[3:], True)
+    assert await store.scan(P, KEYSPACE, b"", 5) == (keys, False), "nobody looked further"
+    assert await store.scan(P, KEYSPACE, keys[4], 5) == ([], True)
+    assert await store.scan(P, b"other", b"", 5) == ([], True)
+    assert (await store.count(P, KEYSPACE), await store.count(P, b"other")) == (5, 0)
+
+
+async def test_what_expired_is_not_read(store: Store) -> None:
+    await do(store, b"SET k v PX 1", b"SET l v PX 100000")
+    for _ in range(100):
+        if (await do(store, b"GET k")) == [None]:
+            break
+        await asyncio.sleep(0.002)
+    assert await do(store, b"GET k", b"GET l") == [None, b"v"]
+
+
+async def test_who_does_not_wait_is_told_once(store: Store) -> None:
+    outcome: Any = Outcome()
+    store.start(P, KEYSPACE, [[b"SET", b"k", b"1"], [b"GET", b"k"]], outcome)
+    for _ in range(100):
+        await do(store, b"GET k")
+        await asyncio.sleep(0)
+    assert outcome.told == [[OK, b"1"]]
+
+
+async def test_facts_are_told_with_the_number_of_partitions(store: Store) -> None:
+    facts = store.info()
+    assert all(isinstance(value, str | int) for value in facts.values())
