@@ -9,6 +9,7 @@ import pytest
 from stele.adapters.members import client
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.errors import Corrupt
+from stele.master.cache import Cache
 from stele.wire.copyjobs import CopyJobStatus
 from tests.contract import (
     test_api,
@@ -20,6 +21,7 @@ from tests.contract import (
     test_table_store,
     test_transfer,
     test_volume,
+    test_watch,
 )
 from tests.contract.conftest import simulated_api
 from tests.master.fake_members import FakeMember
@@ -136,3 +138,18 @@ async def test_a_store_that_scans_from_the_beginning(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(MemoryStore, "scan", begin)
     with pytest.raises(FAILS):
         await test_store.test_a_scan_goes_page_by_page_in_order(MemoryStore(2))
+
+
+async def test_a_cache_that_takes_what_came_last_for_the_newest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def put(cache: Cache, kind: Any, stored: Any) -> None:
+        meta = stored["metadata"]
+        cache._objects.setdefault(kind, {})[meta["namespace"], meta["name"]] = stored
+        cache._changed(kind, stored)
+
+    monkeypatch.setattr(Cache, "put", put)
+    with pytest.raises(FAILS):
+        await test_watch.test_the_cache_gets_what_is_there_what_changes_and_what_goes(
+            test_watch.simulated(tmp_path, test_watch.BADLY)
+        )
