@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from stele.adapters.members import client as client_module
 from stele.adapters.members.client import MemberClient
 from stele.core.errors import Corrupt, Unavailable
 from stele.core.table import stamp_of
@@ -403,6 +404,24 @@ async def test_an_answer_that_comes_in_parts_is_read_to_its_end() -> None:
 
     async with answering(in_parts) as client:
         assert len((await client.exchange("127.0.0.1", REQUEST, 5.0)).rows) == len(rows)
+
+
+@pytest.mark.parametrize("room", [0, 1])
+async def test_an_answer_that_is_too_large_is_refused_with_the_limit(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    body = msgspec.json.encode(reply())
+    monkeypatch.setattr(client_module, "EXCHANGE_BYTES_MAX", len(body) - 1 + room)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    async with answering(answer) as client:
+        if room:
+            assert (await client.exchange("127.0.0.1", REQUEST, 2.0)).uuid == "uuid-0"
+        else:
+            with pytest.raises(Corrupt, match=f"more than {len(body) - 1} bytes"):
+                await client.exchange("127.0.0.1", REQUEST, 2.0)
 
 
 async def test_an_answer_that_does_not_come_or_breaks_off_is_unavailable() -> None:

@@ -2,15 +2,19 @@
 
 import aiohttp
 
+from stele.core.errors import Corrupt
+
 
 async def read_body(answer: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The whole body, or as much of it as `bytes_max` lets through: whoever decodes that finds it cut off.
+    """The whole body; aiohttp's own `content.read(n)` gives what arrived so far.
 
-    aiohttp's own `content.read(n)` gives what arrived so far. Raise ClientError when the answer breaks off.
+    Raise Corrupt when there is more of it than `bytes_max`, and ClientError when the answer breaks off.
     """
     parts: list[bytes] = []
     left = bytes_max
-    while left and (part := await answer.content.read(left)):
+    while part := await answer.content.read(left + 1):
         parts.append(part)
         left -= len(part)
+        if left < 0:
+            raise Corrupt(f"{answer.url} answered with more than {bytes_max} bytes")
     return b"".join(parts)
