@@ -189,3 +189,27 @@ async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pyt
     harness.rewish(replicas=1)
     await harness.tick()
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 3])
+@pytest.mark.parametrize("victim", range(3))
+async def test_a_planned_clear_does_not_take_the_copy_that_a_death_made_the_second(
+    victim: int, ticks: int
+) -> None:
+    """Planned while three held the row: when one of them is lost before, the other two have to stay.
+
+    Found by seeds 410249 and 410259 of `migrations` (e5d48fc).
+    """
+    harness = await formed(members=3, partitions=24, replicas=3, parallel_per_member=1)
+    harness.rewish(replicas=2)
+    while not state_of(harness).running:
+        await harness.tick()
+    harness.kill(victim)
+    for _ in range(ticks):
+        await harness.tick(0.001)
+    harness.revive(victim)
+    for _ in range(200):
+        await harness.tick()
+        assert fewest(harness) >= 2
+    await harness.settle()
+    balanced(harness, 3, 2)

@@ -97,6 +97,8 @@ def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: 
     if not any(_holds(state, member, number) for member in live):
         # The copy of somebody who is away may be the last one that is whole.
         return False
+    # What waits was planned for a row with the dead in it: to clear one more copy could leave too few.
+    state.queues.drop(number)
     if row.owner in dead or number in state.fenced:
         _promote(state, number, row, live, now)
     else:
