@@ -247,6 +247,20 @@ def test_a_backup_that_is_given_up_takes_no_index_that_the_owner_would_step_down
     assert not found.refusals
 
 
+@pytest.mark.parametrize(
+    ("replicas", "sources", "row", "refused"),
+    [(2, [1, 2], (0, 3), 0), (3, [1, 2], (0, 2, 3), 1), (2, [2, 1, 0], (0, 3), 1)],
+)
+def test_several_replicas_of_one_partition_may_be_given_up(
+    replicas: int, sources: list[int], row: Replicas, refused: int
+) -> None:
+    """Such as by two plans of users, when the number of replicas was lowered: as many go as may."""
+    table = PartitionTable((Partition(1, (0, 1, 2, 3)),), {})
+    found = plan(table, data(range(4)), replicas, [Move(0, source, None) for source in sources])
+    assert sorted(found.targets[0]) == sorted(row)
+    assert len(found.refusals) == refused
+
+
 def test_raising_the_number_of_replicas_keeps_what_is_there() -> None:
     before = first(300, data(range(5)), 2)
     after = assign_rows(before, data(range(5)), 3)

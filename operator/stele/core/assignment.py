@@ -277,18 +277,25 @@ def _settle(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move])
 
 
 def _give_up(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move]) -> Refused:
-    """Take the replica that a user named out of rows with too many; the others of the row stay."""
+    """Take the replicas that users named out of rows with too many; the others of the row stay."""
     refused: list[tuple[Move, Fault]] = []
-    rows = {partition: row for row, some in groups.items() for partition in some} if given_up else {}
+    named: dict[PartitionId, list[Move]] = {}
     for move in given_up:
-        row = rows.get(move.partition, ())
-        rest = [member for member in row if member in cast.staying and member != move.source]
-        if move.source not in row or len(rest) < cast.replicas:
-            refused.append((move, Fault(f"without it there are {len(rest)} of {cast.replicas} replicas")))
-            continue
-        groups[row].remove(move.partition)
-        kept = tuple(rest[: cast.replicas])
-        board.add(row, kept, [move.partition], frozenset(range(len(kept))))
+        named.setdefault(move.partition, []).append(move)
+    rows = {partition: row for row, some in groups.items() for partition in some} if given_up else {}
+    for partition, moves in named.items():
+        row = rows.get(partition, ())
+        rest, granted = [member for member in row if member in cast.staying], False
+        for move in moves:
+            left = [member for member in rest if member != move.source]
+            if move.source not in row or len(left) < cast.replicas:
+                refused.append((move, Fault(f"without it there are {len(left)} of {cast.replicas} replicas")))
+            else:
+                rest, granted = left, True
+        if granted:
+            groups[row].remove(partition)
+            kept = tuple(rest[: cast.replicas])
+            board.add(row, kept, [partition], frozenset(range(len(kept))))
     return tuple(refused)
 
 
