@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stele.adapters.kubernetes.bulk_pod import manifest
+from stele.cli import bulk
 from stele.cli.main import main
 from stele.client import job_server
 from stele.client.job import error_facts
@@ -38,6 +39,9 @@ def parquet(tmp_path):
             "--memory is 2G; expected a number",
         ),
         (["load", "{file}", "--cluster", "demo", "--memory", "100Mi"], "at least 1Gi is needed"),
+        (["load", "{file}", "--address", "demo..stele"], "address is 'demo..stele'; expected HOST"),
+        (["load", "{file}", "--address", "m:123456"], "address is 'm:123456'; expected HOST"),
+        (["dump", "{here}/new.parquet", "--address", "demo..stele"], "address is 'demo..stele'; expected"),
         (["dump", "{file}", "--cluster", "demo"], "is there already: remove it, or name another file"),
         (["dump", "{here}/no/folder.parquet", "--cluster", "demo"], "no is no folder"),
     ],
@@ -70,6 +74,36 @@ def test_the_error_inside_of_sparks_is_found():
     }
     assert error_facts(BadInput("no file")) == {"code": "BAD_INPUT", "detail": "no file"}
     assert error_facts(ValueError("what\nmore"))["detail"] == "ValueError: what"
+
+
+def run_here(program: str, tmp_path: Path, monkeypatch):
+    """What `kubectl stele dump --address` makes of a job that is this program."""
+    script = tmp_path / "job.py"
+    script.write_text(program)
+    monkeypatch.setattr(
+        bulk.subprocess,
+        "Popen",
+        lambda line, popen=bulk.subprocess.Popen, **options: popen([line[0], str(script)], **options),
+    )
+    return main(["dump", str(tmp_path / "rows.parquet"), "--address", "m", "--memory", "1Gi"])
+
+
+def test_what_java_prints_besides_does_no_harm(tmp_path, monkeypatch, capsys):
+    program = (
+        "print('OpenJDK warning: Option MaxPermSize'); print(5)\n"
+        'print(\'{"result": {"rows": 7, "bytes": 1, "seconds": 1}}\'); print("VM exits")'
+    )
+    assert run_here(program, tmp_path, monkeypatch) == 0
+    assert "7 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "told", ["", '{"error": {"code": "FAILED", "detail": "Java gateway process exited"}}']
+)
+def test_what_java_says_is_told_when_it_does_not_start(tmp_path, monkeypatch, capsys, told):
+    program = f"print('Could not reserve enough space for object heap'); print({told!r})"
+    assert run_here(program, tmp_path, monkeypatch) == 1
+    assert "Java said: Could not reserve enough space for object heap" in capsys.readouterr().err
 
 
 @contextmanager
@@ -118,7 +152,7 @@ def until_over(place):
 def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path, monkeypatch):
     program = (
         "import json, sys; data = open(sys.argv[1]).read(); open(sys.argv[1], 'a').write('!')\n"
-        "print('noise'); print(json.dumps({'result': {'rows': len(data)}}), flush=True)"
+        "print('noise'); print(5); print(json.dumps({'result': {'rows': len(data)}}), flush=True)"
     )
     with serving(tmp_path, program, monkeypatch) as place:
         assert ask(place, "GET", "/file")[0] == 404

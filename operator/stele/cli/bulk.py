@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
 
 PARQUET = b"PAR1"
+STRAY_LINES_MAX = 5
+"""Of what Java prints besides, the last lines are told when the job fails."""
 
 ClusterOption = Annotated[str, typer.Option("--cluster", metavar="NAME", help="The TabletCluster.")]
 KeyspaceOption = Annotated[
@@ -143,9 +145,14 @@ class _Job:
             subprocess.Popen(line, stdout=subprocess.PIPE, stderr=noise, text=True) as process,
         ):
             assert process.stdout is not None
+            said: list[str] = []
             try:
                 for text in process.stdout:
-                    told = json.loads(text)
+                    facts = _facts(text)
+                    if facts is None:
+                        said = [*said, text.strip()][-STRAY_LINES_MAX:]
+                        continue
+                    told = facts
                     _progress(told)
             except BaseException:
                 process.terminate()
@@ -154,9 +161,7 @@ class _Job:
             noise.seek(0)
             words = noise.read().strip()[-1000:]
         if "result" not in told:
-            facts = told.get("error") or {"code": "FAILED", "detail": words}
-            kind = BadInput if facts["code"] == "BAD_INPUT" else SteleError
-            raise kind(facts["detail"], facts["code"])
+            raise _failure(told.get("error") or {"code": "FAILED", "detail": words}, "; ".join(said))
         found: dict[str, Any] = told["result"]
         return found
 
@@ -192,6 +197,23 @@ def _check_file(file: Path) -> None:
         raise BadInput(f"{file} cannot be read: {error.strerror}") from None
     if head != PARQUET:
         raise BadInput(f"{file} is no Parquet file: it does not begin with PAR1")
+
+
+def _facts(line: str) -> dict[str, Any] | None:
+    """What the job told; None for a line of another kind: Java warns and fails on the same output."""
+    try:
+        facts = json.loads(line)
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _failure(facts: dict[str, str], said: str) -> SteleError:
+    """The job's error. What Java `said` besides is the only reason that there is when it did not start."""
+    code, detail = facts["code"], facts["detail"]
+    if code == "FAILED" and said:
+        detail = f"{detail}; Java said: {said}"
+    return (BadInput if code == "BAD_INPUT" else SteleError)(detail, code)
 
 
 def _half(memory: str) -> str:

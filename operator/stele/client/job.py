@@ -40,8 +40,8 @@ def tell(**facts: Any) -> None:
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
     """Load `options.file`; what was done."""
-    rows = _rows_in(options.file)
     members = Members(parse_addresses(options.address))
+    rows = _rows_in(options.file)
     begun, skipped = time.monotonic(), _taken(members, options.load)
     with _spark(options) as spark, _watching(members, options.load):
         writing = spark.read.parquet(options.file).write.format("stele").mode("append")
@@ -61,6 +61,7 @@ def dump(options: argparse.Namespace) -> dict[str, Any]:
     begun, target = time.monotonic(), Path(options.file)
     if target.exists():
         raise BadInput(f"{target} is there already: remove it, or name another file")
+    parse_addresses(options.address)  # Spark takes seconds to start before it looks at them.
     with _spark(options) as spark, tempfile.TemporaryDirectory(dir=target.parent, prefix=".dump-") as folder:
         reading = spark.read.format("stele").option("address", options.address)
         tell(step="reading", done=0, all=0)

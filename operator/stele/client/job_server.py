@@ -37,9 +37,11 @@ class Job:
             for told in process.stdout:
                 print(told, end="", flush=True)
                 try:
-                    self.last = json.loads(told)
+                    facts = json.loads(told)
                 except ValueError:
                     continue
+                if isinstance(facts, dict):
+                    self.last = facts
         if not self.last.keys() & {"result", "error"}:
             detail = f"the job ended with exit code {process.returncode}: the pod's log tells more"
             self.last = {"error": {"code": "FAILED", "detail": detail}}

@@ -10,6 +10,7 @@ import msgspec
 
 from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.wire.bulk import BulkTable
+from stele.wire.urls import is_host
 
 ADMIN_PORT = 7001
 CALL_SECONDS_MAX = 300.0
@@ -39,7 +40,8 @@ def parse_addresses(text: str) -> list[Address]:
         host, colon, port = part.rpartition(":")
         if not colon:
             host, port = part, str(ADMIN_PORT)
-        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        good_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
+        if not good_port or not is_host(host.strip("[]")):
             raise BadInput(f"address is '{text}'; expected HOST or HOST:PORT of a member, 7001 by default")
         found.append((host.strip("[]"), int(port)))
     if not found:
