@@ -146,6 +146,17 @@ async def test_a_rate_is_written_for_the_transfer_process_and_may_change(tmp_pat
 # -- limits
 
 
+async def test_a_damaged_description_ends_the_session_and_not_the_exchange(tmp_path: Path) -> None:
+    async with solo(tmp_path) as made:
+        await owning(made)
+        assert await code(made, opening()) == "OK"
+        for damaged in (b"{", b'{"session":"\xff"}'):
+            (folder(made) / "session.json").write_bytes(damaged)
+            for _ in range(2):  # What was not written is written when it is asked for again.
+                result = (await made.ask(renewal(bytes_per_second=1000))).results[0]
+                assert (result.code, "session.json" in result.detail) == ("CORRUPT", True)
+
+
 async def test_a_member_has_a_limited_number_of_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

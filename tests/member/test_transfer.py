@@ -143,7 +143,7 @@ async def test_the_source_refuses_at_once(volume, staging, change, error, text):
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h:1", "http://h", "http://h:99999999", "http://h:1/x", "", "http://:80"]
+    "url", ["ftp://h:1", "http://h", "http://h:99999999", "http://h:1/x", "", "http://:80", "http://a..b:1"]
 )
 def test_a_wrong_url_is_named(staging, url):
     with pytest.raises(BadInput, match="expected http://HOST:PORT"):
@@ -347,6 +347,38 @@ async def test_garbage_is_answered(volume, body, text):
             assert answer.status == 400
         async with http.get(f"{url}/healthz") as answer:
             assert await answer.text() == "ok"
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"session":"\xff"}', b"[]"])
+async def test_a_damaged_session_file_is_told_and_not_served(volume, staging, damaged):
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    (volume / "checkpoints" / "s-1" / "session.json").write_bytes(damaged)
+    async with transfer(volume) as url, aiohttp.ClientSession() as http:
+        for path in ("sessions/s-1/partitions/7?generation=3", "bulk/sessions/s-1/partitions/7?keyspace=a"):
+            async with http.get(f"{url}/v1/{path}") as answer:
+                assert (answer.status, "s-1/session.json: " in await answer.text()) == (503, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"source": "http://h:99999"}, "source is 'http://h:99999', expected http://HOST:PORT"),
+        ({"source": "http://a..b:80"}, "source is 'http://a..b:80', expected http://HOST:PORT"),
+        ({"source": "http://[::1"}, "source is 'http://[::1', expected http://HOST:PORT"),
+        ({"generation": 2**32}, "no build order: Expected `int` <= 4294967295"),
+        ({"keyspace": "\udcff"}, "no build order: "),
+    ],
+)
+async def test_a_bad_build_order_is_answered(volume, change, text):
+    order = {"generation": 1, "keyspace": "k", "partitions": 16} | change
+    body = json.dumps(order, ensure_ascii=False).encode(errors="surrogateescape")
+    async with (
+        transfer(volume) as url,
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/v1/bulk/loads/l-1/partitions/3", data=body) as answer,
+    ):
+        assert answer.status == 400
+        assert text in (await answer.json())["detail"]
 
 
 async def test_cancelling_ends_the_copying_process(volume, staging):

@@ -109,7 +109,7 @@ def _session(request: web.Request) -> str:
 def _decoded(kind: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"{kind.__name__}: {error}") from None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from stele.adapters.transfer.checkpoint import read_session
 from stele.core.errors import Corrupt, Refused
 from stele.core.fragments import versions
 from stele.core.table import Replicas
@@ -29,7 +30,6 @@ from stele.wire.volume import APPLIED, DataState, decode_state
 log = logging.getLogger("stele.sessions")
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(SessionFile).decode
 
 
 @dataclass(slots=True)
@@ -162,16 +162,15 @@ class Sessions:
     async def _set_rate(self, name: str, session: Session, rate: int) -> None:
         """The transfer process reads it from the session's description."""
         if session.bytes_per_second != rate:
-            session.bytes_per_second = rate
             node = self._node
             await node.loop.run_in_executor(node.slow, self._change_rate, self._folder(name), rate)
+            session.bytes_per_second = rate
 
     @staticmethod
     def _change_rate(folder: Path, rate: int) -> None:
-        """In the executor, as what removes the session: a removed one stays so."""
-        path = folder / "session.json"
-        if path.exists():
-            described = _decode(path.read_bytes())
+        """In the executor, as what removes the session: a removed one stays so. Raise Corrupt."""
+        described = read_session(folder)
+        if described is not None:
             _write_description(folder, msgspec.structs.replace(described, bytes_per_second=rate))
 
     async def close_session(self, command: m.CloseSession) -> m.Result:

@@ -38,6 +38,7 @@ LOADED_MAX = 64
 
 Duplicates = Literal["error", "last"]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
+Generation = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Checksum = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Keyspace = Annotated[str, msgspec.Meta(min_length=1, max_length=KEYSPACE_BYTES_MAX, pattern="^[^@]")]
@@ -70,7 +71,7 @@ class BuildOrder(msgspec.Struct, frozen=True):
     http://HOST:PORT of a transfer process, and `crc32c` that of the run there.
     """
 
-    generation: Count
+    generation: Generation
     keyspace: Keyspace
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
     pieces: tuple[str, ...] = ()
@@ -225,7 +226,7 @@ def decode_index(body: bytes) -> PieceIndex:
     """Raise BadInput when it is no index of this format, or its sections do not follow one another."""
     try:
         found = _index(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"the piece's index: {error}") from None
     if found.format != FORMAT:
         raise BadInput(f"the piece's index has format {found.format}; {FORMAT} is expected")

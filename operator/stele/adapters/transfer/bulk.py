@@ -15,7 +15,6 @@ from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlsplit
 
 import msgspec
 from crc32c import crc32c
@@ -40,6 +39,7 @@ from stele.wire.bulk import (
     run_name,
 )
 from stele.wire.keys import EXPIRY_BYTES, user_prefix
+from stele.wire.urls import host_and_port
 
 READ_BYTES = 1024 * 1024
 FETCH_SECONDS_MAX = 60.0
@@ -113,7 +113,7 @@ class LoadFiles:
             return _manifest(path.read_bytes())
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"loads/{load}/{path.name}: {error}") from None
 
     def run_path(self, load: str, partition: int, crc32c: int) -> Path:
@@ -360,10 +360,10 @@ def _sum(file: BinaryIO) -> tuple[int, int]:
 
 def _download(url: str, path: str, target: Path) -> int:
     """Into a file; the crc32c of what came."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or not parts.port:
-        raise BadInput(f"source is '{url}', expected http://HOST:PORT of a member's transfer process")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=FETCH_SECONDS_MAX)
+    place = host_and_port(url)
+    if place is None:
+        raise BadInput(f"source is '{url[:80]}', expected http://HOST:PORT of a member's transfer process")
+    connection = http.client.HTTPConnection(*place, timeout=FETCH_SECONDS_MAX)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

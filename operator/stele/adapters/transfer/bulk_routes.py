@@ -115,7 +115,7 @@ class Bulk:
         load, number = _load(request), _partition(request)
         try:
             order = _order(await request.read())
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadInput(f"no build order: {error}") from None
         for piece in order.pieces:
             if not _PIECE.fullmatch(piece):

@@ -29,7 +29,7 @@ def read_session(folder: Path) -> SessionFile | None:
         return _decode((folder / "session.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except msgspec.DecodeError as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Corrupt(f"{folder.name}/session.json: {wrong}") from None
 
 

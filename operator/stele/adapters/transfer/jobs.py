@@ -14,8 +14,10 @@ from typing import Literal, Protocol
 import msgspec
 
 from stele.core.errors import BadInput, Conflict, Refused, SteleError
+from stele.core.ids import PARTITIONS_MAX
 from stele.core.transfer import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.wire.urls import host_and_port
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +28,18 @@ UNASKED_LOOK_SECONDS = 1.0
 
 JOBS_MAX = 64
 JOBS_KEPT_MAX = 256
-ITEMS_MAX = 65_536
+ITEMS_MAX = PARTITIONS_MAX
+GENERATION_MAX = 2**32 - 1
+"""Keys hold generations in four bytes."""
+
+BYTES_MAX = 2**63 - 1
 ERROR_CHARS_MAX = 500
 State = Literal["QUEUED", "STARTING", "RUNNING", "DONE", "FAILED"]
 
 _SESSION = re.compile(r"[a-z0-9-]{1,63}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _MEMORY = re.compile(r"[1-9][0-9]{0,7}[kmgKMG]")
-_URL = re.compile(r"http://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}/?")
+_TOKEN = re.compile(r"[!-~]{1,200}")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -194,12 +200,22 @@ def check_job(job: CopyJob) -> None:
     _match("destination", job.destination, _NAME, "the name of a TabletMember")
     if job.claim:
         _match("claim", job.claim, _NAME, "the name of a PersistentVolumeClaim or nothing")
-    _match("source_url", job.source_url, _URL, "http://HOST:PORT of a member's transfer process")
+    if host_and_port(job.source_url) is None:
+        text = "expected http://HOST:PORT of a member's transfer process"
+        raise BadInput(f"source_url is '{job.source_url[:80]}', {text}")
+    if not _TOKEN.fullmatch(job.token):
+        # It is a secret, so it is not told.
+        raise BadInput(f"token has {len(job.token)} characters, expected 1 to 200 of printable ASCII")
     _match("memory", job.memory, _MEMORY, "a number and k, m or g, such as 896m")
     _within("items", len(job.items), 1, ITEMS_MAX)
     _within("executors", job.executors, 1, EXECUTORS_MAX)
     _within("cores", job.cores, 1, CORES_MAX)
     _within("idle_seconds", job.idle_seconds, 1, IDLE_SECONDS_MAX)
+    for item in job.items:
+        _within("items.partition", item.partition, 0, PARTITIONS_MAX - 1)
+        _within("items.source_generation", item.source_generation, 0, GENERATION_MAX)
+        _within("items.generation", item.generation, 0, GENERATION_MAX)
+        _within("items.bytes", item.bytes, 0, BYTES_MAX)
     if len({item.partition for item in job.items}) != len(job.items):
         raise BadInput("items name a partition twice, expected each once")
 

@@ -63,6 +63,8 @@ class Source:
             tablet, at = self._find(request)
         except _HttpError as wrong:
             return web.Response(status=wrong.status, text=wrong.text)
+        except Corrupt as error:
+            return web.Response(status=503, text=f"{error}; it ends with its session, another may be opened")
         if self._streams >= STREAMS_MAX:
             text = f"{STREAMS_MAX} streams are under way at this member: ask again later"
             return web.Response(status=503, text=text)

@@ -1,10 +1,10 @@
 """Where a session's streams come from: one connection to a transfer process, kept for the next request."""
 
 import http.client
-from urllib.parse import urlsplit
 
 from stele.core.errors import BadInput, Stale, SteleError, Unavailable
 from stele.wire.messages import CopyItem
+from stele.wire.urls import host_and_port
 
 SILENCE_SECONDS_MAX = 30.0
 
@@ -15,7 +15,12 @@ class Source:
     def __init__(self, url: str, token: str, session: str) -> None:
         """Raise BadInput for another kind of URL; nothing is connected yet."""
         self.url, self.session = url, session
-        self._place = _host_and_port(url)
+        place = host_and_port(url)
+        if place is None:
+            raise BadInput(
+                f"source_url is '{url[:80]}', expected http://HOST:PORT of a member's transfer process"
+            )
+        self._place = place
         self._headers = {"Authorization": f"Bearer {token}"}
         self._connection: http.client.HTTPConnection | None = None
 
@@ -55,17 +60,6 @@ class Source:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _host_and_port(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/"):
-        raise BadInput(f"source_url is '{url}', expected http://HOST:PORT of a member's transfer process")
-    return host, port
 
 
 def _refusal(status: int, text: str) -> SteleError:
