@@ -24,7 +24,7 @@ from stele.adapters.transfer import sessions as transfer_sessions
 from stele.copyjob import drivers, pods, task
 from stele.copyjob import runner as runner_module
 from stele.copyjob.__main__ import make_app
-from stele.copyjob.messages import decode_result
+from stele.copyjob.messages import SliceProgress, decode_result
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
 from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
@@ -110,6 +110,14 @@ async def over(client, session="s-1"):
             return status
         await asyncio.sleep(0.05)
     raise AssertionError(status)
+
+
+async def until(so):
+    for _ in range(500):
+        if so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it does not become so")
 
 
 async def running(client, session="s-1"):
@@ -339,6 +347,23 @@ async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(tmp_path, s
         await client.submit(job_of(real))
         assert (await over(client)).state == "DONE"
     silent.close()
+
+
+async def test_a_job_that_is_posted_again_while_it_ends_is_known_to_its_tasks(tmp_path, staging):
+    slow = "import sys, time; sys.stdin.read(); time.sleep(0.3)"
+    job = job_of("http://127.0.0.1:1")
+    async with copying(tmp_path, staging) as (client, runner):
+        runner._command = lambda descriptor: (sys.executable, "-c", slow)
+        await client.submit(job)
+        await until(lambda: runner._drivers and runner._drivers["m-1"]._process)
+        ending = asyncio.create_task(client.cancel("s-1"))
+        await until(lambda: not runner._drivers)
+        assert not ending.done()
+        await client.submit(job)
+        await ending
+        assert runner.progress("s-1", job.token, SliceProgress(0))
+        await client.cancel("s-1")
+        assert not runner.progress("s-1", job.token, SliceProgress(0))
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -90,7 +90,9 @@ class SparkRunner:
                 await self._give_back(driver)
             running.end(ended)
         finally:
-            del self._running[job.session]
+            # A deleted job may still be ending when its session is asked for again.
+            if self._running.get(job.session) is running:
+                del self._running[job.session]
         text = ended.text
         if ended.code == "NO_EXECUTORS":
             said = await driver.why_not_placed()
