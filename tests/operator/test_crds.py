@@ -68,6 +68,7 @@ CREATED_BADLY = [
     (cluster(spark={"executors": 0}), "spec.spark.executors must be a whole number from 1 to 100"),
     (cluster(spark={"cores": 65}), "spec.spark.cores must be a whole number from 1 to 64"),
     (cluster(spark={"memory": "256Mi"}), "spec.spark.memory must be at least 512Mi"),
+    (cluster(spark={"memory": "2Ti"}), "spec.spark.memory must be at most 1Ti"),
     (cluster(spark={"memory": "lots"}), "spec.spark.memory must be a quantity"),
     (cluster(spark={"thresholdBytes": "x"}), "spec.spark.thresholdBytes must be a quantity"),
     (cluster(spark={"idleSeconds": 0}), "spec.spark.idleSeconds must be a whole number from 1 to 86400"),

@@ -175,6 +175,10 @@ class SparkSpec(Model):
             "!isQuantity(self) || quantity(self).compareTo(quantity('512Mi')) >= 0",
             "spec.spark.memory must be at least 512Mi: Spark does not start with less",
         ),
+        (
+            "!isQuantity(self) || quantity(self).compareTo(quantity('1Ti')) <= 0",
+            "spec.spark.memory must be at most 1Ti: it is what each executor's pod asks a node for",
+        ),
     )
     """Memory limit of an executor's pod; of less than 768Mi it is 768Mi."""
     threshold_bytes: Quantity = quantity("spec.spark.thresholdBytes", "64Mi")
