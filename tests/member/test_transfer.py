@@ -22,7 +22,7 @@ from stele.adapters.transfer.sessions import Sessions
 from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member.transfer_main import read_settings
 from stele.wire.blocks import End, encode_end, encode_stream
-from stele.wire.copyjobs import CopyJob, damage_note
+from stele.wire.copyjobs import CopyJob, damage_note, decode_manifest
 from stele.wire.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
 from stele.wire.messages import CopyItem, OpId, SessionTablet
 
@@ -42,6 +42,8 @@ def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda 
 
 
 ITEM = CopyItem(partition=7, source_generation=3, generation=9)
+DEEP = b'{"format":2,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+"""JSON that is nested deeper than Python goes."""
 
 
 def files_of(folder, manifest):
@@ -336,6 +338,7 @@ async def until_over(http, url):
         (b"{", "no copy job"),
         (b"[]", "no copy job"),
         (b'{"session": "s"}', "missing required field"),
+        (DEEP, "no copy job: maximum recursion depth"),
     ],
 )
 async def test_garbage_is_answered(volume, body, text):
@@ -349,7 +352,7 @@ async def test_garbage_is_answered(volume, body, text):
             assert await answer.text() == "ok"
 
 
-@pytest.mark.parametrize("damaged", [b"{", b'{"session":"\xff"}', b"[]"])
+@pytest.mark.parametrize("damaged", [b"{", b'{"session":"\xff"}', b"[]", DEEP])
 async def test_a_damaged_session_file_is_told_and_not_served(volume, staging, damaged):
     make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
     (volume / "checkpoints" / "s-1" / "session.json").write_bytes(damaged)
@@ -476,6 +479,12 @@ def test_the_program_tells_its_settings_and_takes_no_arguments(arguments, code, 
     told = done.stderr if code else done.stdout
     assert (done.returncode, [text for text in texts if text not in told]) == (code, []), told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("content", [DEEP, b'{"format":2,"session":"\xff"}', b"[]", b'{"format":'])
+def test_a_manifest_that_cannot_be_read_is_damage(content):
+    with pytest.raises(Corrupt, match=r"manifest s-1/7\.json: "):
+        decode_manifest(content, "s-1/7.json")
 
 
 def test_a_manifest_is_readable_json(staging):

@@ -10,6 +10,7 @@ import msgspec
 
 from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.wire.bulk import BulkTable
+from stele.wire.unreadable import UNREADABLE
 from stele.wire.urls import is_host
 
 ADMIN_PORT = 7001
@@ -155,7 +156,7 @@ class Members:
 def _error(place: str, status: int, body: bytes) -> SteleError:
     try:
         told = msgspec.json.decode(body, type=dict[str, str])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         told = {"detail": body[:DETAIL_CHARACTERS_MAX].decode(errors="replace").strip()}
     code, detail = told.get("code", ""), told.get("detail", "")[:DETAIL_CHARACTERS_MAX]
     default = Unavailable if status >= 500 and status != 507 else Refused

@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-import msgspec
 from aiohttp import web
 
 from stele.adapters.transfer.jobs import JobBoard
@@ -16,6 +15,7 @@ from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import sweep_leftovers
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import VARIABLES, Settings, read_settings
+from stele.wire.unreadable import UNREADABLE
 
 JOBS_PARALLEL = 16
 SHUTDOWN_SECONDS = 5.0
@@ -37,7 +37,7 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         try:
             told = decode_slice(await request.read())
-        except msgspec.DecodeError as wrong:
+        except UNREADABLE as wrong:
             return web.Response(status=400, text=f"no progress of a slice: {wrong}")
         known = runner.progress(request.match_info["session"], token, told)
         return web.Response(status=204 if known else 404)

@@ -27,6 +27,7 @@ from stele.wire.bulk import (
     SnapshotOrder,
     check_load_id,
 )
+from stele.wire.unreadable import UNREADABLE
 
 T = TypeVar("T", LoadOrder, SnapshotOrder)
 
@@ -109,7 +110,7 @@ def _session(request: web.Request) -> str:
 def _decoded(kind: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadInput(f"{kind.__name__}: {error}") from None
 
 

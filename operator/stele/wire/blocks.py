@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from stele.core.errors import Corrupt
 from stele.wire.messages import OpId
+from stele.wire.unreadable import UNREADABLE
 
 BLOCK_BYTES = 1024 * 1024
 BLOCK_BYTES_MAX = 16 * 1024 * 1024
@@ -156,7 +157,7 @@ class BlockReader:
     def _finish(self, body: bytes) -> None:
         try:
             end = _decode_end(body[1:])
-        except msgspec.DecodeError as wrong:
+        except UNREADABLE as wrong:
             raise Corrupt(f"last block: {wrong}") from None
         if (end.entries, end.bytes) != (self.entries, self.bytes):
             came = f"{self.entries} entries of {self.bytes} bytes came"

@@ -23,6 +23,7 @@ from stele.core.ids import PARTITIONS_MAX
 from stele.wire.blocks import End, Entry, encode_stream
 from stele.wire.keys import KEYSPACE_BYTES_MAX
 from stele.wire.messages import OpId, Slots
+from stele.wire.unreadable import UNREADABLE
 
 LOADS = "loads"
 FORMAT = 1
@@ -226,7 +227,7 @@ def decode_index(body: bytes) -> PieceIndex:
     """Raise BadInput when it is no index of this format, or its sections do not follow one another."""
     try:
         found = _index(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadInput(f"the piece's index: {error}") from None
     if found.format != FORMAT:
         raise BadInput(f"the piece's index has format {found.format}; {FORMAT} is expected")

@@ -8,6 +8,7 @@ from stele.core.errors import Corrupt
 from stele.core.fragments import vector_fault
 from stele.wire.fragments import FIRST
 from stele.wire.messages import CopyItem, OpId, SessionTablet
+from stele.wire.unreadable import UNREADABLE
 
 MANIFEST_FORMAT = 2
 
@@ -144,7 +145,7 @@ def decode_manifest(content: bytes, name: str) -> Manifest:
                 "UNKNOWN_FORMAT",
             )
         manifest = _decode_manifest(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Corrupt(f"manifest {name}: {error}") from None
     fault = _fault(manifest)
     if fault is not None:

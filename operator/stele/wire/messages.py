@@ -10,6 +10,7 @@ import msgspec
 
 from stele.core.errors import BadInput
 from stele.core.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
+from stele.wire.unreadable import UNREADABLE
 
 EXCHANGE_FORMAT = 1
 EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
@@ -391,14 +392,12 @@ _reply = msgspec.json.Decoder(ExchangeReply)
 _format = msgspec.json.Decoder(_Format)
 encode = msgspec.json.Encoder().encode
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
 
 def decode_request(body: bytes) -> ExchangeRequest:
     """Raise BadInput for another format (UNKNOWN_FORMAT), else with the path of the field that is wrong."""
     try:
         return _request.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         written = _written_format(body)
         if written not in (None, EXCHANGE_FORMAT):
             text = f"format is {written}; this member speaks {EXCHANGE_FORMAT}: use a master of its version"
@@ -409,7 +408,7 @@ def decode_request(body: bytes) -> ExchangeRequest:
 def _written_format(body: bytes) -> int | None:
     try:
         return _format.decode(body).format
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -417,5 +416,5 @@ def decode_reply(body: bytes) -> ExchangeReply:
     """Raise BadInput with the path of the field that is wrong."""
     try:
         return _reply.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadInput(f"no answer to an exchange: {error}") from error

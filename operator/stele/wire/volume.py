@@ -13,6 +13,7 @@ from stele.core.errors import Corrupt
 from stele.core.ids import PARTITIONS_MAX
 from stele.core.table import row_fault
 from stele.wire.messages import MemberInfo, OpId, Row, Slots, VersionNumber
+from stele.wire.unreadable import UNREADABLE
 
 APPLIED = b"applied"
 TabletStateName = Literal["COPYING", "READY", "DELETED"]
@@ -155,7 +156,6 @@ class DataState(msgspec.Struct, array_like=True):
 
 
 T = TypeVar("T", Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, LegacyTableFile)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 _kinds = (Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, LegacyTableFile, DataState)
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
@@ -177,7 +177,7 @@ def decode_state(stored: bytes) -> DataState:
     """Raise Corrupt when the bytes are no tablet state."""
     try:
         found = _decoders[DataState].decode(stored)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise Corrupt(f"tablet state: {error}") from error
     assert isinstance(found, DataState)
     return found
@@ -203,7 +203,7 @@ def decode_file(kind: type[T], content: bytes, name: str) -> T:
         raise Corrupt(f"{name}: the checksum is wrong; the file is damaged")
     try:
         found = _decoders[kind].decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise Corrupt(f"{name}: {error}") from error
     assert isinstance(found, kind)
     return found

@@ -6,6 +6,7 @@ import msgspec
 from stele.adapters.body import read_body
 from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.wire.unreadable import UNREADABLE
 
 COPIER_PORT = 7010
 REQUEST_SECONDS_MAX = 5.0
@@ -71,5 +72,5 @@ class CopierClient:
             raise Unavailable(text)
         try:
             return _decode(body)
-        except ValueError as error:
+        except UNREADABLE as error:
             raise Corrupt(f"{text}: {error}") from error

@@ -39,6 +39,7 @@ from stele.wire.bulk import (
     run_name,
 )
 from stele.wire.keys import EXPIRY_BYTES, user_prefix
+from stele.wire.unreadable import UNREADABLE
 from stele.wire.urls import host_and_port
 
 READ_BYTES = 1024 * 1024
@@ -113,7 +114,7 @@ class LoadFiles:
             return _manifest(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise Corrupt(f"loads/{load}/{path.name}: {error}") from None
 
     def run_path(self, load: str, partition: int, crc32c: int) -> Path:

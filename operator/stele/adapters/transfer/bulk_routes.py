@@ -38,6 +38,7 @@ from stele.wire.bulk import (
 )
 from stele.wire.keys import KEYSPACE_BYTES_MAX, after_prefix, user_prefix
 from stele.wire.messages import SessionTablet
+from stele.wire.unreadable import UNREADABLE
 
 CHUNK_BYTES = 1024 * 1024
 THREADS = 2
@@ -115,7 +116,7 @@ class Bulk:
         load, number = _load(request), _partition(request)
         try:
             order = _order(await request.read())
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise BadInput(f"no build order: {error}") from None
         for piece in order.pieces:
             if not _PIECE.fullmatch(piece):

@@ -13,6 +13,7 @@ from stele.wire.copyjobs import SessionFile
 from stele.wire.fragments import FRAGMENT_BYTES, Planned, Range, place_text, plan, read_place, whole
 from stele.wire.keys import meta_key
 from stele.wire.messages import SessionTablet
+from stele.wire.unreadable import UNREADABLE
 from stele.wire.volume import APPLIED, decode_state
 
 COLUMN_FAMILIES = ("log", "data")
@@ -29,7 +30,7 @@ def read_session(folder: Path) -> SessionFile | None:
         return _decode((folder / "session.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+    except UNREADABLE as wrong:
         raise Corrupt(f"{folder.name}/session.json: {wrong}") from None
 
 

@@ -30,6 +30,7 @@ from stele.wire.blocks import BlockReader, End
 from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manifest, decode_manifest
 from stele.wire.fragments import FIRST
 from stele.wire.messages import CopyItem, OpId
+from stele.wire.unreadable import UNREADABLE
 
 ATTEMPTS_MAX = 5
 """For each fragment."""
@@ -175,7 +176,7 @@ class _TabletCopy:
         """The note of a fragment, if it is of this copy, follows the one before, and its file is there."""
         try:
             line = _decode_line(self._line(number).read_bytes())
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (FileNotFoundError, *UNREADABLE):
             return None
         wanted = (MANIFEST_FORMAT, self._job.source.session, self._item.source_generation, self._at)
         fragment = line.fragment

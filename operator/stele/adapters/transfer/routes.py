@@ -12,6 +12,7 @@ from aiohttp import web
 from stele.adapters.transfer.jobs import JobBoard
 from stele.core.errors import BadInput, Conflict, SteleError
 from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.wire.unreadable import UNREADABLE
 
 JOB_BYTES_MAX = 16 * 1024 * 1024
 
@@ -63,7 +64,7 @@ class _Handlers:
         board = self._get_board(request)
         try:
             job = _decode(await request.read())
-        except ValueError as wrong:
+        except UNREADABLE as wrong:
             return _answer(400, _error("BAD_INPUT", f"no copy job: {wrong}"))
         try:
             return _status(202, board.submit(job))
