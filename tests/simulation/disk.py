@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.loop import Clock
 
 FREE_BYTES = 1 << 30
+NO_ROOM = os.strerror(errno.ENOSPC)
 _log_key = struct.Struct(">HQ")
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
@@ -60,18 +62,35 @@ class _Write:
 class SimEngine(MemoryEngine):
     """Log writes since the last sync are kept in order, so that a loss of power keeps a part of them.
 
-    `dropped` is what the loss of power before it was opened took, by partition.
+    `dropped` is what the loss of power before it was opened took, by partition. `has_room` is asked before
+    each write: without room it fails as RocksDB does, whose log takes nothing more before it is opened anew.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], has_room: Callable[[str], bool]) -> None:
         super().__init__()
-        self._now = now
+        self._now, self._has_room = now, has_room
         self._unsynced: list[_Write] = []
+        self._log_failed = False
         self.dropped: dict[int, Dropped] = {}
+
+    def _need_room(self) -> None:
+        if not self._has_room("data"):
+            raise Unavailable(f"database: {NO_ROOM}", "NO_SPACE")
+
+    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._need_room()
+        super().write_data(changes)
+
+    def flush(self) -> None:
+        self._need_room()
+        super().flush()
 
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
+        self._log_failed = self._log_failed or not self._has_room("log")
+        if self._log_failed:
+            raise Unavailable(f"database: {NO_ROOM}", "NO_SPACE")
         super().write_log(puts, drops)
         self._unsynced.append(_Write(self._now(), tuple(puts), tuple(drops)))
 
@@ -86,7 +105,7 @@ class SimEngine(MemoryEngine):
         for write in self._unsynced[:kept]:
             _apply(self._synced, write)
         log = self._synced if power_lost else self._log
-        found = SimEngine(self._now)
+        found = SimEngine(self._now, self._has_room)
         for write in self._unsynced[kept:] if power_lost else ():
             found.note_dropped(write)
         found._log, found._synced = _Sorted(log.values), _Sorted(log.values)
@@ -131,15 +150,21 @@ def pack_file(entries: list[tuple[bytes, bytes]]) -> tuple[bytes, int]:
 
 
 class Disk:
-    """One volume. `faults` may be set for a while: work on the disk then fails; `free_bytes` may be small."""
+    """One volume. `failing_part` of its slow work may fail for a while, and `refused_part` of its writes of
+    the kinds in `refused` (log, data, files) find no room; `free_bytes` is what it says is free.
+
+    `noticed` counts writes without room.
+    """
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self.root, self.chance = root, clock.random
         self.now: Callable[[], float] = lambda: clock.now
         self.files: dict[str, bytes] = {}
-        self.engine = SimEngine(self.now)
         self.free_bytes = FREE_BYTES
-        self.failing_part = 0.0
+        self.failing_part = self.refused_part = 0.0
+        self.refused: tuple[str, ...] = ()
+        self.noticed: Counter[str] = Counter()
+        self.engine = SimEngine(self.now, self.has_room)
         self.opened = 0
         self.saved: Callable[[str, bytes, bytes | None], None] = lambda name, content, before: None
 
@@ -154,6 +179,18 @@ class Disk:
         for name, content in self.files.items():
             volume.path(name).write_bytes(content)
         return volume
+
+    def has_room(self, kind: str) -> bool:
+        """Whether the next write of that kind finds room."""
+        if kind not in self.refused or self.chance.random() >= self.refused_part:
+            return True
+        self.noticed[f"{kind} without room"] += 1
+        return False
+
+    def need_room(self, size: int = 0) -> None:
+        """Raise what the operating system says when so many bytes of files find no room."""
+        if size > self.free_bytes or not self.has_room("files"):
+            raise OSError(errno.ENOSPC, NO_ROOM)
 
     def before_slow(self, work: Callable[[], object]) -> None:
         """Sometimes the disk answers with an error, before or instead of the work."""
@@ -181,7 +218,7 @@ class Disk:
     def wipe(self) -> None:
         """Another, empty volume in its place."""
         shutil.rmtree(self.root, ignore_errors=True)
-        self.files, self.engine = {}, SimEngine(self.now)
+        self.files, self.engine = {}, SimEngine(self.now, self.has_room)
 
     def state_of(self, partition: int) -> str:
         """What the superblock on disk says; empty when there is none that can be read."""
@@ -221,8 +258,8 @@ class SimVolume(Volume):
         if self._number != self._disk.opened:
             # The process that asks for it is no more.
             return
-        if sum(map(len, files.values())) > self._disk.free_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        # All are written aside before the first takes the place of another.
+        self._disk.need_room(sum(map(len, files.values())))
         for name, content in files.items():
             self._disk.saved(name, content, self._disk.files.get(name))
             self._disk.files[name] = content
@@ -230,7 +267,7 @@ class SimVolume(Volume):
     def put_aside(self, reason: str) -> Path:
         """All of the member's state goes, as in the product."""
         self._disk.files.clear()
-        self._disk.engine = SimEngine(self._disk.now)
+        self._disk.engine = SimEngine(self._disk.now, self._disk.has_room)
         for name in (INSTANCE, TABLE_FILE, LOG_END, SERVICES, DAMAGED, f"{DATA}/CURRENT"):
             self.path(name).unlink(missing_ok=True)
         for folder in (TABLETS, CONSENSUS):

@@ -98,6 +98,7 @@ class Kubelet:
         key = name if claim is None else claim["metadata"]["uid"]
         if key not in self.disks:
             self.disks[key] = Disk(self.root / f"{name}-{key}", self.clock)
+            self.disks[key].noticed = self.network.noticed
         disk = self.disks[key]
         disk.saved = partial(self._saved, name)
         machine = Machine(name, disk, uid, f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}")

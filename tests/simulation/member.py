@@ -6,18 +6,20 @@ from collections.abc import Callable
 from functools import partial
 
 from stele.adapters.rpc.connection import Connection
-from stele.core.errors import Corrupt
+from stele.core.errors import Corrupt, SteleError
 from stele.member import limits
 from stele.member.commands import Commands
 from stele.member.exchange import Exchange
+from stele.member.full import raise_unless_full
 from stele.member.links import Inbound
 from stele.member.node import Node
 from stele.member.settings import Settings
 from stele.member.volume import CHECKPOINTS, STAGING
+from stele.member.write_back import WriteBack
 from stele.ports import Transfer
 from stele.wire.messages import ExchangeReply, ExchangeRequest
 from stele.wire.volume import Instance
-from tests.simulation.disk import Disk, SimVolume
+from tests.simulation.disk import NO_ROOM, Disk, SimVolume
 from tests.simulation.loop import Defect, Handle, ProcessLoop
 from tests.simulation.network import Network
 
@@ -67,7 +69,8 @@ class MemberProcess:
 
     async def _start(self) -> None:
         volume, instance = self._open()
-        node = self.node = Node(self.settings, (volume, instance), self.disk.engine, self._failed, self._wall)
+        engine = WriteBack(self.disk.engine)
+        node = self.node = Node(self.settings, (volume, instance), engine, self._failed, self._wall)
         commands = self.commands = Commands(node, self._transfer(self))
         self.exchange = Exchange(node, commands)
         for folder in (CHECKPOINTS, STAGING):
@@ -95,15 +98,20 @@ class MemberProcess:
     async def _sweeps(self, commands: Commands) -> None:
         while True:
             await asyncio.sleep(limits.SWEEP_SECONDS)
-            await commands.migrations.sweep()
-            await commands.sessions.sweep()
+            try:
+                await commands.migrations.sweep()
+                await commands.sessions.sweep()
+            except (OSError, SteleError) as error:
+                raise_unless_full(error)
 
     def _wall(self) -> float:
         return BEGAN_UNIX_SECONDS + self.loop.clock.now + self.loop.wall_seconds
 
     def _failed(self, reason: str) -> None:
-        """The product ends its process for what it cannot repair: here only errors of the disk."""
-        if "simulated error of the disk" not in reason:
+        """The product ends its process for what it cannot repair: here only errors of the disk, and a log
+        that takes nothing any more although there is room again.
+        """
+        if "simulated error of the disk" not in reason and NO_ROOM not in reason:
             self.loop.clock.fail(Defect(f"{self.place}: {reason}"))
         self.loop.clock.soon(Handle(None, self.end, (reason,)))
 

@@ -145,6 +145,9 @@ KINDS = (
     "message overtaken",
     "api stale read",
     "zombie write",
+    "log without room",
+    "data without room",
+    "files without room",
 )
 
 

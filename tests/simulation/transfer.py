@@ -17,6 +17,7 @@ import msgspec
 from stele.adapters.transfer.checkpoint import find_tablet, read_session
 from stele.adapters.transfer.jobs import JobBoard, Report
 from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
+from stele.member.full import is_full
 from stele.member.local_transfer import CALL_SECONDS_MAX
 from stele.member.transfer_main import DIRECT_JOBS_PARALLEL
 from stele.member.volume import CHECKPOINTS, STAGING
@@ -123,7 +124,7 @@ class TransferContainer:
             try:
                 copied += self._publish(job.session, item, tablet, entries)
             except OSError as error:
-                raise Refused(f"staging: {error}", "DISK_ERROR") from error
+                raise Refused(f"staging: {error}", "NO_SPACE" if is_full(error) else "DISK_ERROR") from error
             finished.append(item.partition)
             if job.session in self._running:
                 report(Report(copied, finished=tuple(finished)))
@@ -185,6 +186,7 @@ class TransferContainer:
         """The file, then its manifest; the first manifest wins."""
         if session not in self._running:
             self._kubelet.network.noticed["zombie write"] += 1
+        self._disk.need_room()
         folder = self._disk.root / STAGING / session
         folder.mkdir(exist_ok=True)
         target = folder / f"{item.partition}.json"
@@ -219,6 +221,7 @@ class TransferContainer:
             self._files += 1
             name = f"{item.partition}-{self._files}.sst" if mine else ""
             if name:
+                self._disk.need_room()
                 (folder / name).write_bytes(content)
             yield Fragment(
                 at=place_text(number),

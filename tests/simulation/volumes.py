@@ -179,12 +179,21 @@ class Volumes:
         machine = self.faults.machine()
         if machine is None:
             return False
-        machine.disk.free_bytes = 0
-        self.faults.later(self.faults.random.uniform(1.0, 6.0), self._mend, machine)
-        return self.faults.say("its disk is full", machine.place)
+        seconds = self.faults.random.uniform(1.0, 6.0)
+        self.faults.later(seconds, self._mend, machine)
+        if self.faults.random.random() < 0.3:
+            machine.disk.free_bytes = 0
+            return self.faults.say(f"its disk is full for {seconds:.1f} s", machine.place)
+        # Something else fills it, and lets go, faster than the member looks.
+        machine.disk.refused = self.faults.random.choice((("log", "data", "files"), ("data", "files")))
+        machine.disk.refused_part = self.faults.random.choice((0.02, 0.2, 1.0))
+        part, kinds = machine.disk.refused_part, "/".join(machine.disk.refused)
+        told = f"{part:.0%} of its writes ({kinds}) find no room for {seconds:.1f} s"
+        return self.faults.say(told, machine.place)
 
     @staticmethod
     def _mend(machine: Machine) -> None:
-        machine.disk.failing_part, machine.disk.free_bytes = 0.0, FREE_BYTES
+        machine.disk.failing_part, machine.disk.refused = 0.0, ()
+        machine.disk.free_bytes = FREE_BYTES
         if machine.process is not None:
             machine.process.loop.disk_seconds = DISK_SECONDS
