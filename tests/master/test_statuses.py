@@ -15,9 +15,10 @@ from stele.core.reign import Record, State, Wishes
 from stele.core.table import Member, Partition, PartitionTable
 from stele.master import facts
 from stele.model import TabletCluster, TabletMember, TabletRebalance
+from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
 from stele.model.rebalance import RebalancePhase
-from stele.wire.messages import ExchangeReply
+from stele.wire.messages import ExchangeReply, OpId, TabletReport
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 TIMING = Timing(1.0, 3.0, 30.0)
@@ -261,3 +262,30 @@ def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -
     assert facts._available(shown)[1] is False
     shown.state.apply({1: Partition(2, (0,))})
     assert facts._available(shown)[1] is True
+
+
+def test_a_new_master_says_nothing_of_members_that_it_has_not_heard() -> None:
+    """It took members for active before any had answered: the status was Running a moment after its start."""
+    shown = view((0, 1))
+    shown.state.settled, shown.state.started_seconds = False, 99.0
+    well = TabletClusterStatus(phase=ClusterPhase.RUNNING)
+    short = TabletClusterStatus(phase=ClusterPhase.DEGRADED)
+    assert facts.too_early(shown, short, well)
+    assert facts.too_early(shown, well, well)
+    assert not facts.too_early(shown, well, short), "rows that lack copies are known from the table"
+    assert not facts.too_early(replace(shown, now=99.0 + TIMING.silence), short, well)
+    shown.state.settled = True
+    assert not facts.too_early(shown, short, well)
+    forming = view(())
+    forming.state.settled, forming.state.table = False, PartitionTable((Partition(0, ()),), ENTRIES)
+    assert not facts.too_early(forming, short, well)
+
+
+def test_a_member_that_has_nothing_of_its_rows_is_still_joining() -> None:
+    """Nobody had told it of the first table yet: the cluster was said to be ready."""
+    shown = view((0, 1))
+    said: Any = ExchangeReply("OK", "", "uuid-1", "c", 1, 1, 0, 1)
+    shown.state.contacts[1].report = said
+    assert facts.lives(shown.state, shown.wishes, shown.now)[1] is Life.JOINING
+    shown.state.contacts[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
+    assert facts.lives(shown.state, shown.wishes, shown.now)[1] is Life.ACTIVE

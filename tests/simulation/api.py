@@ -247,6 +247,7 @@ class SimApi:
 
     def __init__(self, server: ApiServer, loop: ProcessLoop) -> None:
         self._server, self._loop = server, loop
+        self.told: Callable[[Kind, Object], None] = lambda kind, status: None
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         found = await self.find(kind, namespace, name)
@@ -277,6 +278,7 @@ class SimApi:
     async def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Object, version: str = ""
     ) -> Object:
+        self.told(kind, status)
         made: Object = await self._call(
             True, lambda: self._server.patch_status(kind, name, copied(status), version)
         )

@@ -129,6 +129,7 @@ class Client:
             operation.end = self._clock.now
             operation.reply = reply.text if isinstance(reply, Simple) else reply
             histories.acknowledged += 1
+            histories.answered(operation)
         told = f" refused: {reply}" if operation.end is None else ""
         partition = self._keys.partition(operation.key)
         self._trace.note(self.name, f"{operation}{told}", partition)

@@ -5,7 +5,7 @@ done. A history is right when every operation can be given one moment between it
 that each answer follows from the operations before it (linearizability, per key).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 LINEARIZABLE = "linearizable per key"
@@ -39,11 +39,14 @@ class Operation:
 
 @dataclass
 class Histories:
-    """All operations by key. What was refused is not in them: it did nothing."""
+    """All operations by key. What was refused is not in them: it did nothing. `answered` hears of the others,
+    when they are answered.
+    """
 
     by_key: dict[bytes, list[Operation]] = field(default_factory=dict)
     acknowledged: int = 0
     unknown: int = 0
+    answered: Callable[[Operation], None] = lambda operation: None
 
     def began(self, operation: Operation) -> None:
         self.by_key.setdefault(operation.key, []).append(operation)

@@ -14,12 +14,15 @@ from stele.core.table import Partition
 from stele.member.replica import PROMISES_LOST
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
-from stele.wire.table_text import Head, decode_head, decode_shard
+from stele.wire.table_text import decode_head, decode_shard
 from stele.wire.volume import Consensus, Superblock, decode_file
+from tests.simulation.api import merged
 from tests.simulation.history import Violation
+from tests.simulation.master import MasterProcess
 from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
 from tests.simulation.sight import Sight
+from tests.simulation.states import STATES_WITHOUT_MIGRATION, States
 from tests.simulation.world import World
 
 LOOK_SECONDS = 0.2
@@ -30,8 +33,6 @@ LOWERED_SECONDS = 30.0
 
 Object = dict[str, Any]
 T = TypeVar("T", Superblock, Consensus)
-STATES_WITHOUT_MIGRATION = ("NoMigration", "Frozen", "Passive")
-STATES_WITHOUT_JOINING = ("Frozen", "Passive")
 
 
 class Rules:
@@ -40,12 +41,11 @@ class Rules:
     def __init__(self, world: World, harmed: dict[str, float]) -> None:
         self.world, self._harmed = world, harmed
         self.sight = Sight(world)
+        self.states = States(world, self._check, self._may_be_lost)
         self.power = Power(world, self._is_away)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
-        self._state = "Active"
-        self._members: set[str] = set()
         self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
         self._seen_epochs: dict[str, int] = {}
         self._owners: dict[tuple[int, int], str] = {}
@@ -55,6 +55,7 @@ class Rules:
         self._forbidden_since: float | None = None
         world.api.changed.append(self._changed)
         world.exchanged.append(self._exchanged)
+        world.told.append(self._says)
         world.kubelet.saved = self._saved
         world.clock.call_later(LOOK_SECONDS, self._look)
 
@@ -82,7 +83,7 @@ class Rules:
             if name == f"{CLUSTER}-table":
                 head = decode_head(stored["data"])
                 self._epoch(name, head.epoch)
-                self._joined(head)
+                self.states.head(head, self._rows)
             else:
                 shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
                 self._epoch(name, shard.epoch)
@@ -113,7 +114,7 @@ class Rules:
                 self.world.trace.cover("stays as it was" if same else "moved inside the row")
             grows = row.version > before.version
             self._check("versions only grow", grows, "{} was stored after {}", row, before, partition=number)
-            self._nothing_moves(number, before, row)
+            self.states.row(number, before, row, epoch)
             self._one_row_per_version(number, row.version, row.replicas)
             self._never_fewer(number, before, row, epoch)
         self._rows = rows
@@ -148,19 +149,6 @@ class Rules:
         recent = [copies for at, copies in self._wishes if at > self.world.clock.now - LOWERED_SECONDS]
         return min([self.world.cluster["spec"]["replicas"], *recent])
 
-    def _nothing_moves(self, number: int, before: Partition, row: Partition) -> None:
-        """A state in force lets rows shrink and owners change, and brings nobody new in."""
-        new = row.members - before.members if before.version else frozenset()
-        text = "{} follows {} while the state is {}"
-        moves = bool(new) and self._state in STATES_WITHOUT_MIGRATION
-        self._check("no move in a state without", not moves, text, row, before, self._state, partition=number)
-
-    def _joined(self, head: Head) -> None:
-        members = {each.uuid for each in head.members}
-        joins = bool(members - self._members) and {head.state, self._state} <= set(STATES_WITHOUT_JOINING)
-        self._check("no member joins in a state without", not joins, "{} while {}", members, head.state)
-        self._members, self._state = members, head.state
-
     def _wished(self, stored: Object) -> None:
         spec, now = stored["spec"], self.world.clock.now
         self._note_wish(now, spec["replicas"])
@@ -178,6 +166,39 @@ class Rules:
             right = not (short and fresh)
             first = short[0] if short else -1
             self._check("Running only with all copies", right, text, short, partition=first)
+            if fresh and self._has_asked(status["epoch"]):
+                self._all_whole()
+
+    def _has_asked(self, epoch: int) -> bool:
+        """Whether the master of that epoch knows its members: before, it only adds its epoch to a status."""
+        states = [each.state for each in self.world.masters if each.state is not None]
+        return any(state.epoch == epoch and state.settled for state in states)
+
+    def _all_whole(self) -> None:
+        """Whoever a row names has it, unless something befell it that the master need not have heard of."""
+        rule, text = "Running only with whole copies", "{} of {} has a copy that is {!r}"
+        for number, row in enumerate(self._rows):
+            for member in sorted(row.members):
+                place = f"{CLUSTER}-{member}"
+                if self._is_away(place):
+                    continue
+                machine = self.world.kubelet.machines.get(place)
+                found = "" if machine is None else machine.disk.state_of(number)
+                self._check(rule, found == "READY", text, place, row, found, partition=number)
+
+    def _says(self, master: MasterProcess, kind: Kind, patch: Object) -> None:
+        """Ready is not told while the master that tells it has anything left to do."""
+        state = master.state
+        if kind is not CLUSTERS or state is None or not state.settled:
+            return
+        status = merged(self.world.cluster.get("status") or {}, patch)
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+        shown = status.get("phase"), conditions.get("Ready")
+        if shown[0] != "Running" and shown[1] != "True":
+            return
+        left = (state.running, state.promotions, state.waves, state.staged, state.lost, len(state.queues))
+        text = "{}, Ready {}, while there is {}"
+        self._check("Running and Ready only with nothing pending", not any(left), text, *shown, left)
 
     def _note_wish(self, now: float, copies: int) -> None:
         """`_wishes` has each number with the moment until which it was wished."""
@@ -285,6 +306,7 @@ class Rules:
     def _look(self) -> None:
         self.world.clock.call_later(LOOK_SECONDS, self._look)
         self.power.look()
+        self.states.look()
         for machine in self.world.kubelet.running():
             node = machine.process.node if machine.process is not None else None
             if node is None or machine.process is None:

@@ -57,10 +57,12 @@ class Listeners(NamedTuple):
     """`seen` hears of each answer where it is made: (place, request, reply).
 
     `heard` hears of each that obeys, where it arrives: (place, epoch, when it was asked for).
+    `told` hears of each status as it is sent: (master, kind, what changes).
     """
 
     seen: Callable[[str, ExchangeRequest, ExchangeReply], None]
     heard: Callable[[str, int, float], None]
+    told: Callable[["MasterProcess", Kind, Object], None]
 
 
 class SimMembers:
@@ -126,6 +128,7 @@ class MasterProcess:
         self.cache = Cache(self._changed)
         self._server = server
         self._api = SimApi(server, self.loop)
+        self._api.told = partial(listeners.told, self)
         self._members = SimMembers(self.loop, kubelet, listeners)
         self._clock = network.clock
         self.cluster: ClusterLoop | None = None

@@ -15,7 +15,7 @@ from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
 from stele.wire.volume import Consensus, Frozen, Superblock, encode_file
 from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
-from tests.simulation.history import Violation
+from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
 from tests.simulation.profile import draw
 from tests.simulation.world import World
@@ -66,14 +66,48 @@ def _lower_epoch(well: Well) -> None:
 def _joins_in_frozen(well: Well) -> None:
     head = well.world.head()
     assert head is not None
-    well.rules._joined(replace(head, state="Frozen"))
+    well.rules.states.head(replace(head, state="Frozen"), ())
     stranger = replace(head.members[0], uuid="another")
-    well.rules._joined(replace(head, state="Frozen", members=(*head.members, stranger)))
+    well.rules.states.head(replace(head, state="Frozen", members=(*head.members, stranger)), ())
+
+
+def _leaves_its_rows(well: Well) -> None:
+    head = well.world.head()
+    assert head is not None
+    rest = tuple(each for each in head.members if each.index != well.row.owner)
+    well.rules.states.head(replace(head, members=rest), well.world.rows())
 
 
 def _moves_in_frozen(well: Well) -> None:
-    well.rules._state = "Frozen"
+    well.rules.states.state = "Frozen"
     well.store(Partition(well.row.version + 1, (*well.row.replicas, 9)))
+
+
+def _another_owner_in_frozen(well: Well) -> None:
+    well.rules.states.state = "Frozen"
+    well.store(Partition(well.row.version + 1, well.row.replicas[::-1]))
+
+
+def _written_while_passive(well: Well) -> None:
+    states = well.rules.states
+    states.state, states._passive_since = "Passive", 1.0
+    for machine in well.world.kubelet.running():
+        assert machine.process is not None
+        assert machine.process.node is not None
+        machine.process.node.table.state = "Passive"
+    done = Operation(1, "client-0", "set", b"k", b"v", 2.0, 2.1, "OK")
+    for operation in (replace(done, kind="delete", reply=0), done):
+        assert well.world.clock.failure is None
+        well.world.keys.histories.answered(operation)
+        states.look()
+
+
+def _ready_with_something_pending(well: Well) -> None:
+    master = well.world.master
+    assert master is not None
+    assert master.state is not None
+    master.state.staged[0] = well.row
+    well.rules._says(master, CLUSTERS, {"phase": "Running"})
 
 
 def _copy_while_forbidden(well: Well) -> None:
@@ -81,12 +115,21 @@ def _copy_while_forbidden(well: Well) -> None:
     well.rules._promised(well.owner, m.StartTabletCopy("m", 0, 1, 1))
 
 
-def _running_with_too_few(well: Well) -> None:
-    well.rules._rows = (Partition(well.row.version, (0,)), *well.world.rows()[1:])
+def _running(well: Well) -> None:
     cluster = well.world.cluster
     generation = cluster["metadata"]["generation"]
     status = {**cluster["status"], "phase": "Running", "observedGeneration": generation}
     well.rules._wished({**cluster, "status": status})
+
+
+def _running_with_too_few(well: Well) -> None:
+    well.rules._rows = (Partition(well.row.version, (0,)), *well.world.rows()[1:])
+    _running(well)
+
+
+def _running_with_a_part(well: Well) -> None:
+    well.machine.disk.files[f"{TABLETS}/0"] = encode_file(Superblock("COPYING", 1, 1))
+    _running(well)
 
 
 def _committed_anew(well: Well) -> None:
@@ -123,7 +166,12 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "no move in a state without": _moves_in_frozen,
     "no member joins in a state without": _joins_in_frozen,
     "no copy while forbidden": _copy_while_forbidden,
+    "rows stay as they are in a state without": _another_owner_in_frozen,
+    "members of rows stay": _leaves_its_rows,
+    "no write while all are passive": _written_while_passive,
     "Running only with all copies": _running_with_too_few,
+    "Running only with whole copies": _running_with_a_part,
+    "Running and Ready only with nothing pending": _ready_with_something_pending,
     "no lower epoch is obeyed": _lower_epoch,
     "stored before published": lambda well: well.rules._published(m.Row(0, well.row.version + 1, (0,))),
     "promises are on disk": lambda well: well.rules._promised(well.owner, m.Fence(0, 50, False)),

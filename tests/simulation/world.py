@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
 from stele.core.table import Partition, PartitionTable
 from stele.member.settings import Settings
 from stele.wire.messages import ExchangeReply, ExchangeRequest
@@ -46,6 +46,7 @@ class World:
         self.clients: list[Client] = []
         self.exchanged: list[Any] = []
         self._decoded: tuple[str, tuple[Partition, ...]] = "", ()
+        self.told: list[Callable[[MasterProcess, Kind, dict[str, Any]], None]] = []
         self.heard: list[Callable[[str, int, float], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
         self.away, self.surplus = "", False
@@ -113,7 +114,7 @@ class World:
     def start_master(self) -> MasterProcess:
         name = f"master-{len(self.masters)}"
         self.trace.note(name, "starts")
-        listeners = Listeners(self._exchanged, self._heard)
+        listeners = Listeners(self._exchanged, self._heard, self._told)
         made = MasterProcess(self.network, self.api, self.kubelet, name, listeners)
         self.masters.append(made)
         made.ended = self._master_ended
@@ -139,6 +140,10 @@ class World:
     def _heard(self, place: str, epoch: int, sent: float) -> None:
         for each in self.heard:
             each(place, epoch, sent)
+
+    def _told(self, master: MasterProcess, kind: Kind, status: dict[str, Any]) -> None:
+        for each in self.told:
+            each(master, kind, status)
 
     def _noted(self, machine: Machine, what: str) -> None:
         self.trace.note(machine.place, what)

@@ -155,5 +155,8 @@ def life_of(state: State, index: MemberIndex, wishes: Wishes, now: float) -> Lif
         return Life.LOST
     if contact.gone(now, wishes.timing):
         return Life.UNREACHABLE
+    if state.holdings.number(index) and contact.report is not None and not contact.tablets:
+        # Rows name it, and it has not heard of them.
+        return Life.JOINING
     drained = contact.seen is not None and contact.seen.drain
     return Life.DRAINING if drained or index in state.leaving else Life.ACTIVE

@@ -94,6 +94,16 @@ class View:
         return self.ready < self.wishes.members
 
 
+def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatus) -> bool:
+    """Whether members may still answer that this master has not heard yet: it knows nothing to tell, but that
+    copies are missing of which the status before says nothing.
+    """
+    asked = view.now - view.state.started_seconds
+    if not view.formed or view.state.settled or asked >= view.wishes.timing.silence:
+        return False
+    return before.phase is not ClusterPhase.RUNNING or found.phase is ClusterPhase.RUNNING
+
+
 def lives(state: State, wishes: Wishes, now: float) -> dict[int, Life]:
     return {index: life_of(state, index, wishes, now) for index in state.contacts}
 

@@ -287,8 +287,8 @@ class KubernetesWorld:
         await post(self._api, self._cluster, happenings)
 
     async def show(self, state: State, now: float) -> None:
-        """Status of the cluster, of its members and of its plans, where it changed. Raises Stale once a newer
-        master has told of itself.
+        """Status of the cluster, of its members and of its plans, where it changed; before this master knows
+        them only its epoch. Raises Stale once a newer master has told of itself.
         """
         self._state = state
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
@@ -296,9 +296,14 @@ class KubernetesWorld:
         unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
         view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name, self.asks(), unknown)
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
+        early = facts.too_early(view, cluster.status, wanted)
+        if early:
+            wanted = cluster.status.model_copy(update={"epoch": state.epoch})
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
+        if early:
+            return
         for stored in self._members():
             member = self._member(stored)
             if isinstance(member, Unreadable):
