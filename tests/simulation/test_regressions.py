@@ -1,4 +1,8 @@
-"""What the simulation found, each as small as it gets."""
+"""What the simulation found, each as small as it gets.
+
+A seed that is named is of `swarm` where no family is, and failed just before the commit that brought the test
+(`git log -S`); of the first finds no seed was noted.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
