@@ -66,7 +66,7 @@ class SimEngine(MemoryEngine):
     each write: without room it fails as RocksDB does, whose log takes nothing more before it is opened anew.
     """
 
-    def __init__(self, now: Callable[[], float], has_room: Callable[[str], bool]) -> None:
+    def __init__(self, now: Callable[[], float], has_room: Callable[[str], bool] = lambda kind: True) -> None:
         super().__init__()
         self._now, self._has_room = now, has_room
         self._unsynced: list[_Write] = []
@@ -126,14 +126,15 @@ class SimEngine(MemoryEngine):
         Path(path).write_bytes(pack_file(list(entries))[0])
 
     def ingest(self, paths: Sequence[str]) -> None:
-        """The files are what `pack_file` made."""
+        """The files are what `pack_file` made. All of them are taken in, or none."""
+        self._need_room()
         missing = [path for path in paths if not Path(path).exists()]
         if missing:
             raise Unavailable(f"SST files were not taken in: {missing[0]} is not there")
         for path in paths:
-            self.write_data(_unpack(Path(path).read_bytes()))
+            super().write_data(_unpack(Path(path).read_bytes()))
             Path(path).unlink()
-        self.flush()
+        super().flush()
 
 
 def _apply(target: _Sorted, write: _Write) -> None:

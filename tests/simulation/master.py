@@ -62,7 +62,7 @@ class Listeners(NamedTuple):
 
     seen: Callable[[str, ExchangeRequest, ExchangeReply], None]
     heard: Callable[[str, int, float], None]
-    told: Callable[["MasterProcess", Kind, Object], None]
+    told: Callable[["MasterProcess", Kind, Object], None] = lambda master, kind, status: None
 
 
 class SimMembers:
