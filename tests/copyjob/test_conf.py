@@ -71,6 +71,8 @@ def test_local_mode_needs_no_pod():
         ({"POD_IP": ""}, "POD_IP is not set"),
         ({"STELE_SPARK_IMAGE": ""}, "STELE_SPARK_IMAGE is not set"),
         ({"STELE_SPARK_MASTER": "yarn"}, "STELE_SPARK_MASTER is 'yarn'"),
+        ({"STELE_SCRATCH": "/nowhere"}, "STELE_SCRATCH is '/nowhere', expected a folder that is there"),
+        ({"STELE_DRIVERS_MAX": "²"}, "STELE_DRIVERS_MAX is '²', expected a number from 1 to 64"),
         ({"STELE_COPIER_PORT": "0"}, "STELE_COPIER_PORT is '0', expected a number from 1 to 65535"),
         ({"STELE_IMAGE_PULL_POLICY": "no"}, "expected one of IfNotPresent, Always, Never"),
         ({"STELE_DRIVERS_MAX": "many"}, "STELE_DRIVERS_MAX is 'many'"),

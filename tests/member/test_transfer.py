@@ -457,6 +457,11 @@ async def test_the_program_starts_and_ends_on_sigterm(volume):
         ({}, "STELE_DATA_DIR is ''"),
         ({"STELE_DATA_DIR": "/nowhere"}, "STELE_DATA_DIR is '/nowhere'"),
         ({"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "x"}, "STELE_TRANSFER_PORT is 'x'"),
+        (
+            {"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "²"},
+            "STELE_TRANSFER_PORT is '²', expected a number",
+        ),
+        ({"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "9" * 5000}, "STELE_TRANSFER_PORT is '9999"),
     ],
 )
 def test_wrong_settings_are_named(environment, text):
@@ -479,6 +484,19 @@ def test_the_program_tells_its_settings_and_takes_no_arguments(arguments, code, 
     told = done.stderr if code else done.stdout
     assert (done.returncode, [text for text in texts if text not in told]) == (code, []), told
     assert "Traceback" not in told
+
+
+def test_a_port_that_is_taken_is_told(volume):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = {"STELE_DATA_DIR": str(volume), "STELE_BIND": "127.0.0.1", "STELE_TRANSFER_PORT": str(port)}
+        command = [sys.executable, "-m", "stele.member.transfer_main"]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        f"stele-transfer: it cannot listen on 127.0.0.1 port {port}: "
+    )
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("content", [DEEP, b'{"format":2,"session":"\xff"}', b"[]", b'{"format":'])

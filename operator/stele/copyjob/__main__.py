@@ -9,7 +9,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from stele.adapters.transfer.jobs import JobBoard
-from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of
+from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of, serve
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import sweep_leftovers
@@ -18,7 +18,6 @@ from stele.copyjob.settings import VARIABLES, Settings, read_settings
 from stele.wire.unreadable import UNREADABLE
 
 JOBS_PARALLEL = 16
-SHUTDOWN_SECONDS = 5.0
 
 
 def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
@@ -51,7 +50,7 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM; 2 when an argument or a setting is wrong, named on standard error."""
+    """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
     parser = parser_of("stele-copier", "Has Spark run the copy jobs of a Stele cluster.", VARIABLES)
     settings = begin(parser, arguments, read_settings)
     if settings is None:
@@ -60,16 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     asyncio.set_event_loop(loop)
     settings = replace(settings, start=secrets.token_hex(4))
     app = make_app(settings, SparkRunner(settings))
-    web.run_app(
-        app,
-        host=settings.bind,
-        port=settings.port,
-        print=None,
-        access_log=None,
-        shutdown_timeout=SHUTDOWN_SECONDS,
-        loop=loop,
-    )
-    return 0
+    return serve(parser.prog, app, settings.bind, settings.port, loop)
 
 
 if __name__ == "__main__":

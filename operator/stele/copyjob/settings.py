@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stele.adapters.transfer.program import read_number
 from stele.core.errors import BadInput
 from stele.wire.urls import http_root
 
@@ -71,17 +72,17 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     here = "127.0.0.1" if local else None
     return Settings(
         bind=environment.get("STELE_BIND", "0.0.0.0"),
-        port=_number(environment, "STELE_COPIER_PORT", PORT, 65_535),
+        port=read_number(environment, "STELE_COPIER_PORT", PORT, 1, 65_535),
         master=master,
         image=_text(environment, "STELE_SPARK_IMAGE", "none" if local else None),
         namespace=_text(environment, "POD_NAMESPACE", "none" if local else None),
         pod_name=_text(environment, "POD_NAME", "none" if local else None),
         pod_ip=_text(environment, "POD_IP", here),
         staging=Path(environment.get("STELE_STAGING", "/staging")),
-        scratch=Path(environment.get("STELE_SCRATCH", "/tmp")),
+        scratch=_folder(environment, "STELE_SCRATCH", "/tmp"),
         service_account=environment.get("STELE_SPARK_SERVICE_ACCOUNT", "stele-spark"),
         pull_policy=_pull_policy(environment),
-        drivers_max=_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 64),
+        drivers_max=read_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 1, 64),
     )
 
 
@@ -92,15 +93,15 @@ def _text(environment: Mapping[str, str], name: str, default: str | None) -> str
     return value
 
 
+def _folder(environment: Mapping[str, str], name: str, default: str) -> Path:
+    value = environment.get(name, default)
+    if not value or not Path(value).is_dir():
+        raise BadInput(f"{name} is '{value}', expected a folder that is there")
+    return Path(value)
+
+
 def _pull_policy(environment: Mapping[str, str]) -> str:
     value = environment.get("STELE_IMAGE_PULL_POLICY", PULL_POLICIES[0])
     if value not in PULL_POLICIES:
         raise BadInput(f"STELE_IMAGE_PULL_POLICY is '{value}', expected one of {', '.join(PULL_POLICIES)}")
     return value
-
-
-def _number(environment: Mapping[str, str], name: str, default: int, most: int) -> int:
-    value = environment.get(name, str(default))
-    if not value.isdigit() or not 1 <= int(value) <= most:
-        raise BadInput(f"{name} is '{value}', expected a number from 1 to {most}")
-    return int(value)

@@ -18,7 +18,7 @@ from stele.adapters.transfer.bulk import LoadFiles
 from stele.adapters.transfer.bulk_routes import Bulk
 from stele.adapters.transfer.direct import DirectRunner
 from stele.adapters.transfer.jobs import JobBoard
-from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of
+from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of, read_number, serve
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.adapters.transfer.serve import Source
 from stele.adapters.transfer.sessions import Sessions
@@ -26,7 +26,6 @@ from stele.core.errors import BadInput
 from stele.wire.bulk import LOADS
 
 DIRECT_JOBS_PARALLEL = 2
-SHUTDOWN_SECONDS = 5.0
 PORT = 7002
 VARIABLES = f"""\
 STELE_DATA_DIR        the volume's folder, the same as the member's (required)
@@ -49,10 +48,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     data = environment.get("STELE_DATA_DIR", "")
     if not data or not Path(data).is_dir():
         raise BadInput(f"STELE_DATA_DIR is '{data}', expected the folder of the member's volume")
-    port = environment.get("STELE_TRANSFER_PORT", str(PORT))
-    if not port.isdigit() or int(port) > 65_535:
-        raise BadInput(f"STELE_TRANSFER_PORT is '{port}', expected a port, 0 to 65535")
-    return Settings(Path(data), environment.get("STELE_BIND", "0.0.0.0"), int(port))
+    port = read_number(environment, "STELE_TRANSFER_PORT", PORT, 0, 65_535)
+    return Settings(Path(data), environment.get("STELE_BIND", "0.0.0.0"), port)
 
 
 def make_app(settings: Settings) -> web.Application:
@@ -87,22 +84,14 @@ def _is_local(request: web.Request) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM; 2 when an argument or a setting is wrong, named on standard error."""
+    """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
     parser = parser_of("stele-transfer", "Copies tablets from and to one Stele member.", VARIABLES)
     settings = begin(parser, arguments, read_settings)
     if settings is None:
         return SETTINGS_WRONG
     keep_buffers()
-    web.run_app(
-        make_app(settings),
-        host=settings.bind,
-        port=settings.port,
-        print=None,
-        access_log=None,
-        shutdown_timeout=SHUTDOWN_SECONDS,
-        loop=uvloop.new_event_loop(),
-    )
-    return 0
+    app, loop = make_app(settings), uvloop.new_event_loop()
+    return serve(parser.prog, app, settings.bind, settings.port, loop)
 
 
 if __name__ == "__main__":
