@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,10 +22,10 @@ from aiohttp import web
 from stele.adapters.spark.client import CopierClient
 from stele.adapters.transfer import copy, jobs
 from stele.adapters.transfer import sessions as transfer_sessions
-from stele.copyjob import drivers, pods, task
+from stele.copyjob import driver, drivers, pods, task
 from stele.copyjob import runner as runner_module
 from stele.copyjob.__main__ import make_app
-from stele.copyjob.messages import SliceProgress, decode_result
+from stele.copyjob.messages import Ended, SliceProgress, Start, decode_result
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
 from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
@@ -364,6 +365,33 @@ async def test_a_job_that_is_posted_again_while_it_ends_is_known_to_its_tasks(tm
         assert runner.progress("s-1", job.token, SliceProgress(0))
         await client.cancel("s-1")
         assert not runner.progress("s-1", job.token, SliceProgress(0))
+
+
+async def test_a_job_that_is_deleted_before_spark_runs_it_is_cancelled_all_the_same():
+    """As Spark does, the context cancels only what runs already."""
+    may_run, cancelled, runs = threading.Event(), threading.Event(), threading.Event()
+
+    def collect():
+        may_run.wait(5)
+        runs.set()
+        assert cancelled.wait(5)
+        raise ValueError("Job 0 cancelled part of cancelled job group run-1")
+
+    context = SimpleNamespace(
+        setJobGroup=lambda group, text, **how: None,
+        cancelJobGroup=lambda group: runs.is_set() and cancelled.set(),
+        parallelize=lambda given, parts: SimpleNamespace(map=lambda work: SimpleNamespace(collect=collect)),
+    )
+    told = []
+    news = SimpleNamespace(tell=told.append)
+    made = driver._Driver((context, threading.Thread), Start({}, "", "", 1, 0.0), news)
+    made.begin(1, job_of("http://127.0.0.1:1"))
+    made.cancel(1)
+    made.cancel(2)
+    may_run.set()
+    await until(lambda: any(isinstance(each, Ended) for each in told))
+    assert told[-1] == Ended(1, "CANCELLED", "the job was deleted")
+    assert not made._unwanted
 
 
 @pytest.mark.parametrize("hangs", [True, False])

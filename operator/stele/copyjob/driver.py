@@ -48,14 +48,21 @@ class _Driver:
         self._context, self._thread = made
         self._start = start
         self._news = news
+        self._unwanted: dict[int, bool] = {}
         self._lacking: set[int] = set()
 
     def begin(self, ticket: int, job: CopyJob) -> None:
         """Run the job; its end is told, not returned."""
+        self._unwanted[ticket] = False
         self._thread(target=self._run, args=(ticket, job), daemon=True).start()
 
     def cancel(self, ticket: int) -> None:
         """Stop the run's tasks."""
+        if ticket in self._unwanted:
+            self._unwanted[ticket] = True
+            self._stop(ticket)
+
+    def _stop(self, ticket: int) -> None:
         self._context.cancelJobGroup(f"run-{ticket}")
 
     def _run(self, ticket: int, job: CopyJob) -> None:
@@ -69,6 +76,8 @@ class _Driver:
         finally:
             over.set()
         watch.join()
+        self._unwanted.pop(ticket, None)
+        self._lacking.discard(ticket)
         self._news.tell(ended)
 
     def _collect(self, ticket: int, job: CopyJob) -> Ended:
@@ -110,6 +119,9 @@ class _Driver:
         began = False
         seen_at = time.monotonic()
         while not over.wait(POLL_SECONDS):
+            if self._unwanted[ticket]:
+                # Spark cancels what runs already; a job may have been deleted a moment before it did.
+                self._stop(ticket)
             if not self._start.executor_seconds or self._executors():
                 seen_at = time.monotonic()
                 if not began:
@@ -117,7 +129,7 @@ class _Driver:
                     self._news.tell(Began(ticket))
             elif time.monotonic() - seen_at > self._start.executor_seconds:
                 self._lacking.add(ticket)
-                self.cancel(ticket)
+                self._stop(ticket)
                 return
 
     def _executors(self) -> int:
