@@ -4,13 +4,14 @@ import http.client
 import json
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from stele.adapters.kubernetes.bulk_pod import manifest
+from stele.adapters.kubernetes.bulk_pod import BulkPod, manifest
 from stele.cli import bulk
 from stele.cli.main import main
 from stele.client import job_server
@@ -163,6 +164,40 @@ def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path, monkeyp
         assert until_over(place) == {"result": {"rows": 5}}
         assert ask(place, "POST", "/job", order)[0] == 200
         assert ask(place, "GET", "/file") == (200, b"12345!")
+
+
+async def test_a_file_that_cannot_be_written_here_is_named(tmp_path):
+    async def chunks(size):
+        yield bytes(size)
+
+    @asynccontextmanager
+    async def through_pod(*_):
+        yield SimpleNamespace(content=SimpleNamespace(iter_chunked=chunks))
+
+    pod = BulkPod(SimpleNamespace(through_pod=through_pod), "ns", {"metadata": {"name": "p", "uid": "u"}})
+    with pytest.raises(BadInput, match="rows cannot be written: No such file or directory; name another"):
+        await pod.receive(tmp_path / "gone" / "rows")
+    (tmp_path / ".rows.part").symlink_to("/dev/full")
+    with pytest.raises(BadInput, match="rows cannot be written: No space left on device"):
+        await pod.receive(tmp_path / "rows")
+    assert list(tmp_path.iterdir()) == []
+    await pod.receive(tmp_path / "rows")
+    assert (tmp_path / "rows").stat().st_size > 0
+
+
+def test_a_file_that_cannot_be_taken_is_answered(tmp_path, monkeypatch):
+    with serving(tmp_path, "", monkeypatch) as place:
+        connection = http.client.HTTPConnection(*place)
+        for size in ("x", "-1", "9" * 5000):
+            connection.request("PUT", "/file", b"", {"Content-Length": size})
+            answer = connection.getresponse()
+            assert (answer.status, b"Content-Length is expected" in answer.read()) == (400, True)
+        connection.close()
+        (tmp_path / "data.parquet").symlink_to("/dev/full")
+        status, told = ask(place, "PUT", "/file", bytes(100_000))
+        assert status == 507
+        assert "No space left on device; its node needs room for them" in json.loads(told)["detail"]
+        assert not (tmp_path / "data.parquet").exists()
 
 
 def test_a_job_that_dies_without_a_word_is_an_error(tmp_path, monkeypatch):

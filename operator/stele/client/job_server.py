@@ -14,6 +14,7 @@ from typing import Any
 
 CHUNK_BYTES = 1024 * 1024
 BODY_BYTES_MAX = 64 * 1024
+LENGTH_DIGITS_MAX = 18
 
 
 class Job:
@@ -64,24 +65,40 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {"detail": f"there is no {self.path[:80]} now"})
 
     def do_PUT(self) -> None:
-        left = int(self.headers.get("Content-Length", "-1"))
-        if self.path != "/file" or left < 0:
+        size = self._length()
+        if self.path != "/file" or size < 0:
             self._answer(400, {"detail": "PUT /file with Content-Length is expected"})
             return
-        with self.job.file.open("wb") as file:
-            while left and (data := self.rfile.read(min(CHUNK_BYTES, left))):
-                file.write(data)
-                left -= len(data)
+        try:
+            left = self._receive(size)
+        except OSError as error:
+            self.job.file.unlink(missing_ok=True)
+            self.close_connection = True
+            text = f"the pod cannot take the {size} bytes of the file: {error}"
+            self._answer(507, {"code": "NO_SPACE", "detail": f"{text}; its node needs room for them"})
+            return
         if left:
             self.job.file.unlink()
             self.close_connection = True
             return
-        self._answer(200, {"bytes": self.job.file.stat().st_size})
+        self._answer(200, {"bytes": size})
+
+    def _length(self) -> int:
+        """Bytes of the body; -1 when that is not said."""
+        text = self.headers.get("Content-Length", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= LENGTH_DIGITS_MAX else -1
+
+    def _receive(self, left: int) -> int:
+        """Write the body to the file; how much of it did not come."""
+        with self.job.file.open("wb") as file:
+            while left and (data := self.rfile.read(min(CHUNK_BYTES, left))):
+                file.write(data)
+                left -= len(data)
+        return left
 
     def do_POST(self) -> None:
-        size = int(self.headers.get("Content-Length", "0"))
         try:
-            order = json.loads(self.rfile.read(min(size, BODY_BYTES_MAX)))
+            order = json.loads(self.rfile.read(max(0, min(self._length(), BODY_BYTES_MAX))))
             command, arguments = str(order["command"]), [str(each) for each in order["arguments"]]
         except (ValueError, KeyError, TypeError):
             self._answer(400, {"detail": "POST /job with command and arguments is expected"})

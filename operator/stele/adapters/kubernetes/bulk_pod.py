@@ -1,10 +1,12 @@
 """The pod that `kubectl stele load` and `dump` run Spark in: made, fed and asked through the API server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from stele.adapters.kubernetes.api import CLUSTERS, PODS, Api, Object
 from stele.core.errors import BadInput, SteleError, Unavailable
@@ -128,12 +130,14 @@ class BulkPod:
         part = target.with_name(f".{target.name}.part")
         try:
             async with self._call("GET", "/file") as answer:
-                with part.open("wb") as file:
+                with _writing(target), part.open("wb") as file:
                     async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
                         file.write(chunk)
-            part.rename(target)
+            with _writing(target):
+                part.rename(target)
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
 
     def _call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         place = self._namespace, f"{self.name}:{PORT}"
@@ -173,6 +177,17 @@ def _waiting_for(status: Object) -> str:
             told.append(f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip())
     told += [c["message"] for c in status.get("conditions") or () if c["status"] != "True" and "message" in c]
     return "; ".join(told)[:500]
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Raise BadInput for what the disk here says; the connection's errors are not its."""
+    try:
+        yield
+    except aiohttp.ClientError:
+        raise
+    except OSError as error:
+        raise BadInput(f"{target} cannot be written: {error.strerror}; name another file") from error
 
 
 async def _chunks(file: Path) -> AsyncIterator[bytes]:
