@@ -143,3 +143,36 @@ async def over(harness: Harness) -> None:
         await harness.tick()
     harness.clock += 31
     await harness.settle()
+
+
+async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() -> None:
+    """The owner's process is gone and nobody has said so when its backup is declared gone; the backup returns.
+
+    Found by seed 92 of `swarm` (f299f62).
+    """
+    harness = Harness(members=3, partitions=12, replicas=2)
+    await harness.settle()
+    harness.write()
+    pairs = [number for number, row in enumerate(harness.table().partitions) if row.members == {0, 1}]
+    assert pairs
+    harness.kill(1)
+    harness.cut(0)
+    for _ in range(5):
+        await harness.tick()
+    assert all(harness.table().partitions[number].members == {0, 1} for number in pairs)
+    harness.revive(1)
+    harness.kill(0)
+    await harness.settle()
+    assert all(harness.table().partitions[number].owner == 1 for number in pairs)
+    harness.check_data()
+
+
+async def test_a_lost_backup_is_taken_out_once_the_owner_answered() -> None:
+    harness = Harness(members=3, partitions=12, replicas=2)
+    await harness.settle()
+    harness.kill(1)
+    ticks = 0
+    while any(1 in row.members for row in harness.table().partitions):
+        await harness.tick()
+        ticks += 1
+        assert ticks < 10

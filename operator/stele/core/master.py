@@ -98,6 +98,7 @@ def _decision(
     busy = bool(
         state.running
         or state.promotions
+        or state.shrinking
         or state.waves
         or state.beginnings
         or state.staged

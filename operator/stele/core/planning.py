@@ -113,7 +113,7 @@ def make_plan(state: State, seen: Observation) -> None:
 
 
 def _may_plan(state: State, wishes: Wishes) -> bool:
-    if not wishes.migration_allowed or wishes.held or state.promotions or state.staged:
+    if not wishes.migration_allowed or wishes.held or state.promotions or state.shrinking or state.staged:
         return False
     return any(row.version for row in state.table.partitions) and places_known(state)
 

@@ -60,7 +60,7 @@ def start(state: State, seen: Observation) -> None:
     if not len(state.queues):
         forget_waiting(state)
         return
-    if not wishes.may_start or state.promotions:
+    if not wishes.may_start or state.promotions or state.shrinking:
         return
     able = frozenset(member.index for member in data_members(state, wishes, seen.now))
     held = frozenset().union(
@@ -213,17 +213,9 @@ def _note_reports(state: State, running: Running, now: float) -> None:
 
 
 def _confirmed(state: State, running: Running) -> bool:
-    """Whether all who stay in a row that shrinks showed their copy when asked after it began.
-
-    An older answer may be of a member that has lost its volume meanwhile, and of that nobody has heard.
-    """
-    contacts = [state.contacts.get(member) for member in running.result if member is not None]
-    return all(
-        contact is not None
-        and contact.answered_seconds > running.started_seconds
-        and contact.tablet_state(running.partition) == "READY"
-        for contact in contacts
-    )
+    """Whether all who stay in a row that shrinks showed their copy when asked after it began."""
+    staying = (member for member in running.result if member is not None)
+    return all(state.showed(member, running.partition, running.started_seconds) for member in staying)
 
 
 def _note_gone(state: State, running: Running, gone: frozenset[MemberIndex], now: float) -> None:

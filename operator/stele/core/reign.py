@@ -190,6 +190,7 @@ class State:
     migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
     `approved` the situation whose plans may start, `unlisted` the members that a take-over waits for;
     nothing is planned of the partitions in `stopped`.
+    `shrinking` has rows that are to lose a dead member once somebody who stays was heard, and since when.
     `copied` counts what was copied in this reign, `short` has members without space, and when that was.
     """
 
@@ -206,6 +207,7 @@ class State:
     running: dict[PartitionId, Running] = field(default_factory=dict)
     records: dict[str, tuple[Record, ...]] = field(default_factory=dict)
     promotions: dict[PartitionId, Promotion] = field(default_factory=dict)
+    shrinking: dict[PartitionId, float] = field(default_factory=dict)
     waves: dict[str, Wave] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
     record: Record | None = None
@@ -270,6 +272,17 @@ class State:
 
     def say(self, reason: str, message: str, warning: bool = False) -> None:
         self.happenings.append(Happening(reason, message, warning))
+
+    def showed(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
+        """Whether it showed its copy when asked after that moment: an older answer may be of a member that
+        has lost its volume meanwhile, or its life, and of that nobody has heard.
+        """
+        contact = self.contacts.get(member)
+        return (
+            contact is not None
+            and contact.answered_seconds > since
+            and contact.tablet_state(number) == "READY"
+        )
 
     def up_to_date(self, contact: Contact) -> bool:
         """Whether its last report was made with the table as it is stored now."""

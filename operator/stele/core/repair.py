@@ -21,6 +21,7 @@ def repair(state: State, wishes: Wishes, now: float) -> None:
     silent = _silent(state, wishes, now)
     without = _without_tablet(state)
     lost: set[PartitionId] = set()
+    before, state.shrinking = state.shrinking, {}
     for number in sorted(_suspects(state, gone, silent, without)):
         row = state.table.partitions[number]
         if not row.replicas or number in state.staged:
@@ -29,7 +30,7 @@ def repair(state: State, wishes: Wishes, now: float) -> None:
         if number in state.promotions:
             _watch(state, wishes, number, dead, now)
         elif dead or number in state.fenced:
-            if not _mend(state, number, dead, now):
+            if not _mend(state, number, dead, before.get(number, now), now):
                 lost.add(number)
         elif state.claimed.get(number, 0) > row.version and number not in state.running:
             state.staged[number] = Partition(state.next_version(number), row.replicas)
@@ -84,8 +85,14 @@ def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
     return found
 
 
-def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: float) -> bool:
-    """Take the dead out of one row; False when nobody is left of whom it is known that they hold it."""
+def _mend(
+    state: State, number: PartitionId, dead: frozenset[MemberIndex], since: float, now: float
+) -> bool:
+    """Take the dead out of one row; False when nobody is left of whom it is known that they hold it.
+
+    The row waits until one of those who stay showed its copy when asked after `since`, when the loss was seen:
+    another may just have died too, and of that nobody has heard. A promotion asks all of them itself.
+    """
     row = state.table.partitions[number]
     running = state.running.get(number)
     if running is not None:
@@ -101,6 +108,8 @@ def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], now: 
     state.queues.drop(number)
     if row.owner in dead or number in state.fenced:
         _promote(state, number, row, live, now)
+    elif not any(state.showed(member, number, since) for member in live):
+        state.shrinking[number] = since
     else:
         slots = trimmed(None if member in dead else member for member in row.replicas)
         state.staged[number] = Partition(state.next_version(number), slots)
