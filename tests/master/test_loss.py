@@ -146,7 +146,7 @@ async def over(harness: Harness) -> None:
 
 
 async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() -> None:
-    """The owner's process is gone and nobody has said so when its backup is declared gone; the backup returns.
+    """Nobody has said that the owner's process is gone when its backup is declared gone; the backup returns.
 
     Found by seed 92 of `swarm` (f299f62).
     """

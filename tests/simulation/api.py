@@ -278,7 +278,10 @@ class SimApi:
     async def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Object, version: str = ""
     ) -> Object:
-        self.told(kind, status)
+        stored = self._server.find(kind, name)
+        if stored is not None and version in ("", stored["metadata"]["resourceVersion"]):
+            # What was made from another version is refused, so it says nothing of the object as it is.
+            self.told(kind, status)
         made: Object = await self._call(
             True, lambda: self._server.patch_status(kind, name, copied(status), version)
         )

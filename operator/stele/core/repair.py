@@ -90,8 +90,8 @@ def _mend(
 ) -> bool:
     """Take the dead out of one row; False when nobody is left of whom it is known that they hold it.
 
-    The row waits until one of those who stay showed its copy when asked after `since`, when the loss was seen:
-    another may just have died too, and of that nobody has heard. A promotion asks all of them itself.
+    The row waits until one of those who stay showed its copy when asked after `since`, when the loss was
+    seen: another may just have died too, and of that nobody has heard. A promotion asks all of them itself.
     """
     row = state.table.partitions[number]
     running = state.running.get(number)
