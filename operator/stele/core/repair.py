@@ -85,9 +85,7 @@ def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
     return found
 
 
-def _mend(
-    state: State, number: PartitionId, dead: frozenset[MemberIndex], since: float, now: float
-) -> bool:
+def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], since: float, now: float) -> bool:
     """Take the dead out of one row; False when nobody is left of whom it is known that they hold it.
 
     The row waits until one of those who stay showed its copy when asked after `since`, when the loss was
