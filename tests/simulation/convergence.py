@@ -61,6 +61,8 @@ def _members(world: World) -> str:
             return f"{machine.place} has another table"
         if node.unserved():
             return f"{machine.place} does not serve {node.unserved()}"
+        if node.tablets.stalled:
+            return f"{machine.place}: its log takes nothing: {node.tablets.stalled}"
         if found := _left_over(node):
             return f"{machine.place}: {found}"
     return ""

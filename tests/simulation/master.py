@@ -58,11 +58,13 @@ class Listeners(NamedTuple):
 
     `heard` hears of each that obeys, where it arrives: (place, epoch, when it was asked for).
     `told` hears of each status as it is sent: (master, kind, what changes).
+    `asked` hears of each question as it is sent: by a master of which epoch.
     """
 
     seen: Callable[[str, ExchangeRequest, ExchangeReply], None]
     heard: Callable[[str, int, float], None]
     told: Callable[["MasterProcess", Kind, Object], None] = lambda master, kind, status: None
+    asked: Callable[[int], None] = lambda epoch: None
 
 
 class SimMembers:
@@ -76,6 +78,7 @@ class SimMembers:
     ) -> ExchangeReply:
         loop, network, body = self._loop, self._kubelet.network, encode(request)
         sent = self._kubelet.clock.now
+        self._listeners.asked(request.epoch)
         answer = loop.create_future()
         timer = loop.call_later(deadline_seconds, _resolve, answer, None)
         place = network.addresses.get(address, "nowhere")

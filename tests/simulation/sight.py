@@ -27,12 +27,16 @@ class Sight:
         self._heard: dict[tuple[int, str], float] = {}
         self._began: dict[int, float] = {}
         self._doubted: dict[str, float] = {}
+        world.asked.append(self._begins)
         world.heard.append(self._on_answer)
         world.exchanged.append(self._on_report)
 
+    def _begins(self, epoch: int) -> None:
+        self._began.setdefault(epoch, self._world.clock.now)
+
     def _last(self, epoch: int, place: str) -> float:
-        began = self._began.setdefault(epoch, self._world.clock.now)
-        return self._heard.get((epoch, place), began)
+        """When it was heard last, or the master of that epoch began to ask."""
+        return self._heard.get((epoch, place), self._began.get(epoch, self._world.clock.now))
 
     def _on_answer(self, place: str, epoch: int, sent: float) -> None:
         last = self._last(epoch, place)

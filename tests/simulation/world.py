@@ -48,6 +48,7 @@ class World:
         self._decoded: tuple[str, tuple[Partition, ...]] = "", ()
         self.told: list[Callable[[MasterProcess, Kind, dict[str, Any]], None]] = []
         self.heard: list[Callable[[str, int, float], None]] = []
+        self.asked: list[Callable[[int], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
         self.away, self.surplus = "", False
         self._points = points_told(self.clock, self._reached)
@@ -114,7 +115,7 @@ class World:
     def start_master(self) -> MasterProcess:
         name = f"master-{len(self.masters)}"
         self.trace.note(name, "starts")
-        listeners = Listeners(self._exchanged, self._heard, self._told)
+        listeners = Listeners(self._exchanged, self._heard, self._told, self._asked)
         made = MasterProcess(self.network, self.api, self.kubelet, name, listeners)
         self.masters.append(made)
         made.ended = self._master_ended
@@ -140,6 +141,10 @@ class World:
     def _heard(self, place: str, epoch: int, sent: float) -> None:
         for each in self.heard:
             each(place, epoch, sent)
+
+    def _asked(self, epoch: int) -> None:
+        for each in self.asked:
+            each(epoch)
 
     def _told(self, master: MasterProcess, kind: Kind, status: dict[str, Any]) -> None:
         for each in self.told:

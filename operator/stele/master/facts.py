@@ -154,6 +154,8 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
     if parts.under_replicated or view.short:
         text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {wished} members are there"
         return ClusterPhase.DEGRADED, text
+    if changing := len(state.promotions) + len(state.shrinking):
+        return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
     return ClusterPhase.RUNNING, "everything is as wished"
 
 
@@ -260,6 +262,8 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
+    if view.state.promotions or view.state.shrinking:
+        return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
     if view.waits and not view.state.running:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving or view.state.leaving:
