@@ -21,12 +21,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.wire.copyjobs import CopyJob, SessionFile
+from stele.wire.copyjobs import CopyJob, SessionFile, decode_manifest
 from stele.wire.keys import meta_key, pack_value, user_key
 from stele.wire.messages import CopyItem, OpId, SessionTablet
 from stele.wire.volume import APPLIED, DataState, encode_state
 
-SESSION = "bench"
 TOKEN = "bench"
 TABLETS = 271
 GENERATION = 1
@@ -40,8 +39,10 @@ def make(source: str, data_bytes: str, value_bytes: str) -> dict[str, float]:
     from stele.adapters.rocksdb.engine import RocksEngine
 
     root, size = Path(source), int(value_bytes)
+    # A transfer process keeps sessions open for a while: by a name that it knows it would serve older data.
+    session = f"bench-{time.time_ns()}"
     shutil.rmtree(root / "checkpoints", ignore_errors=True)
-    (root / "checkpoints" / SESSION).mkdir(parents=True)
+    (root / "checkpoints" / session).mkdir(parents=True)
     engine = RocksEngine(root / "made", root / "made-wal")
     pool, each = os.urandom(16 << 20), max(1, int(data_bytes) // TABLETS // size)
     tablets = []
@@ -60,12 +61,12 @@ def make(source: str, data_bytes: str, value_bytes: str) -> dict[str, float]:
                 ]
             )
         tablets.append(SessionTablet(partition, GENERATION, OpId(1, each), each * (size + 16), (each, each)))
-    engine.checkpoint(str(root / "checkpoints" / SESSION / "db"))
+    engine.checkpoint(str(root / "checkpoints" / session / "db"))
     engine.close()
     shutil.rmtree(root / "made")
     shutil.rmtree(root / "made-wal", ignore_errors=True)
-    told = msgspec.json.encode(SessionFile(SESSION, TOKEN, tuple(tablets)))
-    (root / "checkpoints" / SESSION / "session.json").write_bytes(told)
+    told = msgspec.json.encode(SessionFile(session, TOKEN, tuple(tablets)))
+    (root / "checkpoints" / session / "session.json").write_bytes(told)
     return {"entries": each * TABLETS, "bytes": sum(tablet.bytes for tablet in tablets)}
 
 
@@ -79,7 +80,7 @@ def cp(source: str, dest: str) -> dict[str, float]:
     target = Path(dest) / "cp"
     shutil.rmtree(target, ignore_errors=True)
     begin = time.monotonic()
-    subprocess.run(["cp", "-r", f"{source}/checkpoints/{SESSION}/db", str(target)], check=True)
+    subprocess.run(["cp", "-r", str(_session(source) / "db"), str(target)], check=True)
     files = [str(path) for path in target.rglob("*") if path.is_file()]
     subprocess.run(["sync", *files], check=True)
     seconds = time.monotonic() - begin
@@ -87,9 +88,17 @@ def cp(source: str, dest: str) -> dict[str, float]:
     return {"seconds": seconds}
 
 
+def _session(source: str) -> Path:
+    """The folder of the one session that was made."""
+    return next((Path(source) / "checkpoints").iterdir())
+
+
+def _known(source: str) -> SessionFile:
+    return msgspec.json.decode((_session(source) / "session.json").read_bytes(), type=SessionFile)
+
+
 def _items(source: str) -> tuple[CopyItem, ...]:
-    folder = Path(source) / "checkpoints" / SESSION
-    known = msgspec.json.decode((folder / "session.json").read_bytes(), type=SessionFile)
+    known = _known(source)
     return tuple(CopyItem(each.partition, each.generation, GENERATION, each.bytes) for each in known.tablets)
 
 
@@ -113,7 +122,7 @@ def alone(source: str, dest: str, url: str, processes: str) -> dict[str, float]:
     seconds = time.monotonic() - begin
     if any(codes):
         raise SystemExit("a process of the copy function failed")
-    _check(staging)
+    _check(source, staging)
     return {"seconds": seconds}
 
 
@@ -122,7 +131,7 @@ def part(source: str, staging: str, url: str, number: str, of: str) -> dict[str,
     from stele.adapters.transfer.copy import copy_tablets
 
     items = _items(source)[int(number) :: int(of)]
-    job = CopyJob(SESSION, "bench", "", url, TOKEN, items)
+    job = CopyJob(_session(source).name, "bench", "", url, TOKEN, items)
     print("ready", flush=True)
     sys.stdin.read()
     begin = time.monotonic()
@@ -134,8 +143,9 @@ def job(source: str, dest: str, url: str, jobs: str, destination: str) -> dict[s
     """From the request until the job is done; `first` is when copying began."""
     staging = Path(dest) / "staging"
     _clear(staging)
-    _ask("DELETE", f"{jobs}/{SESSION}")
-    wanted = CopyJob(SESSION, destination, destination, url, TOKEN, _items(source))
+    session = _session(source).name
+    _ask("DELETE", f"{jobs}/{session}")
+    wanted = CopyJob(session, destination, destination, url, TOKEN, _items(source))
     begin = time.monotonic()
     status = _ask("POST", jobs, msgspec.json.encode(wanted))
     first = 0.0
@@ -145,11 +155,11 @@ def job(source: str, dest: str, url: str, jobs: str, destination: str) -> dict[s
         if time.monotonic() - begin > JOB_SECONDS_MAX:
             raise SystemExit(f"the job did not end in {JOB_SECONDS_MAX:g} s: {status}")
         time.sleep(POLL_SECONDS)
-        status = _ask("GET", f"{jobs}/{SESSION}")
+        status = _ask("GET", f"{jobs}/{session}")
     seconds = time.monotonic() - begin
     if status["state"] == "FAILED":
         raise SystemExit(f"the job failed: {status['error']}")
-    _check(staging)
+    _check(source, staging)
     return {"seconds": seconds, "first_seconds": first or seconds}
 
 
@@ -169,15 +179,20 @@ def _ask(method: str, url: str, body: bytes | None = None) -> dict[str, object]:
 
 
 def _clear(staging: Path) -> None:
-    shutil.rmtree(staging / SESSION, ignore_errors=True)
     staging.mkdir(exist_ok=True)
+    for folder in staging.iterdir():  # not the folder itself: executors have it mounted
+        shutil.rmtree(folder, ignore_errors=True)
     os.sync()
 
 
-def _check(staging: Path) -> None:
-    found = len(list((staging / SESSION).glob("[0-9]*.json")))
-    if found != TABLETS:
-        raise SystemExit(f"{found} of {TABLETS} manifests are there")
+def _check(source: str, staging: Path) -> None:
+    """What is there now is what was to be copied: each tablet with all its entries and its state."""
+    session, known = _session(source).name, _known(source)
+    for tablet in known.tablets:
+        path, wanted = staging / session / f"{tablet.partition}.json", tablet.applied.index + 1
+        found = decode_manifest(path.read_bytes(), path.name).entries
+        if found != wanted:
+            raise SystemExit(f"{path.name}: {found} entries; {wanted} were to be copied")
 
 
 def main(words: list[str]) -> int:

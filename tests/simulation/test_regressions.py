@@ -276,6 +276,9 @@ def test_an_owner_that_was_away_itself_is_not_believed_that_others_are_silent() 
     for contact in state.contacts.values():
         contact.answered_seconds = 110.0
     repair(state, Wishes(2, 2, TIMING), 110.0)
+    assert not state.staged
+    state.contacts[0].answered_seconds = 110.1
+    repair(state, Wishes(2, 2, TIMING), 110.2)
     assert state.staged[0].replicas == (0,)
 
 
