@@ -262,12 +262,12 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
-    if view.state.promotions or view.state.shrinking:
-        return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
     if view.waits and not view.state.running:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving or view.state.leaving:
         return type_, False, Reason.MIGRATING, "migrations are under way"
+    if view.state.promotions or view.state.shrinking:
+        return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
     return type_, True, Reason.AS_DESIRED, "everything is as wished"
 
 
