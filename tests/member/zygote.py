@@ -9,10 +9,14 @@ late; POWER=1 makes the death take from the volume what was not synced; LIMITS, 
 import json
 import logging
 import os
+import select
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+PIPE_BYTES = 65_536
 
 
 def run_member() -> int:
@@ -66,6 +70,30 @@ def _child(order: dict[str, Any]) -> None:
         os._exit(code)
 
 
+def _lines(ended: Callable[[], None]) -> Iterator[bytes]:
+    """Lines of standard input; `ended` is called in between, after each end of a child.
+
+    The signal only writes to a pipe that is waited for: a handler in Python may come just after the look for
+    signals before a read, and would wait until the next line.
+    """
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    waiting = b""
+    while True:
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            os.read(wake, PIPE_BYTES)
+            ended()
+        if 0 in ready:
+            data = os.read(0, PIPE_BYTES)
+            if not data:
+                return
+            *whole, waiting = (waiting + data).split(b"\n")
+            yield from whole
+
+
 def main() -> None:
     import stele.member.process
     import stele.member.transfer_main  # noqa: F401
@@ -74,32 +102,25 @@ def main() -> None:
     children: set[int] = set()
 
     def tell(**fields: int) -> None:
-        # Not through a buffered file: this runs in a signal handler too, which may interrupt itself.
         os.write(out, json.dumps(fields).encode() + b"\n")
 
-    def reap(*_: object) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
+    def reap() -> None:
+        while children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
             children.discard(pid)
             tell(pid=pid, code=os.waitstatus_to_exitcode(status))
 
-    signal.signal(signal.SIGCHLD, reap)
-    for line in sys.stdin:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    for line in _lines(reap):
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             os.close(out)
             _child(json.loads(line))
         children.add(pid)
         tell(pid=pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     # The tests are over, however they ended; none of their processes outlives them.
     for pid in list(children):
         os.kill(pid, signal.SIGKILL)
