@@ -34,7 +34,7 @@ CLUSTER, NODE_PORT, PARTITIONS, MEMBERS = "faults", 30382, 31, 3
 PADDED_ENTRIES = 3_000
 BANDWIDTH = "4Mi"
 """So slow that a copy of 12 MB to a new member is under way for seconds: a fault can strike amid it."""
-NO_NODE_HAS = "4Ti"
+NO_NODE_HAS = "1Ti"
 EXECUTOR_CONTAINER = "spark-kubernetes-executor"
 SAFE_SECONDS_MAX, POLL_SECONDS, LEFT_SECONDS_MAX = 240.0, 0.2, 60.0
 
