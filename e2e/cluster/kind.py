@@ -160,8 +160,13 @@ def status() -> Status:
     return _status()
 
 
+def _engine() -> Engine:
+    """The one that the cluster was made with, or would be found with."""
+    return engine.remembered() or Engine("podman", published_image=False)
+
+
 def _status() -> Status:
-    chosen = engine.remembered() or Engine("podman", published_image=False)
+    chosen = _engine()
     nodes = _nodes(chosen)
     running = len(nodes) == WORKERS + 1 and set(nodes.values()) <= _RUNNING
     complete = running and _mark().is_file()
@@ -190,7 +195,7 @@ def paused() -> Iterator[None]:
     if found is None or not found.answers:
         yield
         return
-    chosen = engine.remembered() or Engine("podman", published_image=False)
+    chosen = _engine()
     names = list(found.nodes)
     say("The cluster stands still meanwhile.")
     run([chosen.program, "pause", *names], _log(), env=env(), seconds_max=PAUSE_SECONDS_MAX)
@@ -209,7 +214,7 @@ def kubeconfig() -> Path:
 
 def env() -> dict[str, str]:
     """The environment in which kubectl, helm, kind and the container engine speak to this cluster."""
-    chosen = engine.remembered() or Engine("podman", published_image=False)
+    chosen = _engine()
     return {**engine.environment(chosen), "KUBECONFIG": str(kubeconfig())}
 
 
@@ -264,7 +269,7 @@ def _layers_in_all(nodes: list[str]) -> set[str]:
 
 
 def _ctr(node: str, *words: str) -> list[str]:
-    chosen = engine.remembered() or Engine("podman", published_image=False)
+    chosen = _engine()
     return [chosen.program, "exec", node, "ctr", "--namespace", "k8s.io", *words]
 
 
