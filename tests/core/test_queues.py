@@ -1,9 +1,13 @@
-"""What may start: limits of members, order of shards, and queues that do not fit their row any more."""
+"""What may start: limits of members, order of needs and shards, and queues that do not fit their row any
+more.
+"""
 
-from stele.core.migration import Migration, move, step
-from stele.core.plan import Plan
+import pytest
+
+from stele.core.migration import Migration, copy, move, shift_down, step
+from stele.core.plan import DataMember, Plan, plan
 from stele.core.queues import REFUSED_MAX, Queues
-from stele.core.table import SHARD_PARTITIONS, Partition
+from stele.core.table import SHARD_PARTITIONS, Partition, PartitionTable
 
 NOBODY: frozenset[int] = frozenset()
 ALL = frozenset(range(9))
@@ -21,6 +25,33 @@ def test_partitions_of_one_shard_start_before_those_of_the_next() -> None:
     numbers = (far, far + 1, far + 2, 0, 1, 2)
     plan = Plan(migrations=tuple(move(number, 0, number % 3, 5 + number % 3) for number in numbers))
     assert [each.partition // far for each in begun(Queues.of(plan, rows), rows)] == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("at", [0, 1_024])
+def test_rows_with_the_fewest_copies_start_first_whatever_their_shard(at: int) -> None:
+    """Of 1,024 that lack one copy of three and 6 that lack two, 40 may start."""
+    rows = [Partition(1, (number % 4, (number + 1) % 4)) for number in range(1_024)]
+    rows[at:at] = [Partition(1, (number % 4,)) for number in range(6)]
+    planned = plan(PartitionTable(tuple(rows), {}), [DataMember(index) for index in range(6)], 3)
+    first = [each.partition for each in begun(Queues.of(planned, rows), rows, limit=40)]
+    assert sorted(first[:6]) == list(range(at, at + 6))
+    assert len(first) >= 40
+
+
+def test_rows_that_lack_the_same_are_worked_off_shard_by_shard() -> None:
+    """Their commits share a write."""
+    far = SHARD_PARTITIONS
+    rows = [Partition(1, (number % 3,)) for number in range(far + 2)]
+    planned = Plan(migrations=tuple(copy(number, 1, 4 + number % 2) for number in (far + 1, 1, far, 0)))
+    assert [each.partition // far for each in begun(Queues.of(planned, rows), rows)] == [0, 0, 1, 1]
+
+
+def test_what_comes_before_a_missing_copy_is_as_urgent_as_the_copy() -> None:
+    """A MOVE, and behind it the SHIFT_DOWN that makes a third copy."""
+    rows = [Partition(1, (0, 1)), Partition(1, (0, 1)), Partition(1, (0,))]
+    before = (move(1, 1, 1, 5), shift_down(1, 0, 0, 2, 6))
+    planned = Plan(migrations=(move(0, 1, 1, 4), *before, copy(2, 1, 7)))
+    assert [each.partition for each in begun(Queues.of(planned, rows), rows)] == [2, 1, 0]
 
 
 def test_a_busy_member_holds_nobody_else_up() -> None:

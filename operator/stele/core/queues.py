@@ -1,13 +1,13 @@
 """What a plan still has to do, and what may start now.
 
 Within a partition in order, across partitions in parallel; a member takes part in at most `limit`
-migrations at once, as source, destination or owner. What makes a missing copy goes first, and hotter
-indexes before colder ones.
+migrations at once, as source, destination or owner. Rows that lack copies go first, those with the fewest
+before the others, whatever their shard.
 
-Partitions wait in groups with the same participants among those that are stored together: what starts
-together is copied together, and commits of one moment share a write of their shard. Shards are worked off one
-after the other, with all that waits of their partitions. Looking for what may start costs one step per group,
-and one per partition that starts or is held.
+Partitions wait in groups with the same need and participants among those that are stored together: what
+starts together is copied together, and commits of one moment share a write of their shard. Of equal need,
+shards are worked off one after the other, with all that waits of their partitions. Looking for what may start
+costs one step per group, and one per partition that starts or is held.
 """
 
 from bisect import bisect_left, insort
@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stele.core.errors import Conflict
-from stele.core.ids import MemberIndex, PartitionId
+from stele.core.ids import MAX_REPLICAS, MemberIndex, PartitionId
 from stele.core.migration import Migration, step
 from stele.core.plan import Plan
 from stele.core.table import Partition, shard_of
 
-Group = tuple[bool, int, int, int, int]
-"""Makes no missing copy (those come later); shard; owner, destination and source (-1: none)."""
+Group = tuple[int, int, int, int, int]
+"""Need, the most urgent first; shard; owner, destination and source (-1: none)."""
 
 NO_MEMBER = -1
+
+LACKS_NOTHING = MAX_REPLICAS
+"""The need of a row that is to get no further copy; that of the others is the number of copies they have."""
 
 GROUPS_MAX = 2_000
 """Groups that one look passes by, at most; those behind have to wait until some before them are done."""
@@ -136,7 +139,7 @@ class Queues:
         if not fits(queue[0], row):
             self.drop(partition)
             return False
-        if _group(queue[0], row) != group:
+        if _group(queue, row) != group:
             self._line_up(partition, row)
             return False
         return True
@@ -158,7 +161,7 @@ class Queues:
         return migration
 
     def _line_up(self, partition: PartitionId, row: Partition) -> None:
-        group = _group(self.waiting[partition][0], row)
+        group = _group(self.waiting[partition], row)
         if group not in self.groups:
             self.groups[group] = {}
             insort(self.order, group)
@@ -205,10 +208,13 @@ class _Room:
                 self._free.discard(member)
 
 
-def _group(migration: Migration, row: Partition) -> Group:
-    participants = (row.owner, migration.destination, migration.source)
+def _group(queue: Sequence[Migration], row: Partition) -> Group:
+    """Of a partition for which this waits. What comes before a missing copy is as urgent as the copy."""
+    first = queue[0]
+    participants = (row.owner, first.destination, first.source)
     owner, destination, source = (NO_MEMBER if each is None else each for each in participants)
-    return not migration.adds, shard_of(migration.partition), owner, destination, source
+    need = len(row.members) if any(each.adds for each in queue) else LACKS_NOTHING
+    return need, shard_of(first.partition), owner, destination, source
 
 
 def fits(migration: Migration, row: Partition) -> bool:
