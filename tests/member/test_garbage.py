@@ -4,16 +4,18 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from harness import Client, cluster, eventually
+from harness import CLUSTER, Client, cluster, eventually
 
 from stele.core.errors import BadInput
+from stele.member import limits
 from stele.member.settings import read_settings
 from stele.model.cluster import Storage
 from stele.wire import peer
-from stele.wire.frames import encode_frame
+from stele.wire.frames import HEAD_BYTES, encode_frame
 
 
 async def closed_after(host: str, port: int, data: bytes) -> bytes:
@@ -45,6 +47,43 @@ async def test_garbage_on_the_port_of_members(tmp_path: Path) -> None:
         assert await client.call(0, b"GET", b"k") == b"v"
         assert "Traceback" not in member.log()
         await eventually(lambda: made.exchange(0, rows=()), lambda reply: not reply.unserved)
+
+
+async def is_open(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Whether the other side has not closed it within these seconds; what it says is read away."""
+    try:
+        async with asyncio.timeout(seconds):
+            await reader.read()
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_so_many_connections_without_a_greeting_and_one_of_each_member(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as made, AsyncExitStack() as stack:
+        client, member, other = Client(made), made.members[0], made.members[1]
+        assert await client.set(0, b"k", b"v")
+
+        async def dial(data: bytes) -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection(member.host, member.ports[1])
+            stack.callback(writer.close)
+            writer.write(data)
+            return reader
+
+        silent = [await dial(b"") for _ in range(limits.GREETINGS_MAX + 36)]
+        left = await asyncio.gather(*(is_open(reader, limits.HELLO_SECONDS_MAX / 2) for reader in silent))
+        # The newest stay: a member that dials now is greeted although others hold all the places.
+        assert left == [False] * 36 + [True] * limits.GREETINGS_MAX
+        hello = encode_frame(
+            peer.encode_message(peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, other.uuid, member.uuid))
+        )
+        older = await dial(hello)
+        assert await asyncio.wait_for(older.readexactly(HEAD_BYTES), 10)
+        await dial(hello)
+        # It is one member, so the connection before is over; the real one dials once more and goes on.
+        assert not await is_open(older, 5)
+        assert await client.set(0, b"k", b"w")
+        assert "Traceback" not in member.log()
 
 
 async def test_wrong_requests_of_the_admin_port(tmp_path: Path) -> None:

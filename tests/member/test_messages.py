@@ -15,7 +15,7 @@ from stele.core.log import Log
 from stele.core.table import Partition
 from stele.core.tablet import Code, Tablet
 from stele.core.tablet_owner import Flow
-from stele.member.links import Inbound
+from stele.member.links import Inbound, InboundConnections
 from stele.member.replica import PROMISES_LOST
 from stele.wire import messages as m
 from stele.wire import peer
@@ -73,7 +73,7 @@ class Wire:
 )
 def test_a_greeting_names_both_sides_or_nothing_is_taken(change: dict[str, Any], code: str) -> None:
     taken: list[peer.Message] = []
-    inbound = Inbound(cast("Any", Who()), lambda sender, message: taken.append(message))
+    inbound = Inbound(InboundConnections(cast("Any", Who()), lambda sender, message: taken.append(message)))
     wire = cast("Any", Wire())
     hello = peer.Hello(peer.PEER_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0")
     inbound.received(wire, msgspec.structs.replace(hello, **change))

@@ -5,13 +5,11 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-from stele.adapters.rpc.connection import Connection
 from stele.core.errors import Corrupt, SteleError
 from stele.member import limits
 from stele.member.commands import Commands
 from stele.member.exchange import Exchange
 from stele.member.full import raise_unless_full
-from stele.member.links import Inbound
 from stele.member.node import Node
 from stele.member.settings import Settings
 from stele.member.volume import CHECKPOINTS, STAGING
@@ -77,8 +75,7 @@ class MemberProcess:
             await self.loop.run_in_executor(node.slow, partial(volume.sweep, folder))
         node.load()
         node.start()
-        inbound = partial(Inbound, node, node.take_message)
-        await self.loop.create_server(lambda: Connection(inbound()), "0.0.0.0", PEER_PORT)
+        await self.loop.create_server(node.inbound.accept, "0.0.0.0", PEER_PORT)
         node.spawn(self._sweeps(commands))
         self.exchange.started = True
 

@@ -49,6 +49,8 @@ TICK_SECONDS = 0.05
 RECONNECT_SECONDS_MIN = 0.1
 RECONNECT_SECONDS_MAX = 2.0
 HELLO_SECONDS_MAX = 5.0
+GREETINGS_MAX = 64
+"""Connections to the members' port that have not greeted yet; the oldest makes room for another."""
 
 SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""

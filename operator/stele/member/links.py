@@ -173,17 +173,57 @@ class Link:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
+class InboundConnections:
+    """What others dialled: at most one connection of each member, and a few that have not greeted yet."""
+
+    def __init__(self, who: Identity, take: Callable[["Inbound", peer.Message], None]) -> None:
+        self.who = who
+        self.take = take
+        self._greeting: dict[Inbound, None] = {}
+        self._members: dict[int, Inbound] = {}
+
+    def accept(self) -> Connection:
+        """The end of a connection that is about to open here."""
+        return Connection(Inbound(self))
+
+    def add(self, inbound: "Inbound") -> None:
+        """It has not greeted yet. The oldest such one makes room: a member greets as soon as it connects."""
+        if len(self._greeting) >= limits.GREETINGS_MAX:
+            next(iter(self._greeting)).close(f"{limits.GREETINGS_MAX} newer connections wait for a greeting")
+        self._greeting[inbound] = None
+
+    def greeted(self, inbound: "Inbound") -> None:
+        """A member dials again only when it has lost the connection before; nobody may have told us yet."""
+        self._greeting.pop(inbound, None)
+        before = self._members.get(inbound.sender)
+        self._members[inbound.sender] = inbound
+        if before is not None:
+            before.close("the member dialled again")
+
+    def remove(self, inbound: "Inbound") -> None:
+        self._greeting.pop(inbound, None)
+        if self._members.get(inbound.sender) is inbound:
+            del self._members[inbound.sender]
+
+    def close_all(self, reason: str) -> None:
+        for inbound in [*self._greeting, *self._members.values()]:
+            inbound.close(reason)
+
+    def __len__(self) -> int:
+        return len(self._greeting) + len(self._members)
+
+
 class Inbound:
     """Dialled by another member: the greeting is checked first; anything else closes the connection."""
 
-    def __init__(self, who: Identity, take: Callable[["Inbound", peer.Message], None]) -> None:
-        self._who = who
-        self._take = take
+    def __init__(self, all: InboundConnections) -> None:
+        self._all = all
         self._connection: Connection | None = None
         self.sender = -1
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
+        self._all.add(self)
         asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_greeting)
 
     def _check_greeting(self) -> None:
@@ -192,7 +232,7 @@ class Inbound:
 
     def received(self, connection: Connection, message: peer.Message) -> None:
         if self.sender >= 0:
-            self._take(self, message)
+            self._all.take(self, message)
         elif isinstance(message, peer.Hello):
             self._greet(connection, message)
         else:
@@ -205,10 +245,11 @@ class Inbound:
             connection.close(f"greeting from {connection.peer} refused: {refusal.code}: {refusal.detail}")
             return
         self.sender = hello.sender
-        connection.send(peer.Welcome(self._who.uuid))
+        self._all.greeted(self)
+        connection.send(peer.Welcome(self._all.who.uuid))
 
     def _refusal(self, hello: peer.Hello) -> peer.Refuse | None:
-        who = self._who
+        who = self._all.who
         if hello.format != peer.PEER_FORMAT:
             here = f"messages have format {hello.format}, this member speaks {peer.PEER_FORMAT}"
             return peer.Refuse("UNKNOWN_FORMAT", f"{here}; run the same version of stele on all members")
@@ -229,11 +270,11 @@ class Inbound:
 
     def closed(self, connection: Connection, reason: str) -> None:
         self._connection = None
+        self._all.remove(self)
         if self.sender < 0:
             log.warning("connection closed: %s", reason)
         elif reason.startswith("garbage"):
             log.error("member %d: connection closed: %s", self.sender, reason)
-        self.sender = max(self.sender, 0) if self.sender >= 0 else -1
 
     def close(self, reason: str) -> None:
         if self._connection is not None:

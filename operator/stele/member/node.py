@@ -22,7 +22,7 @@ from stele.member import crash, limits
 from stele.member.expiry import Expiry
 from stele.member.follower import Follower
 from stele.member.full import is_full
-from stele.member.links import Inbound, Link
+from stele.member.links import Inbound, InboundConnections, Link
 from stele.member.replica import PROMISES_LOST, Replica
 from stele.member.replication import Replication
 from stele.member.requests import Request
@@ -89,6 +89,7 @@ class Node:
         # Partitions whose row may be above what is promised for them, which no exchange has tidied yet.
         self.overtaken: set[int] = set()
         self._began_serving = 0
+        self.inbound = InboundConnections(self, self.take_message)
         self._expiry = Expiry(self.serving_requests)
         self.orphans: Orphans
         self.loads: Loads

@@ -12,7 +12,6 @@ from functools import partial
 from aiohttp import web
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.adapters.rpc.connection import Connection
 from stele.core.errors import Corrupt, SteleError
 from stele.member import crash, limits
 from stele.member.admin import Admin
@@ -21,7 +20,6 @@ from stele.member.commands import Commands
 from stele.member.door import start_door
 from stele.member.exchange import Exchange
 from stele.member.full import raise_unless_full
-from stele.member.links import Inbound
 from stele.member.local_transfer import LocalTransfer
 from stele.member.metrics import Metrics
 from stele.member.node import Node
@@ -130,10 +128,8 @@ class Process:
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Only once the volume is read: promises that are not known can neither be kept nor changed."""
-        settings, inbound = self._settings, partial(Inbound, node, node.take_message)
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(inbound()), settings.bind, settings.peer_port
-        )
+        bind, port = self._settings.bind, self._settings.peer_port
+        server = await asyncio.get_running_loop().create_server(node.inbound.accept, bind, port)
         stack.callback(server.close)
 
     async def _sweeps(self, commands: Commands) -> None:
