@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import pytest
 
 from stele.adapters.rpc.connection import Connection
-from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
-from stele.wire.peer import Message, Refuse, encode_message
+from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, encode_frame
+from stele.wire.peer import Heartbeat, Message, Refuse, encode_message
 from tests.contract.simulated import finish, pass_time
 from tests.simulation.loop import Clock, Handle, ProcessLoop
 from tests.simulation.network import Network
@@ -32,9 +32,12 @@ class Notes:
     messages: list[Message] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     drains: int = 0
+    greeted: bool = True
 
     def opened(self, connection: Connection) -> None:
         self.connection = connection
+        if self.greeted:
+            connection.greeted()
 
     def received(self, connection: Connection, message: Message) -> None:
         assert not self.reasons, "told after its end"
@@ -208,8 +211,8 @@ async def linked(case: Case) -> tuple[Notes, Notes]:
     return here, there
 
 
-async def raw_to(case: Case) -> tuple[Raw, Notes]:
-    there = Notes()
+async def raw_to(case: Case, *, greeted: bool = True) -> tuple[Raw, Notes]:
+    there = Notes(greeted=greeted)
     await case.listen(lambda: Connection(there))
     raw = await case.dial(Raw)
     await until(case, lambda: there.connection)
@@ -294,6 +297,24 @@ async def test_garbage_ends_the_connection_after_what_came_before_it(case: Case,
     await case.do(lambda: raw.transport.write(GARBAGE[what] + whole))
     await until(case, lambda: there.reasons and raw.over)
     assert there.messages == [message(1)]
+    (reason,) = there.reasons
+    assert reason.startswith("garbage from")
+
+
+EARLY = {
+    "a frame that is too large for a greeting": encode_frame(encode_message(message(2, GREETING_BYTES_MAX))),
+    "a message of another kind": encode_frame(encode_message(Heartbeat(1.0))),
+    **GARBAGE,
+}
+
+
+@pytest.mark.parametrize("what", EARLY)
+async def test_before_the_greeting_only_a_greeting_is_read(case: Case, what: str) -> None:
+    raw, there = await raw_to(case, greeted=False)
+    whole = encode_frame(encode_message(message(1)))
+    await case.do(lambda: raw.transport.write(whole + EARLY[what]))
+    await until(case, lambda: there.reasons and raw.over)
+    assert there.messages in ([], [message(1)])
     (reason,) = there.reasons
     assert reason.startswith("garbage from")
 

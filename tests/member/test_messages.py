@@ -55,6 +55,9 @@ class Wire:
     def send(self, message: peer.Message) -> None:
         self.sent.append(message)
 
+    def greeted(self) -> None:
+        """From now on it reads everything."""
+
     def close(self, reason: str) -> None:
         self.closed = reason
 

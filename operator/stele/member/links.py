@@ -119,6 +119,7 @@ class Link:
             self._to.link_message(self, message)
         elif isinstance(message, peer.Welcome) and message.uuid == self.uuid:
             self.ready = True
+            connection.greeted()
             self._said = ""
             log.info("member %d at %s: connected", self.member, self.host)
             self._to.link_ready(self)
@@ -246,6 +247,7 @@ class Inbound:
             return
         self.sender = hello.sender
         self._all.greeted(self)
+        connection.greeted()
         connection.send(peer.Welcome(self._all.who.uuid))
 
     def _refusal(self, hello: peer.Hello) -> peer.Refuse | None:

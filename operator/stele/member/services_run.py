@@ -17,6 +17,7 @@ from stele.member.node import Node
 from stele.services import Changes, MigrationAwareService
 from stele.wire.fragments import service_keyspace
 from stele.wire.keys import after_prefix, unpack_value
+from stele.wire.peer import COMMANDS_MAX
 from stele.wire.volume_log import Change
 
 log = logging.getLogger("stele.services")
@@ -201,6 +202,10 @@ class MemberContext:
         return self._wait(scan)
 
     def put(self, partition: int, changes: Changes, namespace: str = "") -> None:
+        if len(changes) > COMMANDS_MAX:
+            raise BadInput(
+                f"changes has {len(changes)} keys, expected at most {COMMANDS_MAX}: put them in parts"
+            )
         commands = [
             (b"DEL", key) if value is None else (b"SET", key, value) for key, value in changes.items()
         ]

@@ -5,6 +5,8 @@ import struct
 from crc32c import crc32c
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
+GREETING_BYTES_MAX = 4 * 1024
+"""A frame of a side of which it is not known yet who it is."""
 _HEAD = struct.Struct(">II")
 HEAD_BYTES = _HEAD.size
 
@@ -21,10 +23,10 @@ def encode_frame(body: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Cut a stream of bytes into bodies. After a FrameError it takes nothing more."""
+    """Cut a stream of bytes into bodies of at most `bytes_max`. After a FrameError it takes nothing more."""
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._buffer = bytearray()
         self._broken = False
 
@@ -38,8 +40,8 @@ class FrameDecoder:
         begin, size = 0, len(buffer)
         while size - begin >= HEAD_BYTES:
             length, checksum = _HEAD.unpack_from(buffer, begin)
-            if length > self._bytes_max:
-                self._fail(f"frame of {length} bytes; at most {self._bytes_max} are allowed")
+            if length > self.bytes_max:
+                self._fail(f"frame of {length} bytes; at most {self.bytes_max} are allowed")
             end = begin + HEAD_BYTES + length
             if end > size:
                 break

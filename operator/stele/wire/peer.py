@@ -1,20 +1,34 @@
 """Messages between members (port 7000), as msgpack in frames.
 
 One connection per ordered pair: the dialling member is owner, asker or forwarder; answers come back on
-the same connection, in order. The meaning of each is in docs/protocol.md.
+the same connection, in order. The meaning of each is in docs/protocol.md. Every list has a limit, which is
+looked at before its items are: an empty list takes one byte in a message and 72 in memory.
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 
+from stele.core.ids import PARTITIONS_MAX
 from stele.wire.messages import Slots, VersionNumber
+from stele.wire.resp import ARGUMENTS_MAX
 
 PEER_FORMAT = 3
 """Raised whenever members of the format before could misread a message or a logged operation."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
 """A core.tablet.Code."""
+
+RECORDS_MAX = 65_536
+"""Operations in one list: about 1 MiB of them are sent at once, and each takes 22 bytes at least."""
+
+COMMANDS_MAX = 65_536
+"""Commands that are forwarded at once."""
+
+_OfPartitions = msgspec.Meta(max_length=PARTITIONS_MAX)
+Records = Annotated[list[bytes], msgspec.Meta(max_length=RECORDS_MAX)]
+Arguments = Annotated[list[bytes], msgspec.Meta(max_length=ARGUMENTS_MAX)]
 
 RowValue = tuple[VersionNumber, Slots]
 """(version, replicas) of a published row."""
@@ -43,6 +57,10 @@ class Refuse(msgspec.Struct, array_like=True, frozen=True, tag="no"):
     detail: str
 
 
+Greeting = Hello | Welcome | Refuse
+"""What may be said before both sides know each other."""
+
+
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag="hb"):
     """`at` is the sender's monotonic clock; it comes back as it is."""
 
@@ -57,7 +75,7 @@ class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
 
     at: float
     seconds: float
-    excluded: tuple[int, ...]
+    excluded: Annotated[tuple[int, ...], _OfPartitions]
     no_space: bool = False
 
 
@@ -70,12 +88,12 @@ class AppendItem(msgspec.Struct, array_like=True, frozen=True):
     prev_term: int
     prev_index: int
     commit: int
-    records: list[bytes]
+    records: Records
     row: RowValue | None = None
 
 
 class Append(msgspec.Struct, array_like=True, frozen=True, tag="ap"):
-    items: list[AppendItem]
+    items: Annotated[list[AppendItem], _OfPartitions]
 
 
 class AckItem(msgspec.Struct, array_like=True, frozen=True):
@@ -89,7 +107,7 @@ class AckItem(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Acks(msgspec.Struct, array_like=True, frozen=True, tag="ak"):
-    items: list[AckItem]
+    items: Annotated[list[AckItem], _OfPartitions]
 
 
 class AskItem(msgspec.Struct, array_like=True, frozen=True):
@@ -103,7 +121,7 @@ class AskItem(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True, tag="as"):
-    items: list[AskItem]
+    items: Annotated[list[AskItem], _OfPartitions]
 
 
 class AnswerItem(msgspec.Struct, array_like=True, frozen=True):
@@ -119,7 +137,7 @@ class AnswerItem(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Answers(msgspec.Struct, array_like=True, frozen=True, tag="an"):
-    items: list[AnswerItem]
+    items: Annotated[list[AnswerItem], _OfPartitions]
 
 
 class FetchLog(msgspec.Struct, array_like=True, frozen=True, tag="fl"):
@@ -138,7 +156,7 @@ class LogTail(msgspec.Struct, array_like=True, frozen=True, tag="lt"):
     term: int
     prev: tuple[int, int]
     found: bool
-    records: list[bytes]
+    records: Records
 
 
 class AskRefusal(msgspec.Struct, array_like=True, frozen=True, tag="ar"):
@@ -164,7 +182,7 @@ class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
     version: int
     partition: int
     keyspace: bytes
-    commands: list[list[bytes]]
+    commands: Annotated[list[Arguments], msgspec.Meta(max_length=COMMANDS_MAX)]
 
 
 class ForwardScan(msgspec.Struct, array_like=True, frozen=True, tag="fs"):
@@ -217,7 +235,8 @@ Message = (
     | Forwarded
 )
 
-_decoder = msgspec.msgpack.Decoder(Message)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_greeting_decoder: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
 encode_message = msgspec.msgpack.Encoder().encode
 
 
@@ -227,8 +246,16 @@ class MessageError(ValueError):
 
 def decode_message(body: bytes) -> Message:
     """Raise MessageError with the path of the field that is wrong."""
+    return _decoded(_decoder.decode, body)
+
+
+def decode_greeting(body: bytes) -> Message:
+    """As `decode_message`, for a Greeting alone."""
+    return _decoded(_greeting_decoder.decode, body)
+
+
+def _decoded(decode: Callable[[bytes], Message], body: bytes) -> Message:
     try:
-        message: Message = _decoder.decode(body)
+        return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"message of {len(body)} bytes: {error}") from error
-    return message

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Protocol, cast
 
-from stele.wire.frames import FrameDecoder, FrameError, encode_frame
-from stele.wire.peer import Message, MessageError, decode_message, encode_message
+from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameDecoder, FrameError, encode_frame
+from stele.wire.peer import Message, MessageError, decode_greeting, decode_message, encode_message
 
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 """Above this the connection counts as full, until half of it went out."""
@@ -25,11 +25,15 @@ class Handler(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Whatever is wrong with the bytes closes the connection, with the reason; nothing else happens."""
+    """Whatever is wrong with the bytes closes the connection, with the reason; nothing else happens.
+
+    Until `greeted` only the small messages of a greeting are read: anybody may dial.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._decoder = FrameDecoder()
+        self._frames = FrameDecoder(GREETING_BYTES_MAX)
+        self._decode = decode_greeting
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
         self._reason = ""
@@ -45,12 +49,17 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for body in self._decoder.feed(data):
+            for body in self._frames.feed(data):
                 if self._closed:
                     return
-                self._handler.received(self, decode_message(body))
+                self._handler.received(self, self._decode(body))
         except (FrameError, MessageError) as error:
             self.close(f"garbage from {self.peer}: {error}")
+
+    def greeted(self) -> None:
+        """The other side is known: from now on it may send everything."""
+        self._frames.bytes_max = FRAME_BYTES_MAX
+        self._decode = decode_message
 
     def send(self, message: Message) -> None:
         """Queue a message; all of one turn of the loop go out in one write. Dropped once closed."""
