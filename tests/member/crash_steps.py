@@ -12,7 +12,9 @@ import aiohttp
 from harness import Client, Cluster, eventually, key_in
 from test_holdings import tablet
 
+from stele.member.volume import TABLETS
 from stele.wire import messages as m
+from stele.wire.volume import Superblock, decode_file
 
 TARGET, OWNER, OTHER = 2, 0, 1
 KINDS: dict[str, tuple[int, ...]] = {
@@ -45,6 +47,7 @@ class World:
         self.used: list[int] = []
         self.ids: list[tuple[str, int]] = []
         self.told: dict[int, int] = {}
+        self.made.orders.clear()
 
     @property
     def target(self) -> str:
@@ -101,6 +104,17 @@ class World:
     async def call(self, method: str, path: str) -> None:
         async with self.made.http.request(method, self.target + path) as response:
             assert response.status == 200, await response.text()
+
+    async def repeat(self, order: m.Command) -> None:
+        """Send the target an order again that it died in; a copy that it begins goes on."""
+        made, result = self.made, await self.made.command(TARGET, order)
+        if not isinstance(order, m.StartTabletCopy) or result.code != "OK":
+            return
+        file = made.members[TARGET].folder / TABLETS / str(order.partition)
+        assert decode_file(Superblock, file.read_bytes(), str(file)).highest >= result.generation
+        learn = m.AddLearner(order.id, order.partition, order.base, TARGET)
+        await self.command(order.owner, learn)
+        await made.catch_up(order.id, order.partition, TARGET)
 
     async def settle(self) -> None:
         """What a new master does when the target is back: adopt what was accepted, abort, lift fences."""
@@ -170,9 +184,9 @@ async def copy(world: World) -> None:
     await world.command(TARGET, m.Abort(id, partition))
 
 
-async def receive(world: World) -> str:
+async def receive(world: World, partition: int) -> str:
     """Up to the files in staging; the session's name."""
-    made, partition, session = world.made, world.take("elsewhere"), f"session-{world.made.id()}"
+    made, session = world.made, f"session-{world.made.id()}"
     await world.write(partition)
     row = made.rows[partition]
     await world.command(TARGET, m.StartTabletCopy(world.id(partition), partition, row.version, OWNER))
@@ -191,8 +205,19 @@ async def receive(world: World) -> str:
 
 
 async def ingest(world: World) -> None:
-    session = await receive(world)
-    await world.command(TARGET, m.Ingest(session, (world.used[-1],)))
+    partition = world.take("elsewhere")
+    session = await receive(world, partition)
+    await world.command(TARGET, m.Ingest(session, (partition,)))
+
+
+async def replace(world: World) -> None:
+    """A READY tablet that the row does not name any more gives way to a copy."""
+    partition = world.take("backed up")
+    await world.write(partition)
+    world.made.store(partition, (OWNER,), by=2)
+    await world.made.publish()
+    session = await receive(world, partition)
+    await world.command(TARGET, m.Ingest(session, (partition,)))
 
 
 async def source(world: World) -> None:

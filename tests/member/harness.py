@@ -111,7 +111,9 @@ class RefusedError(AssertionError):
 
 
 class Cluster:
-    """Members, and the master's side of the protocol. `rows` is what the master stored."""
+    """Members, and the master's side of the protocol. `rows` is what the master stored, `orders` what each
+    member was last told to do.
+    """
 
     def __init__(self, folder: Path, partitions: int, replicas: int, env: dict[str, str]) -> None:
         self.folder = folder
@@ -122,6 +124,7 @@ class Cluster:
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
+        self.orders: dict[int, m.Command] = {}
         self.state = "Active"
         self.lite: set[int] = set()
         self.list_version = 0
@@ -188,6 +191,7 @@ class Cluster:
 
     async def command(self, index: int, command: m.Command) -> m.Result:
         """The result of one command, asked again while it is WAIT."""
+        self.orders[index] = command
         while True:
             result = (await self.exchange(index, command)).results[0]
             if result.code != "WAIT":
@@ -268,11 +272,17 @@ class Cluster:
         owner = row.replicas[0]
         assert owner is not None
         await self.start_learner(id, partition, destination)
+        await self.catch_up(id, partition, destination)
+        await self.finish_move(id, partition, destination, delete=delete)
+
+    async def catch_up(self, id: str, partition: int, destination: int) -> None:
+        """Until the learner is IN_SYNC, by a copy when the log does not reach back."""
+        owner = self.rows[partition].replicas[0]
+        assert owner is not None
         found = await self.until_learner(owner, id, "IN_SYNC", "NEEDS_COPY")
         if found.state == "NEEDS_COPY":
             await self.copy(partition, owner, destination)
             await self.until_learner(owner, id, "IN_SYNC")
-        await self.finish_move(id, partition, destination, delete=delete)
 
     async def finish_move(self, id: str, partition: int, destination: int, *, delete: bool = True) -> None:
         """From IN_SYNC on: hand over, accept, store, publish, delete at the source."""

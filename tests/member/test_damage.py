@@ -400,7 +400,7 @@ async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None
         await world.form()
         for index in (steps.OWNER, steps.TARGET):
             await made.members[index].start_transfer()
-        session = await steps.receive(world)
+        session = await steps.receive(world, world.take("elsewhere"))
         (path,) = (made.members[steps.TARGET].folder / "staging" / session).glob(name)
         flip(path)
         refused = await made.command(steps.TARGET, m.Ingest(session, (world.used[-1],)))

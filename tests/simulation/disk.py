@@ -221,13 +221,18 @@ class Disk:
         shutil.rmtree(self.root, ignore_errors=True)
         self.files, self.engine = {}, SimEngine(self.now, self.has_room)
 
-    def state_of(self, partition: int) -> str:
-        """What the superblock on disk says; empty when there is none that can be read."""
+    def block_of(self, partition: int) -> Superblock | None:
+        """The superblock on disk; None when there is none that can be read."""
         content = self.files.get(f"{TABLETS}/{partition}")
         try:
-            return "" if content is None else decode_file(Superblock, content, "superblock").state
+            return None if content is None else decode_file(Superblock, content, "superblock")
         except Corrupt:
-            return ""
+            return None
+
+    def state_of(self, partition: int) -> str:
+        """What the superblock on disk says; empty when there is none that can be read."""
+        block = self.block_of(partition)
+        return "" if block is None else block.state
 
     def consensus_of(self, partition: int) -> Consensus:
         """What the member promised, on disk."""

@@ -251,6 +251,12 @@ class Rules:
             text = "{:.1f} s after it was forbidden"
             number = command.partition
             self._check("no copy while forbidden", since <= OBEYED_SECONDS, text, since, partition=number)
+        if isinstance(command, m.StartTabletCopy):
+            copy = machine.disk.consensus_of(command.partition).copy
+            block = machine.disk.block_of(command.partition)
+            kept = copy is None or (block is not None and block.highest >= copy.generation)
+            text = "{}: {} has begun, {} is on disk"
+            self._check("copies that began are on disk", kept, text, place, copy, block)
         if isinstance(command, m.Fence):
             meta = machine.disk.consensus_of(command.partition)
             kept, text = meta.promised >= command.term, "{}: term {} was promised, {} is on disk"
@@ -288,6 +294,9 @@ class Rules:
         old = "" if read is None else read.state
         self.world.trace.note(place, f"superblock: {old} -> {block.state}", number)
         self.world.trace.cover(f"tablet {old or 'none'} -> {block.state}")
+        last = 0 if read is None else read.highest
+        grows, text = block.highest >= max(block.generation, last), "{}: {} follows {}"
+        self._check("generations only grow", grows, text, place, block, read, partition=number)
         if old == "READY" and block.state == "DELETED":
             free, text = not self._names(number, place), "{} gives its tablet up, and the stored row names it"
             self._check("kept while the stored row names it", free, text, place, partition=number)

@@ -13,7 +13,7 @@ from stele.adapters.kubernetes.api import CLUSTERS
 from stele.core.table import Partition
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
-from stele.wire.volume import Consensus, Frozen, Superblock, encode_file
+from stele.wire.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
 from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
@@ -148,6 +148,17 @@ def _given_up(well: Well) -> None:
     well.rules._check_saved(well.owner, f"{TABLETS}/0", deleted, ready)
 
 
+def _copy_not_begun(well: Well) -> None:
+    made = Consensus(copy=CopyRecord("m", 1, 1, 2, True))
+    well.machine.disk.files[f"{CONSENSUS}/0"] = encode_file(made)
+    well.rules._promised(well.owner, m.StartTabletCopy("m", 0, 1, 1))
+
+
+def _generation_above_all(well: Well) -> None:
+    content = encode_file(Superblock("READY", 2, 1))
+    well.rules._check_saved(well.owner, f"{TABLETS}/0", content, None)
+
+
 def _two_owners(well: Well) -> None:
     well.look("one")
     well.look("another")
@@ -179,6 +190,8 @@ BROKEN: dict[str, Callable[[Well], None]] = {
         well.owner, m.Accept("m", m.Row(0, 50, (0,)), None)
     ),
     "promises never fall": _promise_falls,
+    "copies that began are on disk": _copy_not_begun,
+    "generations only grow": _generation_above_all,
     "kept while the stored row names it": _given_up,
     "one owner per term": _two_owners,
     "members only go forward": _back_to_an_older_row,

@@ -111,7 +111,8 @@ class Ingester:
         if block.state == "READY":
             block = quarantine(block, 0.0, replica.last)
         step(TabletState(block.state), Event.INGEST)
-        return msgspec.structs.replace(block, state="READY", generation=copy.generation)
+        highest = max(block.highest, copy.generation)
+        return msgspec.structs.replace(block, state="READY", generation=copy.generation, highest=highest)
 
     # -- in the executor
 

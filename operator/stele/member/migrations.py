@@ -40,27 +40,31 @@ class Migrations:
         replica = node.replica_of(command.partition)
         async with replica.lock:
             copy = replica.meta.copy
-            if copy is not None and copy.id == command.id:
+            if copy is not None and copy.id == command.id and replica.copy_begun:
                 self._check_goes_on(replica, copy)
                 return m.Result(generation=copy.generation, last=replica.last)
             self._check_start(replica, command)
-            highest = self._highest_generation(replica)
-            kept = replica.ready
-            made = CopyRecord(command.id, command.base, command.owner, highest + 1, kept)
-            lost = replica.promises_lost
-            promised = command.base if lost else replica.tablet.promised
-            await node.save_meta(replica, copy=made, promised=promised)
-            if lost:
-                replica.tablet.promised = promised
-            await node.save_block(replica, self._receiving(replica, highest + 1, kept, self._until_s()))
-            if not kept:
-                replica.broken = ""
-                replica.tablet.begin_anew(Log())
-                replica.keyspaces = {}
-                node.tablets.clear_log(replica)
+            generation = await self._begin_copy(replica, command)
             self._services.begin(command, node.me)
         await self._services.told(command.partition)
-        return m.Result(generation=highest + 1, last=replica.last)
+        return m.Result(generation=generation, last=replica.last)
+
+    async def _begin_copy(self, replica: Replica, command: m.StartTabletCopy) -> int:
+        """The record of the copy, then the superblock: dead in between, the same order does both again."""
+        node, generation, kept = self._node, self._next_generation(replica), replica.ready
+        made = CopyRecord(command.id, command.base, command.owner, generation, kept)
+        lost = replica.promises_lost
+        promised = command.base if lost else replica.tablet.promised
+        await node.save_meta(replica, copy=made, promised=promised)
+        if lost:
+            replica.tablet.promised = promised
+        await node.save_block(replica, self._receiving(replica, generation, kept, self._until_s()))
+        if not kept:
+            replica.broken = ""
+            replica.tablet.begin_anew(Log())
+            replica.keyspaces = {}
+            node.tablets.clear_log(replica)
+        return generation
 
     async def create(self, command: m.CreateTablet) -> m.Result:
         """An empty tablet, where there is no copy of it any more. Data that is here is never replaced."""
@@ -73,7 +77,7 @@ class Migrations:
                 return m.Result()
             if replica.ready or replica.meta.copy is not None:
                 raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
-            generation = self._highest_generation(replica) + 1
+            generation = self._next_generation(replica)
             block = self._receiving(replica, generation, False, self._until_s())
             await node.save_first_block(replica, block)
             replica.broken = ""
@@ -96,7 +100,7 @@ class Migrations:
             raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
         if me in row.replicas:
             raise Refused(f"the row {row.replicas} names this member ({me}) already", "ILLEGAL_STATE")
-        if replica.meta.copy is not None:
+        if replica.meta.copy is not None and replica.meta.copy.id != command.id:
             raise Conflict(f"migration {replica.meta.copy.id} is active", "ALREADY_IN_PROGRESS")
         if replica.tablet.promised > command.base and not replica.promises_lost:
             # No owner of that row would be heard here: the copy could never catch up.
@@ -105,11 +109,11 @@ class Migrations:
     def _until_s(self) -> float:
         return self._node.wall() + self._node.settings.retention_seconds
 
-    def _highest_generation(self, replica: Replica) -> int:
+    def _next_generation(self, replica: Replica) -> int:
         """By the superblock; its data may be what is damaged."""
         if replica.block is not None:
-            return replica.block.highest
-        return self._node.tablets.highest_generation(replica.partition)
+            return replica.block.newest + 1
+        return self._node.tablets.highest_generation(replica.partition) + 1
 
     @staticmethod
     def _receiving(replica: Replica, generation: int, kept: bool, until_s: float) -> Superblock:
@@ -134,7 +138,8 @@ class Migrations:
     def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
         state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"] = "STARTED"
         error = ""
-        if replica.broken or replica.state is TabletState.DELETED:
+        # One that has not begun did not fail: the master sends the order again, or aborts it.
+        if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
             state, error = "FAILED", replica.broken or "this member restarted during the copy"
         elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
             state = "ACCEPTED"
@@ -227,7 +232,8 @@ class Migrations:
                 "ILLEGAL_STATE",
             )
         arrived = row.version > copy.base and node.me in row.replicas
-        if not copy.kept and not arrived and replica.state in {TabletState.COPYING, TabletState.READY}:
+        came = replica.received or replica.state is TabletState.COPYING
+        if came and not copy.kept and not arrived:
             await self._tombstone(replica, keep_seconds=0)
         await node.save_meta(replica, copy=None)
 

@@ -99,6 +99,12 @@ class Replica:
         return self.block is not None and self.block.state == "READY" and not self.busy and not self.broken
 
     @property
+    def copy_begun(self) -> bool:
+        """Whether the superblock, which is written after the record of a copy to this member, knows of it."""
+        copy, block = self.meta.copy, self.block
+        return copy is not None and block is not None and block.newest >= copy.generation
+
+    @property
     def received(self) -> bool:
         """Whether the copy to this member is complete: its generation is the one that counts."""
         copy = self.meta.copy

@@ -12,7 +12,7 @@ from stele.member.tablets import log_range
 from stele.ports import Engine
 from stele.wire import keys
 from stele.wire.messages import OpId
-from stele.wire.volume import Quarantined, Superblock
+from stele.wire.volume import CopyRecord, Quarantined, Superblock
 
 log = logging.getLogger("stele.sweep")
 
@@ -21,8 +21,13 @@ _GENERATION_MAX = 2**32 - 1
 
 def kept_generations(block: Superblock) -> set[int]:
     """Generations whose data stays: the one that serves, one that is being received, quarantined ones."""
-    kept = {entry.generation for entry in block.quarantined}
-    return kept | {block.generation} if block.state != "DELETED" else kept
+    return {entry.generation for entry in block.quarantined} | _live_generations(block, None)
+
+
+def _live_generations(block: Superblock, copy: CopyRecord | None) -> set[int]:
+    """What serves, or is received to take its place: no list of what is to go counts against it."""
+    live = set() if block.state == "DELETED" else {block.generation}
+    return live | {copy.generation} if copy is not None and copy.kept else live
 
 
 def drop_leftovers(engine: Engine, replica: Replica) -> bool:
@@ -37,13 +42,12 @@ def drop_leftovers(engine: Engine, replica: Replica) -> bool:
     left = block.state == "DELETED" and not block.quarantined and engine.log_bounds(*logged) is not None
     if left:
         engine.write_log([], [logged])
-    return _drop_generations(engine, replica, kept_generations(block)) or left
+    kept = kept_generations(block) | _live_generations(block, replica.meta.copy)
+    return _drop_generations(engine, replica.partition, kept) or left
 
 
-def _drop_generations(engine: Engine, replica: Replica, kept: set[int]) -> bool:
-    if replica.meta.copy is not None and replica.meta.copy.kept:
-        kept.add(replica.meta.copy.generation)
-    partition, generation, found_any = replica.partition, 0, False
+def _drop_generations(engine: Engine, partition: int, kept: set[int]) -> bool:
+    generation, found_any = 0, False
     while generation < _GENERATION_MAX:
         end = keys.tablet_prefix(partition, _GENERATION_MAX)
         found = engine.scan(keys.tablet_prefix(partition, generation), end, 1)
@@ -79,8 +83,9 @@ def drop_quarantined(
     block = replica.block
     if block is None or not any(map(due, block.quarantined)):
         return None
-    for entry in filter(due, block.quarantined):
-        engine.drop_data(*keys.tablet_range(replica.partition, entry.generation))
+    gone = {entry.generation for entry in filter(due, block.quarantined)}
+    for generation in sorted(gone - _live_generations(block, replica.meta.copy)):
+        engine.drop_data(*keys.tablet_range(replica.partition, generation))
     crash.reached("quarantine.data_dropped")
     left = tuple(entry for entry in block.quarantined if not due(entry))
     if block.state == "DELETED" and not left:

@@ -51,6 +51,11 @@ class Superblock(msgspec.Struct, frozen=True):
     last: OpId = OpId()
     quarantined: tuple[Quarantined, ...] = ()
 
+    @property
+    def newest(self) -> int:
+        """The greatest generation that it names: it may have taken one in and not raised `highest`."""
+        return max(self.highest, self.generation, *(entry.generation for entry in self.quarantined))
+
 
 class Waited(msgspec.Struct, frozen=True, array_like=True):
     """A learner that every write waits for, and the version that its migration starts from."""
