@@ -158,5 +158,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Slow. Flushes `data`."""
+        """Slow. Flushes `data`. From its call on, in any thread, every other method raises Unavailable
+        (CLOSED), or what it did is there after reopening. A second call does nothing.
+        """
         ...

@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from rocksdict import Options, SstFileWriter
 
 from stele.adapters.memory.engine import MemoryEngine
-from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.rocksdb.engine import RocksEngine, RocksReader
 from stele.core.errors import Corrupt, Unavailable
 from stele.member.write_back import WriteBack
 from stele.ports import Engine
@@ -228,6 +229,79 @@ def test_of_files_that_are_not_all_there_none_is_taken_in(case: Case, tmp_path: 
     assert case.engine.get(b"a") is None
     case.engine.ingest([path])
     assert case.engine.get(b"a") == b"1"
+
+
+USES: list[Callable[[Engine], object]] = [
+    lambda engine: engine.get(b"a"),
+    lambda engine: engine.scan(b"a", b"z", 9),
+    lambda engine: engine.last_key(b"a", b"z"),
+    lambda engine: engine.write_data([(b"a", b"2")]),
+    lambda engine: engine.drop_data(b"a", b"z"),
+    lambda engine: engine.view(),
+    lambda engine: engine.write_log([(b"\1\1", b"op")]),
+    lambda engine: engine.write_log([], [(b"\1", b"\2")]),
+    lambda engine: engine.get_log(b"\1\1"),
+    lambda engine: engine.scan_log(b"\1", b"\2", 9),
+    lambda engine: engine.log_bounds(b"\1", b"\2"),
+    lambda engine: engine.sync_log(),
+    lambda engine: engine.flush(),
+    lambda engine: engine.checkpoint("/never/made"),
+    lambda engine: engine.ingest([]),
+]
+
+
+def test_whoever_uses_it_once_it_is_closed_is_told_so(case: Case) -> None:
+    case.engine.write_data([(b"a", b"1")])
+    assert case.engine.get(b"a") == b"1"
+    case.engine.close()
+    case.engine.close()
+    for use in USES:
+        with pytest.raises(Unavailable) as told:
+            use(case.engine)
+        assert told.value.code == "CLOSED"
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_what_is_written_while_it_closes_is_refused_or_there_afterwards(case: Case, attempt: int) -> None:
+    """A thread writes on while another closes: no write succeeds into nothing."""
+    case.engine.write_log([(bytes((1, n)), bytes(1_000_000)) for n in range(8)])
+    written: list[bytes] = []
+    refused: list[str] = []
+
+    def write() -> None:
+        for number in range(1_000_000):
+            key = b"\2" + number.to_bytes(4, "big")
+            try:
+                case.engine.write_log([(key, b"op")])
+                case.engine.write_data([(key, b"value")])
+            except Unavailable as error:
+                refused.append(error.code)
+                return
+            written.append(key)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while len(written) < 100 * (attempt + 1):
+        pass
+    case.engine.close()
+    writer.join(30)
+    assert refused == ["CLOSED"]
+    found = case.restart()
+    assert [key for key in written if found.get_log(key) is None or found.get(key) is None] == []
+
+
+def test_what_was_written_into_no_family_is_cleared_at_opening(tmp_path: Path) -> None:
+    data, wals = tmp_path / "data", tmp_path / "wals"
+    engine = RocksEngine(data, wals)
+    engine._db.put(b"\0\1" + bytes(8), b"an operation that was acknowledged and is nowhere")
+    assert engine.default_keys() == 1
+    engine.close()
+    reader = RocksReader(data, wals, tmp_path / "notes")
+    assert reader.default_keys() == 1
+    reader.close()
+    again = RocksEngine(data, wals)
+    assert again.default_keys() == 0
+    again.close()
 
 
 def test_ingest_moves_finished_files_in(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from harness import Client, Cluster, hasty_cluster, key_in
 
+from stele.adapters.rocksdb.engine import RocksEngine
 from stele.member.inspect import Inspection
 from stele.wire import messages as m
 from stele.wire.volume import ServiceMigration, ServicesFile, encode_file
@@ -154,3 +155,16 @@ async def test_a_folder_that_is_no_volume_is_named(tmp_path: Path) -> None:
     code, _, problems = await run(str(tmp_path))
     assert code == 2
     assert f"NOT_FOUND: {tmp_path} is no volume of a member" in problems
+
+
+async def test_operations_that_belong_to_no_tablet_are_told(tmp_path: Path) -> None:
+    async with hasty_cluster(tmp_path, 2) as made:
+        await fill(made)
+        folder = made.members[0].folder
+        assert await made.members[0].stop() == 0
+        engine = RocksEngine(folder / "data", folder / "wals")
+        engine._db.put(bytes(10), b"an operation")
+        engine.close()
+        code, found = await read(folder)
+        assert code == 1
+        assert "family 'default' has 1 keys" in found.problems[0]

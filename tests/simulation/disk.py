@@ -88,6 +88,7 @@ class SimEngine(MemoryEngine):
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
+        self._check_open()
         self._log_failed = self._log_failed or not self._has_room("log")
         if self._log_failed:
             raise Unavailable(f"database: {NO_ROOM}", "NO_SPACE")
@@ -95,6 +96,7 @@ class SimEngine(MemoryEngine):
         self._unsynced.append(_Write(self._now(), tuple(puts), tuple(drops)))
 
     def sync_log(self) -> None:
+        self._check_open()
         for write in self._unsynced:
             _apply(self._synced, write)
         self._unsynced.clear()
@@ -123,10 +125,12 @@ class SimEngine(MemoryEngine):
             known.first = min(known.first, index)
 
     def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self._check_open()
         Path(path).write_bytes(pack_file(list(entries))[0])
 
     def ingest(self, paths: Sequence[str]) -> None:
         """The files are what `pack_file` made. All of them are taken in, or none."""
+        self._check_open()
         self._need_room()
         missing = [path for path in paths if not Path(path).exists()]
         if missing:

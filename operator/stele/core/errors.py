@@ -60,7 +60,7 @@ class Refused(SteleError):
 
 
 class Unavailable(SteleError):
-    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING, DISK_ERROR, NO_SPACE."""
+    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING, DISK_ERROR, NO_SPACE, CLOSED, STOPPING."""
 
     code_default = "UNAVAILABLE"
 

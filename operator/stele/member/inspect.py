@@ -1,6 +1,5 @@
 """`stele-member inspect DIR`: what a volume holds that no process has open. It changes nothing on it."""
 
-import fcntl
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -80,28 +79,14 @@ def inspect(folder: Path, *, verify: bool) -> Inspection:
             "STELE_DATA_DIR names",
             "NOT_FOUND",
         )
-    _check_unused(folder / DATA / "LOCK")
+    if Volume(folder).in_use():
+        raise Refused(
+            f"{folder} is in use by a running member; stop it, or ask its port 7001 "
+            "(/v1/tablets, /v1/quarantine)",
+            "IN_USE",
+        )
     with tempfile.TemporaryDirectory() as notes:
         return _Inspector(folder, Path(notes), verify).run()
-
-
-def _check_unused(lock: Path) -> None:
-    """RocksDB holds a lock of the system on this file while a process has the database open."""
-    if not lock.exists():
-        return
-    try:
-        file = lock.open("rb+")
-    except OSError:
-        return  # A volume that cannot be written is in use by nobody.
-    with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Refused(
-                f"{lock.parent.parent} is in use by a running member; stop it, or ask its port 7001 "
-                "(/v1/tablets, /v1/quarantine)",
-                "IN_USE",
-            ) from None
 
 
 class _Inspector:
@@ -121,6 +106,7 @@ class _Inspector:
         reader = self._try(lambda: RocksReader(volume.path(DATA), volume.path(WALS), self._notes))
         blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
         try:
+            self._check_families(reader)
             for partition in sorted(blocks.keys() | metas.keys()):
                 meta = metas.get(partition) or Consensus()
                 facts = self._tablet(reader, table, partition, blocks.get(partition), meta)
@@ -131,6 +117,13 @@ class _Inspector:
         if self._verify:
             self._verify_staging()
         return found
+
+    def _check_families(self, reader: RocksReader | None) -> None:
+        if reader is not None and (number := reader.default_keys()):
+            self._found.problems.append(
+                f"database: RocksDB's family 'default' has {number} keys that no tablet reads, written while "
+                "a member of an older build was stopping; the next start removes them"
+            )
 
     def _try(self, read: Callable[[], T]) -> T | None:
         try:

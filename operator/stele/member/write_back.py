@@ -8,7 +8,7 @@ state never part, whatever the engine makes durable on its way. What a full volu
 
 from collections.abc import Iterable, Sequence
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from stele.core.errors import Unavailable
 from stele.member.full import raise_unless_full
@@ -30,6 +30,13 @@ ENTRY_BYTES = 256
 _MISSING: Final = b"missing"
 Changes = Sequence[tuple[bytes, bytes | None]]
 Tablet = dict[bytes, bytes | None]
+
+
+class _Closed(dict[bytes, Any]):
+    """What takes the place of what is remembered, and of what waits, once `close` began."""
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        raise Unavailable("the database is closed", "CLOSED")
 
 
 class WriteBack:
@@ -200,5 +207,12 @@ class WriteBack:
         self._forget()
 
     def close(self) -> None:
-        self.settle()
-        self._engine.close()
+        with self._swap:
+            leaving, self._waiting = self._waiting, _Closed()
+            self._young = self._old = _Closed()
+        try:
+            for changes in leaving.values():
+                with self._order:
+                    self._engine.write_data(list(changes.items()))
+        finally:
+            self._engine.close()

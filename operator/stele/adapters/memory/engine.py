@@ -56,6 +56,7 @@ class MemoryEngine:
     """See ports.Engine. `crashed(power_lost)` is the engine that a restart would find."""
 
     def __init__(self) -> None:
+        self._closed = False
         self._log, self._data = _Sorted(), _Sorted()
         self._synced, self._flushed = _Sorted(), _Sorted()
         self.checkpoints: dict[str, _Sorted] = {}
@@ -69,17 +70,25 @@ class MemoryEngine:
         found.checkpoints, found.files = self.checkpoints, self.files
         return found
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the database is closed", "CLOSED")
+
     def get(self, key: bytes) -> bytes | None:
+        self._check_open()
         return self._data.values.get(key)
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> Entries:
+        self._check_open()
         return self._data.scan(begin, end, limit)
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
+        self._check_open()
         keys = self._data.between(begin, end)
         return keys[-1] if keys else None
 
     def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._check_open()
         for key, value in changes:
             if value is None:
                 self._data.delete(key)
@@ -87,23 +96,28 @@ class MemoryEngine:
                 self._data.put(key, value)
 
     def drop_data(self, begin: bytes, end: bytes) -> None:
+        self._check_open()
         self._data.drop(begin, end)
 
     def view(self) -> MemoryView:
+        self._check_open()
         return MemoryView(self._data)
 
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
+        self._check_open()
         for begin, end in drops:
             self._log.drop(begin, end)
         for key, value in puts:
             self._log.put(key, value)
 
     def get_log(self, key: bytes) -> bytes | None:
+        self._check_open()
         return self._log.values.get(key)
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> Entries:
+        self._check_open()
         found: Entries = []
         size = 0
         for key in self._log.between(begin, end):
@@ -114,26 +128,33 @@ class MemoryEngine:
         return found
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        self._check_open()
         keys = self._log.between(begin, end)
         return (keys[0], keys[-1]) if keys else None
 
     def sync_log(self) -> None:
+        self._check_open()
         self._synced = _Sorted(self._log.values)
 
     def flush(self) -> None:
+        self._check_open()
         self._flushed = _Sorted(self._data.values)
 
     def checkpoint(self, path: str) -> None:
+        self._check_open()
         self.flush()
         self.checkpoints[path] = _Sorted(self._data.values)
 
     def open_checkpoint(self, path: str) -> MemoryView:
+        self._check_open()
         return MemoryView(self.checkpoints[path])
 
     def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self._check_open()
         self.files[path] = list(entries)
 
     def ingest(self, paths: Sequence[str]) -> None:
+        self._check_open()
         missing = [path for path in paths if path not in self.files]
         if missing:
             raise Unavailable(f"SST files were not taken in: {missing[0]} is not there")
@@ -142,4 +163,6 @@ class MemoryEngine:
         self.flush()
 
     def close(self) -> None:
-        self.flush()
+        if not self._closed:
+            self.flush()
+        self._closed = True

@@ -1,4 +1,7 @@
-"""The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without)."""
+"""The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without).
+
+RocksDB's own family `default` holds nothing.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,6 +11,7 @@ from typing import Any
 from rocksdict import (
     AccessType,
     Checkpoint,
+    DbClosedError,
     IngestExternalFileOptions,
     Rdict,
     ReadOptions,
@@ -17,7 +21,13 @@ from rocksdict import (
 )
 
 from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
-from stele.core.errors import Corrupt, Unavailable
+from stele.core.errors import Corrupt, SteleError, Unavailable
+
+DEFAULT_KEYS_MAX = 1000
+"""So many keys of the family `default` are counted at most."""
+
+KEY_BYTES_MAX = 64
+"""No key of the log is as long."""
 
 DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
 """In RocksDB's text: files contradict themselves, or one that others name is missing."""
@@ -26,6 +36,17 @@ FULL = ("No space left on device", "Disk quota exceeded", "Writer has previous e
 """In RocksDB's text: the volume is full, or was when a file had its first error. After other first errors the
 process ends before it hears the last of them.
 """
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the database is closed", "CLOSED")
+
+
+class _Closed:
+    """What takes the place of the database and its families once `close` began."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _closed()
 
 
 class RocksEngine:
@@ -42,18 +63,41 @@ class RocksEngine:
         self._data: Any = self._db.get_column_family(DATA)
         self._log_handle: Any = self._db.get_column_family_handle(LOG)
         self._data_handle: Any = self._db.get_column_family_handle(DATA)
+        self._clear_default()
         # An attribute in fact, a method according to the stub that comes with rocksdict.
         volatile: Any = WriteOptions()
         volatile.disable_wal = True
         self._volatile = volatile
         self._log_failed: Unavailable | None = None
 
+    def _clear_default(self) -> None:
+        """RocksDB has a family `default` that belongs to nobody here. What is in it was written while the
+        database was being closed, and later operations went on without it.
+        """
+        if self.default_keys():
+            self._writing(lambda: self._db.delete_range(b"", b"\xff" * KEY_BYTES_MAX))
+
+    def default_keys(self) -> int:
+        """How many keys the family `default` has, DEFAULT_KEYS_MAX at most: none of them belongs there."""
+        return len(_scan(_walk(self._db), b"", b"\xff" * KEY_BYTES_MAX, DEFAULT_KEYS_MAX))
+
+    @staticmethod
+    def _batch(family: Any) -> WriteBatch:
+        """An empty batch. Without a handle of a family rocksdict would write to the family `default`."""
+        if family is None:
+            raise _closed()
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(family)
+        return batch
+
     def _writing(self, work: Callable[[], None]) -> None:
-        """Raise Corrupt when RocksDB stopped because of damage, Unavailable when the disk fails it: NO_SPACE
-        when it is full, and DISK_ERROR.
+        """Raise Corrupt when RocksDB stopped because of damage, Unavailable when it is closed (CLOSED) or the
+        disk fails it: NO_SPACE when it is full, and DISK_ERROR.
         """
         try:
             work()
+        except SteleError:
+            raise
         except Exception as error:  # rocksdict raises bare Exception
             if any(sign in str(error) for sign in DAMAGE):
                 self._damaged(f"database: {error}")
@@ -69,14 +113,13 @@ class RocksEngine:
         return _get(self._data, key)
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(self._data.iter(_until(end)), begin, end, limit)
+        return _scan(_walk(self._data, _until(end)), begin, end, limit)
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
-        return _last_key(self._data.iter(), begin, end)
+        return _last_key(_walk(self._data), begin, end)
 
     def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._data_handle)
+        batch = self._batch(self._data_handle)
         for key, value in changes:
             if value is None:
                 del batch[key]
@@ -88,15 +131,15 @@ class RocksEngine:
         self._writing(lambda: self._data.delete_range(begin, end, self._volatile))
 
     def view(self) -> "RocksView":
-        return RocksView(self._data.iter())
+        return RocksView(_walk(self._data))
 
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._log_handle)
+        family = self._log_handle
+        batch = self._batch(family)
         for begin, end in drops:
-            batch.delete_range(begin, end, self._log_handle)
+            batch.delete_range(begin, end, family)
         for key, value in puts:
             batch[key] = value
         if self._log_failed is not None:
@@ -112,7 +155,7 @@ class RocksEngine:
         return _get(self._log, key)
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        walk, found, size = self._log.iter(_until(end)), list[tuple[bytes, bytes]](), 0
+        walk, found, size = _walk(self._log, _until(end)), list[tuple[bytes, bytes]](), 0
         walk.seek(begin)
         while size < bytes_max and walk.valid():
             value = walk.value()
@@ -123,7 +166,7 @@ class RocksEngine:
         return found
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        walk = self._log.iter()
+        walk = _walk(self._log)
         walk.seek(begin)
         if not walk.valid() or walk.key() >= end:
             _check(walk)
@@ -142,8 +185,11 @@ class RocksEngine:
         # A checkpoint flushes by itself, but holds Python's lock while it does.
         self._writing(lambda: self._log.flush(True))
         self.flush()
+        database = self._db
+        if isinstance(database, _Closed):
+            raise _closed()
         try:
-            Checkpoint(self._db).create_checkpoint(path)
+            Checkpoint(database).create_checkpoint(path)
         except Exception as error:  # rocksdict raises bare Exception
             raise _unavailable("checkpoint", error) from error
 
@@ -165,17 +211,28 @@ class RocksEngine:
     def ingest(self, paths: Sequence[str]) -> None:
         options = IngestExternalFileOptions()
         options.set_move_files(True)
+        ingest = self._data.ingest_external_file
         try:
-            self._data.ingest_external_file(list(paths), options)
+            ingest(list(paths), options)
         except Exception as error:  # rocksdict raises bare Exception
             raise _unavailable("SST files were not taken in", error) from error
 
     def close(self) -> None:
-        self.flush()
+        """Nothing is written once this began: whoever comes later is told so, whatever thread asks."""
+        log, data, database = self._log, self._data, self._db
+        self._log = self._data = self._db = _Closed()
         # Handles of families keep the directory locked as long as they live.
         self._log_handle = self._data_handle = None
-        for part in (self._log, self._data, self._db):
-            part.close()
+        if isinstance(database, _Closed):
+            return
+        try:
+            self._flush_last(data)
+        finally:
+            for part in (log, data, database):
+                part.close()
+
+    def _flush_last(self, data: Any) -> None:
+        self._writing(lambda: data.flush(True))
 
 
 class RocksReader(RocksEngine):
@@ -192,10 +249,11 @@ class RocksReader(RocksEngine):
     def _opened(self, data: Path, wals: Path) -> Any:
         return _guarded(data, lambda: _open_read_only(data, wals, self._notes))
 
-    def close(self) -> None:
-        self._log_handle = self._data_handle = None
-        for part in (self._log, self._data, self._db):
-            part.close()
+    def _clear_default(self) -> None:
+        """It is only read."""
+
+    def _flush_last(self, data: Any) -> None:
+        """Nothing was written."""
 
 
 class RocksView:
@@ -230,7 +288,7 @@ class CheckpointReader:
         return _get(self._data, key)
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(self._data.iter(_until(end)), begin, end, limit)
+        return _scan(_walk(self._data, _until(end)), begin, end, limit)
 
     def close(self) -> None:
         self._data.close()
@@ -262,7 +320,9 @@ def _guarded(path: Path, opener: Any) -> Any:
 
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
-    """The disk failed RocksDB: it is full, or something else is wrong with it."""
+    """The database is closed, or the disk failed RocksDB: it is full, or something else is wrong with it."""
+    if isinstance(error, DbClosedError):
+        return _closed()
     full = any(sign in str(error) for sign in FULL)
     return Unavailable(f"{what}: {error}", "NO_SPACE" if full else "DISK_ERROR")
 
@@ -273,12 +333,26 @@ def _until(end: bytes) -> ReadOptions:
     return options
 
 
+def _corrupt(error: Exception) -> SteleError:
+    """What a read found wrong: rocksdict raises bare exceptions."""
+    if isinstance(error, SteleError):
+        return error
+    return _closed() if isinstance(error, DbClosedError) else Corrupt(f"database: {error}")
+
+
 def _get(family: Any, key: bytes) -> bytes | None:
     try:
         value: bytes | None = family.get(key)
-    except Exception as error:  # rocksdict raises bare Exception
-        raise Corrupt(f"database: {error}") from error
+    except Exception as error:
+        raise _corrupt(error) from error
     return value
+
+
+def _walk(family: Any, *options: ReadOptions) -> Any:
+    try:
+        return family.iter(*options)
+    except Exception as error:
+        raise _corrupt(error) from error
 
 
 def _scan(walk: Any, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -300,8 +374,8 @@ def _check(walk: Any) -> None:
         return
     try:
         walk.status()
-    except Exception as error:  # rocksdict raises bare Exception
-        raise Corrupt(f"database: {error}") from error
+    except Exception as error:
+        raise _corrupt(error) from error
 
 
 def _last_key(walk: Any, begin: bytes, end: bytes) -> bytes | None:
