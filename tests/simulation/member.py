@@ -126,7 +126,7 @@ class MemberProcess:
     async def stop(self) -> None:
         """SIGTERM: what the product does before it ends."""
         if self.node is not None and self.commands is not None:
-            self.node.store.stopping = True
+            await self.node.drain()
             self.network.stop_listening((self.place, PEER_PORT))
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
                 await self.commands.sessions.stop()

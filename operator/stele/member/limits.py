@@ -100,4 +100,14 @@ MASTER_SILENT_SECONDS = 5.0
 
 SILENT_MS_MIN = 500
 """A member that did not answer for this long, and for two heartbeats, is reported."""
+
+DRAIN_SECONDS_MAX = 2.0
+DRAIN_LOOK_SECONDS = 0.005
+"""How long a member that stops waits for the requests that it took to be answered, and how often it looks."""
+
 STOP_SECONDS_MAX = 10.0
+"""How long it then takes to stop services, sync the log and close the database, at most."""
+
+LOCK_SECONDS_MAX = 20.0
+LOCK_ASK_SECONDS = 0.1
+"""How long a start waits for the process before it to let go of the volume, and how often it looks."""

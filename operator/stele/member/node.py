@@ -61,7 +61,7 @@ class Node:
         self.settings = settings
         self.volume, self.instance = volume, _ = files
         self.engine = engine
-        self.failed = failed
+        self._failed = failed
         self.wall = wall
         self.loop = asyncio.get_running_loop()
         self.slow = ThreadPoolExecutor(1, "slow")
@@ -98,6 +98,11 @@ class Node:
         self.unpin: Callable[[int], None] = lambda partition: None
         self.disk_free_bytes = self.volume.free_bytes()
         self.started_at = self.loop.time()
+
+    def failed(self, reason: str) -> None:
+        """The process has to end, and acknowledges nothing until then: its disk may have lost something."""
+        self.replication.stop()
+        self._failed(reason)
 
     # -- identity and routes
 
@@ -522,15 +527,31 @@ class Node:
         finally:
             self._flushing = False
 
+    async def drain(self) -> None:
+        """Take no new work, and let what was taken be answered, for at most DRAIN_SECONDS_MAX."""
+        self.store.stop()
+        until = self.loop.time() + limits.DRAIN_SECONDS_MAX
+        while self.store.busy and self.loop.time() < until:  # noqa: ASYNC110  requests end in many places
+            await asyncio.sleep(limits.DRAIN_LOOK_SECONDS)
+        self.store.abandon()
+
     async def stop(self) -> None:
-        """Write down what is in memory; acknowledged writes are safe without it."""
-        for task in list(self._tasks):
-            task.cancel()
+        """End in this order: nothing is acknowledged any more, connections to members end, the log is synced,
+        small files are written, the database is closed (docs/member.md, "Stopping").
+
+        What is closed last is what others rely on: whatever was acknowledged is in it.
+        """
+        self.store.stop()
+        self.replication.stop()
+        self.inbound.close_all("this member is stopping")
         for link in self.links.values():
             await link.stop()
+        for task in list(self._tasks):
+            task.cancel()
         self.tablets.write()
         await self.syncer.stop()
         await self.loop.run_in_executor(self.slow, self.engine.sync_log)
+        await self.meta.stop()
         await self.loop.run_in_executor(self.slow, self.engine.close)
 
     # -- reports

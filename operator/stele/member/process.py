@@ -12,7 +12,7 @@ from functools import partial
 from aiohttp import web
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.core.errors import Corrupt, SteleError
+from stele.core.errors import Corrupt, SteleError, Unavailable
 from stele.member import crash, limits
 from stele.member.admin import Admin
 from stele.member.bulk_routes import BulkRoutes
@@ -34,12 +34,16 @@ log = logging.getLogger("stele.process")
 
 
 def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
-    """The volume's files and its database. A damaged one is put aside: the member starts empty, as another.
+    """The volume, locked, its files and its database. A damaged one is put aside: the member starts empty, as
+    another.
 
-    Raise SteleError, with what to do, when the volume cannot be used.
+    Raise Unavailable (LOCKED) while another process uses the volume, and SteleError, with what to do, when it
+    cannot be used.
     """
     volume = Volume(settings.data_dir)
     try:
+        # First: nothing on the volume is changed while another process may use it.
+        volume.lock()
         volume.create_folders()
         try:
             return _open(settings, volume)
@@ -75,6 +79,22 @@ class Process:
         self._stop = asyncio.Event()
         self._failure = ""
 
+    async def _open(self) -> tuple[Volume, Instance, Engine] | None:
+        """As `open_volume`, once the process before this one has ended; None if this one is stopped first."""
+        loop = asyncio.get_running_loop()
+        until, told = loop.time() + limits.LOCK_SECONDS_MAX, False
+        while not self._stop.is_set():
+            try:
+                return open_volume(self._settings)
+            except Unavailable as error:
+                if error.code != "LOCKED" or loop.time() > until:
+                    raise
+                if not told:
+                    log.warning("%s; waiting for at most %g s", error, limits.LOCK_SECONDS_MAX)
+                told = True
+            await asyncio.sleep(limits.LOCK_ASK_SECONDS)
+        return None
+
     def _failed(self, reason: str) -> None:
         """What cannot be repaired here ends the process: it starts again from its volume."""
         if not self._failure:
@@ -88,7 +108,10 @@ class Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.set_exception_handler(self._on_loop_error)
-        volume, instance, engine = open_volume(self._settings)
+        opened = await self._open()
+        if opened is None:
+            return 0
+        volume, instance, engine = opened
         log.info("member %s, start %d, cluster %s", instance.uuid, instance.incarnation, instance.cluster)
         node = Node(self._settings, (volume, instance), engine, self._failed)
         async with AsyncExitStack() as stack:
@@ -107,7 +130,8 @@ class Process:
             log.info("started: %d tablets, %d rows", len(node.replicas), len(node.rows))
             await self._stop.wait()
             log.info("stopping")
-            node.store.stopping = True
+            if not self._failure:
+                await node.drain()
         await self._close(node, commands)
         return 1 if self._failure else 0
 

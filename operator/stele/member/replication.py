@@ -94,6 +94,13 @@ class Replication:
         self._scheduled = False
         self._ticks_soon = False
         self._commit_timer: Timer | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """From now on nothing is acknowledged or committed: neither as owner nor as backup."""
+        self._stopped = True
+        self._dirty.clear()
+        self._replies.clear()
 
     # -- gathering
 
@@ -125,6 +132,8 @@ class Replication:
 
     def _pump(self) -> None:
         self._scheduled = False
+        if self._stopped:
+            return
         if not self.tablets.write():
             # Questions are asked again, five times a second: only acknowledgements wait for room.
             self._replies = [each for each in self._replies if not isinstance(each[1], peer.Answers)]
@@ -143,6 +152,8 @@ class Replication:
         self, ends: list[tuple[Replica, Owner, OpId]], replies: list[tuple[Inbound, peer.Message]]
     ) -> None:
         """What was written counts as held by this member now."""
+        if self._stopped:
+            return
         for to, message in replies:
             to.send(message)
         for replica, owner, last in ends:

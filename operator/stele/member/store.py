@@ -27,6 +27,7 @@ from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
 _ERRORS: dict[str, type[SteleError]] = {
     kind.__name__: kind for kind in (BadInput, Corrupt, Refused, Stale, Unavailable, Uncertain)
 }
+STOPPING = "this member is stopping; connect to another"
 _encode = msgspec.msgpack.Encoder().encode
 _page = msgspec.msgpack.Decoder(tuple[list[bytes], bool])
 _number = msgspec.msgpack.Decoder(int)
@@ -64,6 +65,31 @@ class Store:
         self._loop = asyncio.get_running_loop()
         self.facts: dict[str, str | int] = {}
         self.stopping = False
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Take no new request, from clients or members, and refuse those that wait for an owner."""
+        self.stopping = True
+        waiting, self._waiting = self._waiting, {}
+        for request in (request for queue in waiting.values() for request in queue):
+            self._left(request)
+            self._give_up(request, STOPPING)
+
+    def abandon(self) -> None:
+        """Answer what is still under way: nothing was done, or it may or may not be."""
+        for replica in self._routes.replicas.values():
+            self.send_again(self._serving.give_up(replica, follows=False))
+        for link in self._routes.links.values():
+            requests, link.requests = list(link.requests.values()), {}
+            self.lost(requests)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request that was taken is not answered."""
+        routes = self._routes
+        forwarded = any(link.requests for link in routes.links.values())
+        return forwarded or any(each.waiters or each.starved for each in routes.replicas.values())
 
     # -- ports.Store
 
@@ -123,7 +149,7 @@ class Store:
 
     def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
         if self.stopping:
-            raise Unavailable("this member is stopping; connect to another")
+            raise Unavailable(STOPPING)
         partitions = self.partitions
         if not partitions:
             raise Unavailable("the master has not told this member its table yet; try again", code="LOADING")
@@ -143,6 +169,9 @@ class Store:
 
     def _enqueue(self, request: Request) -> None:
         """Wait, in the order of arrival."""
+        if self.stopping:
+            self._give_up(request, STOPPING)
+            return
         size = sum(len(arg) for args in request.commands for arg in args)
         full = self._queued >= limits.QUEUE_REQUESTS_MAX or self._queued_bytes + size > limits.QUEUE_BYTES_MAX
         if full:
@@ -260,7 +289,13 @@ class Store:
     # -- requests of other members
 
     def on_forward(self, sender: Inbound, message: Any) -> None:
-        """Run, or say that the sender's row is older than this member's."""
+        """Run, or say that the sender's row is older than this member's.
+
+        A member that stops runs nothing more: STALE_VERSION without a row lets the sender ask again.
+        """
+        if self.stopping:
+            sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b""))
+            return
         rows = self._routes.rows
         if not 0 <= message.partition < len(rows):
             text = f"partition {message.partition} is not in this member's table"

@@ -11,7 +11,8 @@ from stele.ports import Engine
 
 
 class Syncer:
-    """`after_write(then)`: call `then` when what is written counts as held, in the order of the calls.
+    """`after_write(then)`: call `then` when what is written counts as held, in the order of the calls; after
+    `stop` nothing counts as held any more, and nobody is called.
 
     `failed` is told an error of the disk: nothing may be acknowledged after one, so the process has to end.
     """
@@ -26,8 +27,11 @@ class Syncer:
         self._waiting: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     def after_write(self, then: Callable[[], None]) -> None:
+        if self._stopped:
+            return
         if self._mode is Fsync.ALWAYS:
             self._waiting.append(then)
         else:
@@ -46,14 +50,14 @@ class Syncer:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             await self.sync()
-            for then in waiting:
+            for then in waiting if not self._stopped else ():
                 then()
         # Here, not in a callback of the task: what comes before that callback would wait for nobody.
         self._task = None
 
     async def stop(self) -> None:
         """Let the sync that runs end, and begin no other: the engine is about to be closed."""
-        self._mode = Fsync.NEVER
+        self._stopped = True
         self._waiting.clear()
         if self._running:
             await asyncio.wait(self._running)

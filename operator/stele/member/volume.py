@@ -4,6 +4,7 @@ Everything here blocks; `MetaWriter` is how the event loop uses it.
 """
 
 import asyncio
+import fcntl
 import itertools
 import logging
 import os
@@ -14,7 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from stele.core.errors import Conflict, Corrupt
+from stele.core.errors import Conflict, Corrupt, Unavailable
 from stele.member import crash
 from stele.wire.bulk import LOADS
 from stele.wire.holdings import QuarantinedVolume
@@ -32,6 +33,8 @@ from stele.wire.volume import (
 
 log = logging.getLogger("stele.volume")
 
+LOCK = "lock"
+"""Whoever has locked this file (flock) is the only process that may use the volume."""
 INSTANCE = "instance"
 TABLETS = "tablet-meta"
 CONSENSUS = "consensus-meta"
@@ -67,6 +70,32 @@ class Volume:
 
     def path(self, name: str) -> Path:
         return self.root / name
+
+    def lock(self) -> None:
+        """Become the only process that uses the volume, until this process is gone: nothing else unlocks it.
+
+        Raise Unavailable (LOCKED) while another process has it.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise Unavailable(
+                f"another process uses the volume {self.root}: wait until it has ended", "LOCKED"
+            ) from None
+
+    def in_use(self) -> bool:
+        """Whether a process has locked the volume; changes nothing."""
+        try:
+            with self.path(LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def create_folders(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -285,9 +314,21 @@ class MetaWriter:
         self._waiting: dict[str, bytes] = {}
         self._done: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def stop(self) -> None:
+        """Let what was asked for be written, and take nothing more: the process is about to end."""
+        self._stopped = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def save(self, name: str, value: Superblock | Consensus | ServicesFile | TableFile) -> None:
-        """Durable on return. Two saves of one file keep their order; the later content wins."""
+        """Durable on return. Two saves of one file keep their order; the later content wins.
+
+        Raise Unavailable (STOPPING) once `stop` was called.
+        """
+        if self._stopped:
+            raise Unavailable("this member is stopping: nothing more is written to its volume", "STOPPING")
         self._waiting[name] = encode_file(value)
         if self._done is None:
             self._done = asyncio.get_running_loop().create_future()

@@ -1,0 +1,160 @@
+"""A member that is stopped politely: what it acknowledged until its end is there when it returns."""
+
+import asyncio
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+from harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
+
+from stele.core.routing import partition_of
+from stele.member.volume import LOCK
+
+KEYS = 64
+BALLAST_BYTES = 12_000_000
+"""Of the log in memory: what closing the database has to write, while which others go on asking."""
+
+
+class Counters:
+    """Counts up keys of some partitions through the doors of some members; what was acknowledged last."""
+
+    def __init__(self, made: Cluster, keys: list[bytes]) -> None:
+        self._made, self.keys = made, keys
+        self.acknowledged = dict.fromkeys(keys, 0)
+        self.errors: list[str] = []
+        self.over = False
+
+    async def count(self, key: bytes, door: int) -> None:
+        """Until it is over; an answer that is lost may or may not have been counted."""
+        client = Client(self._made)
+        while not self.over:
+            try:
+                answer = await client.call(door, b"INCR", key)
+            except (ConnectionError, RespError, OSError, asyncio.IncompleteReadError) as error:
+                self.errors.append(str(error))
+                await asyncio.sleep(0.02)
+                continue
+            assert isinstance(answer, int)
+            assert answer > self.acknowledged[key], (key, answer, self.acknowledged[key])
+            self.acknowledged[key] = answer
+
+    async def lost(self, door: int) -> dict[bytes, tuple[int, int]]:
+        """Keys whose value is below what was acknowledged: (now, acknowledged)."""
+        client, found = Client(self._made), {}
+        for key, least in self.acknowledged.items():
+            value = await client.call(door, b"GET", key)
+            now = int(value) if isinstance(value, bytes) else 0
+            if now < least:
+                found[key] = now, least
+        return found
+
+
+def keys_of(owner: int, made: Cluster) -> list[bytes]:
+    """Of partitions that this member owns."""
+    names = (b"counter-%d" % number for number in range(100_000))
+    owned = (name for name in names if made.rows[partition_of(name, made.partitions)].replicas[0] == owner)
+    return [next(owned) for _ in range(KEYS)]
+
+
+async def fill(made: Cluster, owner: int) -> None:
+    """So much into the log that closing takes a moment."""
+    client, value = Client(made), bytes(1_000_000)
+    for key in keys_of(owner, made)[: BALLAST_BYTES // len(value)]:
+        assert await client.set(owner, b"ballast:{%b}" % key, value) in {True, False}
+
+
+async def stop_while_counting(made: Cluster, stopped: int, door: int, counters: Counters) -> None:
+    """Stop a member politely amid the counting, which goes on at its door and at another's."""
+    doors = (door, door, stopped)
+    work = [asyncio.create_task(counters.count(key, doors[n % 3])) for n, key in enumerate(counters.keys)]
+    await asyncio.sleep(1.0)
+    member = made.members[stopped]
+    code = await asyncio.wait_for(member.stop(), 20)
+    member.process = None
+    await asyncio.sleep(0.1)
+    counters.over = True
+    await asyncio.wait_for(asyncio.gather(*work), 60)
+    assert not [error for error in counters.errors if "CORRUPT" in error]
+    assert code == 0
+    assert "Traceback" not in member.log()
+
+
+@pytest.mark.parametrize("fsync", ["Always", "Interval"])
+async def test_of_the_only_copy_nothing_is_lost(tmp_path: Path, fsync: str) -> None:
+    """Rows of one: others forward to the member until it is gone."""
+    async with cluster(tmp_path, 2, replicas=1, STELE_FSYNC=fsync) as made:
+        await fill(made, 0)
+        counters = Counters(made, keys_of(0, made))
+        stopping = asyncio.create_task(stop_while_counting(made, 0, 1, counters))
+        # Who waits for its owner waits for it to be back.
+        await asyncio.sleep(1.0)
+        await eventually(lambda: asyncio.sleep(0), lambda _: made.members[0].process is None)
+        await made.members[0].start()
+        await made.publish()
+        await asyncio.wait([stopping])
+        await made.served()
+        assert sum(counters.acknowledged.values()) > KEYS
+        assert await counters.lost(0) == {}
+        await stopping
+
+
+async def test_a_backup_acknowledges_nothing_that_it_has_not_when_it_returns(tmp_path: Path) -> None:
+    """The owner dies as soon as its backup has stopped: the backup returns and is all that is left."""
+    async with cluster(tmp_path, 2, replicas=2) as made:
+        await fill(made, 0)
+        counters = Counters(made, keys_of(0, made))
+        work = [asyncio.create_task(counters.count(key, 0)) for key in counters.keys]
+        await asyncio.sleep(1.0)
+        code = await asyncio.wait_for(made.members[1].stop(), 20)
+        await made.members[0].kill()
+        counters.over = True
+        await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
+        await made.members[1].start()
+        await made.lose(0)
+        await made.served()
+        assert sum(counters.acknowledged.values()) > KEYS
+        assert await counters.lost(1) == {}
+        assert code == 0
+
+
+async def test_a_stopping_member_answers_what_it_took_and_refuses_the_rest(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        counters = Counters(made, keys_of(0, made))
+        work = [asyncio.create_task(counters.count(key, 0)) for key in counters.keys]
+        await asyncio.sleep(0.5)
+        assert await asyncio.wait_for(made.members[0].stop(), 20) == 0
+        counters.over = True
+        await asyncio.gather(*work)
+        assert not [error for error in counters.errors if "UNCERTAIN" in error or "CORRUPT" in error]
+
+
+async def test_a_volume_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Its successor waits, and has counted no start before the volume is its own."""
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member = made.members[0]
+        first = await made.exchange(0)
+        second = MemberProcess(7, "127.0.0.9", member.folder, made.ports)
+        await second.start()
+        await eventually(lambda: asyncio.sleep(0, second.log()), lambda text: "another process uses" in text)
+        assert (await made.exchange(0)).incarnation == first.incarnation
+        begin = time.monotonic()
+        await member.kill()
+        await eventually(lambda: asyncio.sleep(0, second.log()), lambda text: "started: " in text)
+        assert time.monotonic() - begin < 10
+        member.host = second.host
+        assert (await made.hello(second)).incarnation == first.incarnation + 1
+        await second.close()
+
+
+async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) -> None:
+    (tmp_path / "m0").mkdir()
+    handle = os.open(tmp_path / "m0" / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    member = MemberProcess(0, "127.0.0.9", tmp_path / "m0", [1, 2, 3, 4])
+    await member.start()
+    await eventually(lambda: asyncio.sleep(0, member.log()), lambda text: "another process uses" in text)
+    assert await asyncio.wait_for(member.stop(), 5) == 0
+    assert not (tmp_path / "m0" / "instance").exists()
+    os.close(handle)
