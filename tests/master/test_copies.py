@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stele.core.rebalance import RETRY_SECONDS_MAX
 from stele.core.reign import Record, State
+from stele.core.retries import RETRY_SECONDS_MAX
 from stele.core.transfer import SPACE_MARGIN_BYTES
 from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine
 from stele.master import facts

@@ -225,7 +225,7 @@ async def test_a_user_s_plan_that_fails_again_and_again_waits_longer_each_time()
         await harness.tick(0.1)
     begun = [each for each in harness.world.events[before:] if each.reason == "RebalanceStarted"]
     assert 3 <= len(begun) <= 10, len(begun)
-    assert state_of(harness).failures >= 3
+    assert state_of(harness).retries.failed[number] >= 3
     assert number not in held(harness, 2)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stele.core.rebalance import RETRY_SECONDS_MAX, SERVICE_SECONDS
+from stele.core.rebalance import SERVICE_SECONDS
+from stele.core.retries import RETRY_SECONDS_MAX
 from stele.master import facts
 from stele.model.conditions import Condition, find_condition
 from stele.wire.messages import Result

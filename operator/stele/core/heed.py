@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from stele.core.asks import Ask
 from stele.core.ids import PartitionId
-from stele.core.moving import Running
 from stele.core.plan import Plan
 from stele.core.planning import approve, cancel
 from stele.core.reign import Observation, Record, State
@@ -73,10 +72,7 @@ def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
 
 def _roll_back(state: State, record: Record, partitions: Iterable[PartitionId], now: float) -> None:
     """Undo what is under way of the record and was not put to its destination to accept."""
-    for running in _under_way(state, record, partitions):
-        running.abort(CANCELLED, now)
-
-
-def _under_way(state: State, record: Record, partitions: Iterable[PartitionId]) -> list[Running]:
-    found = (state.running[number] for number in partitions if number in state.running)
-    return [each for each in found if any(record is one for one in state.records.get(each.id, ()))]
+    some = frozenset(partitions)
+    for running in state.under_way(record):
+        if running.partition in some:
+            running.abort(CANCELLED, now)

@@ -5,24 +5,40 @@ what people said about the plan (approved, cancelled) stays in force, also for a
 and for the next master. Moves that users ask for are planned for in any case. A member that is unreachable
 and within its grace period is part of the situation as before: its place is kept, and others are planned
 around it.
+
+A row that lacks copies does not wait for the end of a plan: when it shrinks, or a migration of it fails, what
+is left is planned again, and the plan goes on under its name.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
 from stele.core.asks import Ask, NamedMove
 from stele.core.ids import PartitionId
 from stele.core.plan import DataMember, Plan, plan
-from stele.core.queues import Queues, planned_bytes
+from stele.core.queues import Queues
 from stele.core.reign import Observation, Record, State, Wishes
 from stele.core.repair import unusable
 from stele.core.scaling import Candidate, leaving, missing, next_index
 from stele.core.table import Partition, PartitionTable
-from stele.core.user_plans import begin_asked, checked, in_force, moves_of, note_planned, wished_partitions
+from stele.core.user_plans import (
+    begin_asked,
+    checked,
+    count_planned,
+    in_force,
+    moves_of,
+    note_planned,
+    wished_partitions,
+)
 
 FINISHED_KEPT = 10
+
+PLAN_PAUSE_SECONDS = 1.0
+"""At least between two plans of one situation, when something failed or shrank: one for 16,384 partitions may
+cost a quarter of a second of the processor.
+"""
 
 PLANNED_MEMBERS_SHOWN = 10
 """Names of leaving members, and of those that are away, that the reason of a plan lists."""
@@ -83,7 +99,9 @@ def places_known(state: State) -> bool:
 
 
 def make_plan(state: State, seen: Observation) -> None:
-    """Plan when the situation changed, or when everything planned is over and the table is another."""
+    """Plan when the situation changed, when a row lacks copies that are not planned, or when everything
+    planned is over and the table is another.
+    """
     if not _may_plan(state, seen.wishes):
         return
     members = expected_members(state, seen.wishes, seen.now)
@@ -93,13 +111,15 @@ def make_plan(state: State, seen: Observation) -> None:
     asks = in_force(state, seen.asks)
     key = (members, seen.wishes.replicas, tuple((ask.name, ask.moves, ask.cancelled) for ask in asks))
     changed, first = key != state.plan_key, not state.plan_key
-    if not (changed or _again(state, members, seen.now)):
+    if not (changed or _again(state, members, seen.now) or _short(state, seen)):
         return
     if first or key[:2] != state.plan_key[:2]:
         state.cancelled, state.stopped = False, set()
-    state.plan_key, state.planned_table = key, state.table
+    state.plan_key, state.planned_table, state.planned_seconds = key, state.table, seen.now
+    paused = set() if changed else state.retries.paused(seen.now)
+    state.retries.note_planned(paused)
     expected = _expected(state)
-    made, copies = _planned(state, expected, members, seen.wishes.replicas, asks)
+    made, copies = _planned(state, expected, members, seen.wishes.replicas, asks, but=state.stopped | paused)
     situation = _situation(members, seen.wishes.replicas, copies)
     if first:
         _remember(state, seen.asks, situation)
@@ -109,11 +129,11 @@ def make_plan(state: State, seen: Observation) -> None:
             return
     reason = _reason(state, members, seen.wishes, asks) if changed else "what is left after the plan before"
     note_planned(state, asks, made, sizes(state))
-    _adopt(state, seen, expected, made, _Case(situation, reason, copies))
+    _adopt(state, seen, expected, made, _Case(situation, reason, copies, goes_on=not changed))
 
 
 def _may_plan(state: State, wishes: Wishes) -> bool:
-    if not wishes.migration_allowed or wishes.held or state.promotions or state.shrinking or state.staged:
+    if not wishes.migration_allowed or wishes.held or state.promotions or state.shrinking:
         return False
     return any(row.version for row in state.table.partitions) and places_known(state)
 
@@ -122,20 +142,41 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
     """Whether there may be something left. While a proposal waits, only when what runs beside it failed;
     while a place is kept, too: what waits for it could be balanced again and again.
     """
-    if state.running or len(state.queues) or now < state.plan_not_before_seconds:
+    if state.running or len(state.queues) or (state.cancelled and not wished_partitions(state)):
         return False
-    if state.cancelled and not wished_partitions(state):
-        return False
+    if _rested(state, now) and state.retries.due(now):
+        return True
     if state.proposal is not None or any(member.away for member in members):
-        return state.planned_table is None
+        return False
     return state.table is not state.planned_table
 
 
+def _short(state: State, seen: Observation) -> bool:
+    """Whether a row lacks copies, and what was planned for it is void: it shrank, or a migration failed."""
+    if state.cancelled or not _rested(state, seen.now):
+        return False
+    void = (state.queues.dropped - state.retries.pauses.keys()) | state.retries.due(seen.now)
+    return any(_lacks_copies(state, number, seen.wishes.replicas) for number in void - state.stopped)
+
+
+def _rested(state: State, now: float) -> bool:
+    return now - state.planned_seconds >= PLAN_PAUSE_SECONDS
+
+
+def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
+    """Whether it does, and nothing is about to change that."""
+    row = state.staged.get(number, state.table.partitions[number])
+    idle = number not in state.running and number not in state.queues.waiting
+    return idle and 0 < len(row.members) < replicas
+
+
 def _expected(state: State) -> PartitionTable:
-    """The table as it is once everything under way has ended well."""
+    """The table as it is once everything under way has ended well, and what is about to be stored is."""
     rows = list(state.table.partitions)
     for number, running in state.running.items():
         rows[number] = Partition(running.version, running.result)
+    for number, row in state.staged.items():
+        rows[number] = row
     return PartitionTable(tuple(rows), state.table.members)
 
 
@@ -145,6 +186,8 @@ def _planned(
     members: tuple[DataMember, ...],
     replicas: int,
     asks: tuple[Ask, ...],
+    *,
+    but: Collection[PartitionId],
 ) -> tuple[Plan, int | None]:
     """The plan, and the number of copies that it leaves when that is less than what is wished.
 
@@ -152,17 +195,16 @@ def _planned(
     that takes it away: it needs an approval.
     """
     moves = moves_of(state, asks, expected, replicas)
-    made = _without(plan(expected, members, replicas, moves), state.stopped)
+    made = _without(plan(expected, members, replicas, moves), but)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.holdings.number(member.index) for member in members)
     if made.migrations or not full or not 0 < staying < replicas:
         return made, None
-    fewer = _without(plan(expected, members, staying, moves), state.stopped)
+    fewer = _without(plan(expected, members, staying, moves), but)
     return (fewer, staying) if fewer.migrations else (made, None)
 
 
-def _without(made: Plan, stopped: Iterable[PartitionId]) -> Plan:
-    some = frozenset(stopped)
+def _without(made: Plan, some: Collection[PartitionId]) -> Plan:
     if not some:
         return made
     return replace(made, migrations=tuple(each for each in made.migrations if each.partition not in some))
@@ -199,10 +241,10 @@ def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes, asks:
 
 
 class _Case:
-    """Why a plan is made."""
+    """Why a plan is made; one that `goes_on` is of what is left of the plan before."""
 
-    def __init__(self, situation: str, reason: str, copies: int | None) -> None:
-        self.situation, self.copies = situation, copies
+    def __init__(self, situation: str, reason: str, copies: int | None, *, goes_on: bool) -> None:
+        self.situation, self.copies, self.goes_on = situation, copies, goes_on
         self.reason = reason if copies is None else f"{reason}; leaves {copies} copies of each partition"
 
 
@@ -217,7 +259,7 @@ def _adopt(state: State, seen: Observation, on: PartitionTable, made: Plan, case
     proposed = tuple(each for each in made.migrations if each.partition in held)
     state.proposal = replace(made, migrations=proposed) if proposed else None
     record, now = state.record, seen.now
-    if record is not None and record.phase == "Proposed" and record.situation == case.situation and proposed:
+    if record is not None and _same(record, case, proposed=bool(proposed)):
         _count(state, record, made)
         return
     if record is not None:
@@ -225,6 +267,13 @@ def _adopt(state: State, seen: Observation, on: PartitionTable, made: Plan, case
     if made.migrations:
         state.record = _record(state, made, case, now)
         _tell(state, state.record, proposed=bool(proposed))
+
+
+def _same(record: Record, case: _Case, *, proposed: bool) -> bool:
+    """Whether the plan goes on under its name, because people need to look at nothing again."""
+    if record.situation != case.situation:
+        return False
+    return record.phase == "Proposed" if proposed else case.goes_on and record.phase == "Running"
 
 
 def _approved(state: State, wishes: Wishes, case: _Case) -> bool:
@@ -250,10 +299,8 @@ def _record(state: State, made: Plan, case: _Case, now: float) -> Record:
 
 
 def _count(state: State, record: Record, made: Plan) -> None:
-    """What the record shows as planned: what is done already, and what the plan still has."""
     record.plan = made
-    record.bytes_planned = record.bytes_copied + planned_bytes(made, sizes(state)).total()
-    record.planned = record.done + Counter(migration.type for migration in made.migrations)
+    count_planned(state, record, made.migrations, sizes(state))
 
 
 def _tell(state: State, record: Record, *, proposed: bool) -> None:

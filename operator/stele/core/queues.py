@@ -41,13 +41,15 @@ class Queues:
     """Remaining migrations per partition.
 
     Invariants: every partition of `waiting` is in one of `groups`; one that is in the wrong one, because its
-    row changed, is put right when it is met. `order` has the keys of `groups`, sorted.
+    row changed, is put right when it is met. `order` has the keys of `groups`, sorted. `dropped` has all
+    partitions for which something may have to be planned again.
     """
 
     waiting: dict[PartitionId, deque[Migration]] = field(default_factory=dict)
     groups: dict[Group, dict[PartitionId, None]] = field(default_factory=dict)
     order: list[Group] = field(default_factory=list)
     left: int = 0
+    dropped: set[PartitionId] = field(default_factory=set)
 
     @staticmethod
     def of(plan: Plan, rows: Sequence[Partition]) -> "Queues":
@@ -68,7 +70,8 @@ class Queues:
         return self.left
 
     def drop(self, partition: PartitionId) -> None:
-        """What was planned after a migration that failed is void."""
+        """What is planned for it is void: a migration before failed, or its row changed."""
+        self.dropped.add(partition)
         self.left -= len(self.waiting.pop(partition, ()))
 
     def startable(

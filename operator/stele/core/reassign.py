@@ -66,6 +66,7 @@ def reassign(state: State, wishes: Wishes, now: float) -> None:
         version = state.next_version(each.partition, _promised(state, each.partition))
         state.staged[each.partition] = Partition(version, (each.member,))
         state.reassigned.add(each.partition)
+        state.queues.drop(each.partition)
 
 
 def _promised(state: State, number: PartitionId) -> Version:

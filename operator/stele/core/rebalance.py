@@ -26,10 +26,6 @@ from stele.core.repair import unusable
 from stele.core.table import Partition, shard_of
 from stele.core.waves import Engine, SparkFailure, Stage, Wave, choose_engine
 
-RETRY_SECONDS = 0.5
-RETRY_SECONDS_MAX = 30.0
-"""After a migration failed the next plan waits, twice as long each time."""
-
 STALL_SECONDS = 120.0
 """A migration without any progress for so long is rolled back and planned afresh."""
 
@@ -227,12 +223,16 @@ def _note_gone(state: State, running: Running, gone: frozenset[MemberIndex], now
 
 
 def note_failed(state: State, running: Running, now: float) -> None:
-    """A migration that was rolled back: what was planned after it is void, and the next plan waits."""
+    """A migration that was rolled back: what was planned after it is void, and it is planned again: at once
+    when it was not its own fault, because a member that went may be back, or another takes its place.
+    """
     state.running.pop(running.partition, None)
     state.queues.drop(running.partition)
     records = state.records.pop(running.id, ())
-    # A user's plan keeps its count of failures while plan follows plan for it.
-    _back_off(state, running, first=not any(each.failed for each in records if not each.name), now=now)
+    if running.reason.startswith(("MEMBER_", "CANCELLED")):
+        state.retries.note_void(running.partition, now)
+    else:
+        state.retries.note_failed(running.partition, now)
     if running.session in state.waves:
         state.waves[running.session].drop(running.partition)
     if running.reason.startswith("SERVICE_FAILED"):
@@ -259,16 +259,6 @@ def _forget_service_failures(state: State, now: float) -> None:
     }
 
 
-def _back_off(state: State, running: Running, *, first: bool, now: float) -> None:
-    """Longer with each plan that failed, but not because a member went: that is over when it is back."""
-    state.planned_table = None
-    if running.reason.startswith(("MEMBER_", "CANCELLED")) or not first:
-        return
-    state.failures += 1
-    wait = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(state.failures, 10))
-    state.plan_not_before_seconds = now + wait
-
-
 def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:
     """Rows were stored: the migrations that made them are done, those that were voided have failed."""
     for number, row in rows.items():
@@ -281,9 +271,10 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
         if running.step is Step.STORE and row.version == running.version:
             state.running.pop(number)
             state.service_failures.pop(number, None)
-            state.failures = 0
+            state.retries.note_done(number)
             for record in state.records.pop(running.id, ()):
                 record.done[running.migration.type] += 1
+                record.failures.pop(number, None)
         elif running.step is Step.VOID:
             note_failed(state, running, now)
 

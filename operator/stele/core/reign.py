@@ -21,6 +21,7 @@ from stele.core.orders import Order, Report
 from stele.core.plan import Plan, Refusal
 from stele.core.promotion import Promotion
 from stele.core.queues import Queues
+from stele.core.retries import Retries
 from stele.core.table import Member, Partition, PartitionTable, Stamp, raised, version_of_reign
 from stele.core.waves import Copied, Engine, Job, SparkFailure, Wave
 
@@ -226,8 +227,8 @@ class State:
     planned_table: PartitionTable | None = None
     plan_number: int = 0
     sequence: int = 0
-    failures: int = 0
-    plan_not_before_seconds: float = 0.0
+    planned_seconds: float = float("-inf")
+    retries: Retries = field(default_factory=Retries)
     spark_failures: dict[MemberIndex, SparkFailure] = field(default_factory=dict)
     spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
     copied: dict[tuple[MemberIndex, Engine], Copied] = field(default_factory=dict)
@@ -259,6 +260,11 @@ class State:
 
     def names_of(self, members: Iterable[MemberIndex | None]) -> str:
         return ", ".join(self.name_of(member) for member in sorted(m for m in members if m is not None))
+
+    def under_way(self, record: Record) -> list[Running]:
+        """Migrations that count for a plan and have not ended."""
+        found = self.running.values()
+        return [each for each in found if any(record is one for one in self.records.get(each.id, ()))]
 
     def new_id(self, kind: str) -> str:
         """An id that no other reign of this cluster gives: the epoch is in it."""

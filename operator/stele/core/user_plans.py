@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stele.core.asks import Ask, NamedMove
 from stele.core.ids import MemberIndex, PartitionId
+from stele.core.migration import Migration
 from stele.core.plan import Code, DataMember, Move, Plan, Refusal
 from stele.core.reign import Observation, Record, State
 from stele.core.table import PartitionTable, Replicas
@@ -176,9 +177,20 @@ def note_planned(state: State, asks: Iterable[Ask], made: Plan, bytes_of: Mappin
             if number in refused:
                 record.refusals[number] = refused[number]
         record.partitions -= refused.keys() - left
-        record.planned = record.done + Counter(each.type for each in mine)
-        copied = sum(bytes_of.get(each.partition, 0) for each in mine if each.copies)
-        record.bytes_planned = record.bytes_copied + copied
+        count_planned(state, record, mine, bytes_of)
+
+
+def count_planned(
+    state: State, record: Record, left: Iterable[Migration], bytes_of: Mapping[PartitionId, int]
+) -> None:
+    """What a record shows as planned: what is done, what is under way, and what is left."""
+    begun, left = state.under_way(record), list(left)
+    left += [running.migration for running in begun]
+    counted = {running.partition for running in begun if running.copies}
+    record.planned = record.done + Counter(each.type for each in left)
+    record.bytes_planned = record.bytes_copied + sum(
+        bytes_of.get(each.partition, 0) for each in left if each.copies and each.partition not in counted
+    )
 
 
 def wished_partitions(state: State) -> frozenset[PartitionId]:

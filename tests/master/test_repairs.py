@@ -1,0 +1,185 @@
+"""Rows that lack copies do not wait for the rest of a plan, through the whole loop."""
+
+from itertools import pairwise
+
+import pytest
+
+from stele.core import planning
+from stele.core.reign import Record
+from stele.core.retries import RETRY_SECONDS
+from stele.wire.messages import Ingest, Result
+from tests.master.harness import Harness
+from tests.master.test_convergence import balanced
+from tests.master.test_plans import copies, formed, plan_of, proposed, state_of
+
+PARTITIONS = 60
+
+
+async def busy(**wishes: object) -> Harness:
+    """A fourth member takes its share, one partition at a time, and most of that is left."""
+    harness = await formed(partitions=PARTITIONS, parallel_per_member=1, **wishes)
+    harness.rewish(members=4)
+    while not state_of(harness).record or len(state_of(harness).queues) < 20:
+        await harness.tick()
+    for _ in range(int(planning.PLAN_PAUSE_SECONDS / 0.05) + 1):
+        await harness.tick()
+    assert len(state_of(harness).queues) > 15
+    return harness
+
+
+def lose_a_backup(harness: Harness) -> int:
+    """A tablet of a backup is put aside, because it was damaged: its partition, of which nothing runs."""
+    state = state_of(harness)
+    idle = (n for n in range(PARTITIONS) if n not in state.running and n not in state.queues.waiting)
+    rows = state.table.partitions
+    number = next(n for n in idle if len(rows[n].members) == 2 and 3 not in rows[n].members)
+    backup = rows[number].replicas[1]
+    assert backup is not None
+    del harness.world.volumes[backup].tablets[number]
+    return number
+
+
+async def until_copied(harness: Harness, number: int, ticks: int = 400) -> int:
+    """Tick until the partition has all copies again; what was left of the plan when the copy began."""
+    left = -1
+    for _ in range(ticks):
+        await harness.tick()
+        state = state_of(harness)
+        if left < 0 and number in state.running and state.running[number].migration.adds:
+            left = len(state.queues)
+        if left >= 0 and len(state.table.partitions[number].members) == 2:
+            return left
+    raise AssertionError(f"{number} is {state_of(harness).table.partitions[number]}")
+
+
+async def finished(harness: Harness, record: Record) -> None:
+    await harness.settle(ticks=3000)
+    balanced(harness, 4, 2)
+    assert record.phase == "Done"
+    assert record.planned == record.done
+
+
+async def test_a_row_that_shrinks_while_a_plan_runs_is_repaired_at_once() -> None:
+    harness = await busy()
+    record = plan_of(harness)
+    number = lose_a_backup(harness)
+    left = await until_copied(harness, number)
+    assert left > 10, f"with {left} migrations left"
+    assert plan_of(harness) is record
+    await finished(harness, record)
+
+
+async def test_a_row_that_shrinks_while_a_plan_waits_for_approval_is_repaired_at_once() -> None:
+    harness = await formed(partitions=PARTITIONS, approval="Manual")
+    record = await proposed(harness, members=4)
+    waiting = record.planned.total()
+    number = lose_a_backup(harness)
+    await until_copied(harness, number)
+    await harness.settle()
+    assert copies(harness) == {2}
+    assert (plan_of(harness), record.phase) == (record, "Proposed")
+    assert abs(record.planned.total() - waiting) <= 2
+
+
+async def test_a_row_that_shrinks_while_the_place_of_another_member_is_kept_is_planned_for_at_once() -> None:
+    """So many rows as before wait for the member that is away; which of them is all the same."""
+    harness = await formed(members=4, partitions=PARTITIONS)
+    harness.kill(3)
+    while any(3 in row.members for row in harness.table().partitions):
+        await harness.tick()
+    for _ in range(int(planning.PLAN_PAUSE_SECONDS / 0.05)):
+        await harness.tick()
+    waiting = short(harness)
+    lose_a_backup(harness)
+    for _ in range(100):
+        await harness.tick()
+    assert 0 < short(harness) <= waiting
+
+
+def short(harness: Harness) -> int:
+    """How many rows lack a copy."""
+    return sum(len(row.members) < 2 for row in harness.table().partitions)
+
+
+async def test_an_approved_plan_stays_approved_when_a_row_shrinks() -> None:
+    harness = await formed(partitions=PARTITIONS, approval="Manual", parallel_per_member=1)
+    record = await proposed(harness, members=4)
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", approved=True)
+    while record.done.total() < 3:
+        await harness.tick()
+    number = lose_a_backup(harness)
+    assert await until_copied(harness, number) > 10
+    assert plan_of(harness) is record
+    await finished(harness, record)
+
+
+def fail_copies(harness: Harness, number: int, times: int) -> list[float]:
+    """Copies of a partition fail so often at each member; when they did."""
+    failed: list[float] = []
+    for volume in harness.world.volumes.values():
+
+        def ingest(c: Ingest, plain: object = volume._Ingest) -> Result:
+            if number not in c.partitions or len(failed) >= times:
+                return plain(c)  # type: ignore[operator, no-any-return]
+            failed.append(harness.clock)
+            return Result("DISK_ERROR", "it does not write")
+
+        volume._Ingest = ingest  # type: ignore[method-assign]
+    return failed
+
+
+async def test_a_repair_that_fails_once_is_made_again_while_the_plan_goes_on() -> None:
+    harness = await busy()
+    record = plan_of(harness)
+    number = lose_a_backup(harness)
+    failed = fail_copies(harness, number, times=1)
+    while not failed:
+        await harness.tick()
+    left = await until_copied(harness, number)
+    assert left > 5, f"with {left} migrations left"
+    assert harness.clock - failed[0] < RETRY_SECONDS + planning.PLAN_PAUSE_SECONDS + 1
+    await finished(harness, record)
+    assert (record.failed, record.failures) == (1, {})
+
+
+async def test_a_repair_that_fails_for_ever_pauses_longer_each_time_and_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await busy()
+    record, made, plain = plan_of(harness), list[float](), planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
+    number = lose_a_backup(harness)
+    failed = fail_copies(harness, number, times=1000)
+    began = harness.clock
+    while record.finished_seconds is None or harness.clock < began + 60:
+        await harness.tick(0.05 if record.finished_seconds is None else 0.25)
+    assert all(len(row.members) == 2 for n, row in enumerate(harness.table().partitions) if n != number)
+    waits = [later - sooner for sooner, later in pairwise(failed)]
+    assert 4 <= len(waits) <= 10, waits
+    assert waits[-1] > 8
+    assert len(made) <= 2 * len(failed) + 4
+
+
+async def test_a_cancelled_plan_is_not_made_again_because_a_row_shrinks() -> None:
+    harness = await busy()
+    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    await harness.settle()
+    lose_a_backup(harness)
+    await harness.settle()
+    assert copies(harness) == {1, 2}
+    harness.rewish(members=3)
+    await harness.settle(ticks=3000)
+    assert copies(harness) == {2}
+
+
+async def test_rows_that_shrink_one_after_the_other_make_one_plan_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await busy()
+    made, plain = list[float](), planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
+    for _ in range(8):
+        lose_a_backup(harness)
+        for _ in range(5):
+            await harness.tick()
+    assert 0 < len(made) <= 8 * 5 * 0.05 / planning.PLAN_PAUSE_SECONDS + 1
