@@ -6,7 +6,10 @@ Adapters implement them, each with an in-memory twin.
 from collections.abc import Sequence
 from typing import Protocol
 
-from stele.core.commands import Reply
+from stele.core.commands import REPLY_BYTES_MAX, Reply
+
+SCAN_BYTES_MAX = 1 << 62
+"""As good as no limit."""
 
 
 class Outcome(Protocol):
@@ -30,13 +33,25 @@ class Store(Protocol):
     def partitions(self) -> int: ...
 
     async def execute(
-        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]]
+        self,
+        partition: int,
+        keyspace: bytes,
+        commands: Sequence[Sequence[bytes]],
+        room: int = REPLY_BYTES_MAX,
     ) -> list[Reply]:
-        """Run single-key commands of one partition, in order; one reply each. Reads are linearizable."""
+        """Run single-key commands of one partition, in order; reads are linearizable. One reply for each that
+        ran: those at the begin whose replies take at most `room` bytes. The others did not run. With the room
+        for any reply, the first always runs.
+        """
         ...
 
     def start(
-        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]], outcome: Outcome
+        self,
+        partition: int,
+        keyspace: bytes,
+        commands: Sequence[Sequence[bytes]],
+        outcome: Outcome,
+        room: int = REPLY_BYTES_MAX,
     ) -> None:
         """`execute` without a task: `outcome` is told, during the call or later, and once."""
         ...
@@ -44,14 +59,14 @@ class Store(Protocol):
     def read_now(
         self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
     ) -> list[Reply] | None:
-        """What GET answers for each key, when all can be answered at once; else None."""
+        """What GET answers for each key, or for the first ones; None when it cannot be answered at once."""
         ...
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
-    ) -> tuple[list[bytes], bool]:
-        """Up to `limit` keys greater than `after` in order, and whether the keyspace is known to end there: a
-        full page does not tell.
+    ) -> tuple[list[bytes], bytes | None]:
+        """Up to `limit` keys greater than `after` in order, fewer when they or their values are long; and up
+        to where was looked (perhaps behind keys that expired), None when the keyspace is known to end.
         """
         ...
 
@@ -97,8 +112,12 @@ class Engine(Protocol):
 
     def get(self, key: bytes) -> bytes | None: ...
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to `limit` entries of [begin, end) of `data`, in order."""
+    def scan(
+        self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX
+    ) -> list[tuple[bytes, bytes]]:
+        """Up to `limit` entries of [begin, end) of `data`, in order; the last is the one that reaches
+        `bytes_max` of keys and values.
+        """
         ...
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:

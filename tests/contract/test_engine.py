@@ -92,6 +92,8 @@ def test_reads_what_was_written(case: Case) -> None:
     assert case.engine.scan(b"a", b"z", 10) == [(b"a", b"3"), (b"b", b"2")]
     assert case.engine.scan(b"a", b"b", 10) == [(b"a", b"3")]
     assert case.engine.scan(b"a", b"z", 0) == []
+    assert case.engine.scan(b"a", b"z", 10, 2) == [(b"a", b"3")], "ends with the entry that reaches the bytes"
+    assert case.engine.scan(b"a", b"z", 10, 3) == [(b"a", b"3"), (b"b", b"2")]
 
 
 def test_last_key_stays_inside_the_range(case: Case) -> None:

@@ -343,3 +343,13 @@ async def test_who_sends_more_than_goes_out_is_full_until_it_went(case: Case) ->
     assert [each.code for each in there.messages if isinstance(each, Refuse)] == [
         str(number) for number in range(1, sent + 1)
     ]
+
+
+async def test_a_message_that_does_not_fit_ends_the_connection_and_raises_nothing(case: Case) -> None:
+    here, there = await linked(case)
+    await case.do(lambda: here.link.send(message(1)))
+    await case.do(lambda: here.link.send(message(2, FRAME_BYTES_MAX + 1)))
+    await until(case, lambda: here.reasons and there.reasons)
+    assert there.messages == [message(1)]
+    assert "Refuse to" in here.reasons[0]
+    assert f"at most {FRAME_BYTES_MAX} are allowed" in here.reasons[0]

@@ -93,11 +93,11 @@ async def test_a_scan_goes_page_by_page_in_order(store: Store) -> None:
     keys = [b"k%d" % number for number in range(5)]
     for key in reversed(keys):
         await do(store, b"SET " + key + b" v")
-    assert await store.scan(P, KEYSPACE, b"", 3) == (keys[:3], False)
-    assert await store.scan(P, KEYSPACE, keys[2], 3) == (keys[3:], True)
-    assert await store.scan(P, KEYSPACE, b"", 5) == (keys, False), "nobody looked further"
-    assert await store.scan(P, KEYSPACE, keys[4], 5) == ([], True)
-    assert await store.scan(P, b"other", b"", 5) == ([], True)
+    assert await store.scan(P, KEYSPACE, b"", 3) == (keys[:3], keys[2])
+    assert await store.scan(P, KEYSPACE, keys[2], 3) == (keys[3:], None)
+    assert await store.scan(P, KEYSPACE, b"", 5) == (keys, keys[-1]), "nobody looked further"
+    assert await store.scan(P, KEYSPACE, keys[4], 5) == ([], None)
+    assert await store.scan(P, b"other", b"", 5) == ([], None)
     assert (await store.count(P, KEYSPACE), await store.count(P, b"other")) == (5, 0)
 
 

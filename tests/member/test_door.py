@@ -13,7 +13,9 @@ import redis.asyncio
 
 from stele.core.errors import Unavailable, Uncertain
 from stele.core.routing import partition_of
+from stele.member import door as door_module
 from stele.member.door import DoorLimits, start_door
+from stele.member.seldom import Seldom
 from stele.wire.resp import encode_request
 
 _spec = importlib.util.spec_from_file_location("door_twin", Path(__file__).with_name("door_twin.py"))
@@ -232,6 +234,24 @@ async def test_errors_of_the_store_are_replies(client, store):
             await client.execute_command("INCR", "k")
         assert error in str(raised.value) or error.endswith(str(raised.value))
     assert await client.incr("k") == 1
+
+
+async def test_a_defect_is_logged_once_a_minute(client, store, caplog, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(door_module, "_defects", Seldom(60.0, lambda: now[0]))
+    store.failures = [LookupError("a defect") for _ in range(4)]
+    for _ in range(3):
+        with pytest.raises(redis.ResponseError, match="internal error LookupError"):
+            await client.get("k")
+    assert [record.getMessage() for record in caplog.records] == [
+        "a request failed by a defect (0 more since the last was logged)"
+    ]
+    now[0] = 160.0
+    with pytest.raises(redis.ResponseError):
+        await client.get("k")
+    assert (
+        caplog.records[-1].getMessage() == "a request failed by a defect (2 more since the last was logged)"
+    )
 
 
 async def test_mset_says_when_a_part_of_it_failed(client, store):

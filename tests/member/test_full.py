@@ -152,19 +152,26 @@ async def test_a_database_that_room_does_not_mend_ends_the_process(tmp_path: Pat
         full.now = False
 
 
+ENTRY_BYTES = len(user_key(1, 1, b"default", b"10")) + 1
+
+
 def test_what_the_engine_does_not_take_waits_on_and_is_seen() -> None:
     inner = MemoryEngine()
     engine, full, rng = WriteBack(inner), Full(inner), random.Random(7)
     twin: dict[bytes, bytes] = {}
     for _ in range(STEPS):
         full.now = rng.random() < 0.5
-        key, value = user_key(1, 1, b"default", b"%d" % rng.randrange(30)), rng.choice([None, b"x", b"y"])
+        key = user_key(1, 1, b"default", b"%d" % (10 + rng.randrange(30)))
+        value = rng.choice([None, b"x", b"y"])
         engine.write_data([(key, value)])
         twin.pop(key, None) if value is None else twin.__setitem__(key, value)
-        begin, end = sorted(user_key(1, 1, b"default", b"%d" % rng.randrange(30)) for _ in range(2))
+        begin, end = sorted(user_key(1, 1, b"default", b"%d" % (10 + rng.randrange(30))) for _ in range(2))
         limit = rng.randrange(1, 9)
-        expected = sorted((k, v) for k, v in twin.items() if begin <= k < end)[:limit]
+        all_of = sorted((k, v) for k, v in twin.items() if begin <= k < end)
+        expected = all_of[:limit]
         assert engine.scan(begin, end, limit) == expected
+        assert engine.scan(begin, end, limit, 1) == expected[:1]
+        assert engine.scan(begin, end, 9, 3 * ENTRY_BYTES - 1) == all_of[:3]
         assert engine.get(key) == twin.get(key)
     full.now = False
     engine.flush()

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from stele.core.commands import Failure, Simple
+from stele.core.commands import Failure, Reply, Simple
 from stele.core.errors import SteleError, Uncertain
 from stele.core.once import ONCE
 from stele.core.routing import partition_of
+from stele.ports import Store
 from tests.simulation.history import Histories, Operation
 from tests.simulation.kubelet import Kubelet, Machine
 from tests.simulation.loop import Clock, Handle, ProcessLoop
@@ -103,12 +104,11 @@ class Client:
             return
         store = process.node.store
         partition = self._keys.partition(operation.key)
+        reads = self._clock.random.choice((0, 0, 1, 3))
 
         async def run() -> None:
             try:
-                command = _command(operation)
-                replies = await store.execute(partition, KEYSPACE, [command])
-                back(replies[0])
+                back(await _ask_store(store, partition, operation, reads))
             except SteleError as error:
                 back(error)
 
@@ -133,6 +133,17 @@ class Client:
         told = f" refused: {reply}" if operation.end is None else ""
         partition = self._keys.partition(operation.key)
         self._trace.note(self.name, f"{operation}{told}", partition)
+
+
+async def _ask_store(store: Store, partition: int, operation: Operation, reads: int) -> Reply:
+    """The reply, of a pipeline that reads the key some times before: what did not run is asked again."""
+    commands = [*[[b"GET", operation.key]] * reads, _command(operation)]
+    replies: list[Reply] = []
+    while len(replies) < len(commands):
+        some = await store.execute(partition, KEYSPACE, commands[len(replies) :])
+        assert some, "with room for any reply the first command runs"
+        replies += some
+    return replies[-1]
 
 
 def _is_unknown(found: object, lost: int) -> bool:

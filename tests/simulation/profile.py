@@ -96,6 +96,7 @@ KNOBS = (
     (stele.member.limits, "LOST_SECONDS_MAX", (3.0, 10.0)),
     (stele.member.limits, "APPEND_BYTES", (300, 512 * 1024)),
     (stele.member.limits, "FETCH_BYTES", (100, 1024 * 1024)),
+    (stele.member.limits, "REPLY_BYTES", (4, 512 * 1024)),
     (stele.core.rebalance, "STALL_SECONDS", (10.0, 20.0)),
 )
 """Limits of the product that are drawn too, so that small data reaches what only much data would."""

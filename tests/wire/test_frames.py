@@ -56,7 +56,7 @@ MESSAGES: list[peer.Message] = [
     peer.Ask([peer.AskItem(1, 2, 3, True, (4, (1,)))]),
     peer.Answers([peer.AnswerItem(1, 2, 0, (3, 4), (5, 6), 7, False)]),
     peer.Lease(1.5, 2.5, (3,)),
-    peer.Forward(1, 2, 3, b"ks", [[b"SET", b"k", b"v"]]),
+    peer.Forward(1, 2, 3, b"ks", [[b"SET", b"k", b"v"]], 4),
     peer.Forwarded(1, "", "", b"x", None),
 ]
 

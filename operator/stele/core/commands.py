@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 KEY_BYTES_MAX = 64 * 1024
 VALUE_BYTES_MAX = 8 * 1024 * 1024
+REPLY_BYTES_MAX = VALUE_BYTES_MAX
+"""No reply to a command of a single key is longer: it is at most the value."""
 EXPIRE_AT_MS_MAX = 2**63 - 1
+ARGUMENTS_MAX = 32
+COMMAND_BYTES_MAX = KEY_BYTES_MAX + VALUE_BYTES_MAX + 16 * 1024
+"""A command of a single key: the most that makes sense, its options included."""
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _INT_DIGITS_MAX = 20
 
@@ -136,6 +141,17 @@ def text_of(raw: bytes) -> str:
 def wrong_number(name: bytes) -> Failure:
     """Redis's error for a wrong number of arguments."""
     return Failure("ERR", f"wrong number of arguments for '{text_of(name).lower()}' command")
+
+
+def too_large(args: Args) -> Failure | None:
+    """What is wrong with the size of a command of a single key, if anything is."""
+    if len(args) > ARGUMENTS_MAX:
+        found, most = f"{len(args)} arguments", f"{ARGUMENTS_MAX} are allowed"
+    elif (size := sum(map(len, args))) > COMMAND_BYTES_MAX:
+        found, most = f"{size} bytes", f"{COMMAND_BYTES_MAX} are allowed: {KEY_BYTES_MAX} for the key"
+    else:
+        return None
+    return Failure("ERR", f"'{text_of(args[0]).lower()}' command of {found}; at most {most}")
 
 
 def key_too_long(key: bytes) -> Failure:

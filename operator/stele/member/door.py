@@ -15,16 +15,20 @@ from dataclasses import dataclass
 from itertools import count
 from typing import cast
 
-from stele.core.commands import Failure, Reply
+from stele.core.commands import Failure
 from stele.core.errors import SteleError, Unavailable, Uncertain
-from stele.member.door_plan import Segment, is_keyed
+from stele.member.door_run import WRITE_BYTES, Runner
 from stele.member.door_scan import Positions
-from stele.member.door_session import Answer, Session, answer
+from stele.member.door_session import Session
 from stele.member.door_turn import Batch, Turns
+from stele.member.seldom import Seldom
 from stele.ports import Store
-from stele.wire.resp import Request, RequestReader, encode_all, encode_map, encode_reply
+from stele.wire.resp import Request, RequestReader, chunks, encode_all
 
 log = logging.getLogger(__name__)
+
+DEFECT_SECONDS = 60.0
+"""One defect in this time is logged; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,86 +123,36 @@ class Door:
         """Number of the next connection."""
         return next(self._ids)
 
+    def count(self, commands: int) -> None:
+        """So many were taken to run."""
+        self._counts["total_commands_processed"] += commands
+
     def gather(
         self, session: Session, queue: list[Request], size: int, finish: Callable[[Batch], None]
     ) -> Batch | None:
         """Let the leading requests run in the turn of all; None: the first one is not for it."""
         batch = self.turns.gather(session.keyspace, queue, size, finish)
         if batch is not None:
-            self._counts["total_commands_processed"] += len(batch.replies)
+            self.count(len(batch.replies))
         return batch
 
-    async def run(self, session: Session, batch: list[Request]) -> list[bytes]:
-        """Run requests and return their replies as bytes, in order. Never raises for what a client sent."""
-        self._counts["total_commands_processed"] += len(batch)
-        out: list[bytes] = []
-        segment = Segment(self.store.partitions)
-        for request in batch:
-            name = request[0].upper()
-            if is_keyed(name):
-                segment.add(name, request)
-                continue
-            if segment:
-                await self._flush(session, segment, out)
-                segment = Segment(self.store.partitions)
-            self._encode(await self._session(session, name, request), session, out)
-            if session.quitting:
-                return out
-        if segment:
-            await self._flush(session, segment, out)
-        return out
+    def failure(self, error: BaseException) -> Failure:
+        """The reply for an error of the store. Anything but a SteleError is a defect, logged as one."""
+        return _failure(error)
 
-    async def _session(self, session: Session, name: bytes, request: Request) -> Answer:
-        try:
-            return await answer(self, session, name, request)
-        except Exception as error:  # noqa: BLE001  every request gets an answer, see _failure
-            return _failure(error)
 
-    async def _flush(self, session: Session, segment: Segment, out: list[bytes]) -> None:
-        results: list[Reply] = [None] * len(segment.commands)
-        keyspace = session.keyspace
-        groups = [
-            self._partition(keyspace, partition, segment, places, results)
-            for partition, places in segment.groups.items()
-        ]
-        if len(groups) == 1:
-            await groups[0]
-        elif groups:
-            await asyncio.gather(*groups)
-        resp3 = session.resp3
-        for reply in segment.replies(results):
-            encode_reply(reply, out, resp3)
-
-    async def _partition(
-        self, keyspace: bytes, partition: int, segment: Segment, places: list[int], results: list[Reply]
-    ) -> None:
-        """The commands of one partition, call after call; an error answers each command of its call."""
-        for call in segment.calls(places):
-            try:
-                commands = [segment.commands[place] for place in call]
-                replies = await self.store.execute(partition, keyspace, commands)
-            except Exception as error:  # noqa: BLE001  every request gets an answer, see _failure
-                replies = [_failure(error)] * len(call)
-            for place, reply in zip(call, replies, strict=True):
-                results[place] = reply
-
-    @staticmethod
-    def _encode(made: Answer, session: Session, out: list[bytes]) -> None:
-        if isinstance(made, dict):
-            encode_map(made, out, session.resp3)
-        else:
-            encode_reply(made, out, session.resp3)
+_defects = Seldom(DEFECT_SECONDS)
 
 
 def _failure(error: BaseException) -> Failure:
-    """The reply for an error of the store. Anything but a SteleError is a defect, and is logged as one."""
     if isinstance(error, Unavailable):
         return Failure("TRYAGAIN", str(error).removeprefix("UNAVAILABLE: "))
     if isinstance(error, Uncertain):
         return Failure("UNCERTAIN", str(error).removeprefix("UNCERTAIN: "))
     if isinstance(error, SteleError):
         return Failure("ERR", str(error))
-    log.error("a request failed by a defect", exc_info=error)
+    if (more := _defects.turn()) is not None:
+        log.error("a request failed by a defect (%d more since the last was logged)", more, exc_info=error)
     return Failure("ERR", f"internal error {type(error).__name__}; the member's log has the details")
 
 
@@ -286,9 +240,13 @@ class _Connection(asyncio.Protocol):
         self._in_turn = False
         if self._idle is not None:
             self._idle.set_result(None)
-        if not self._transport.is_closing():
-            self._answer(batch)
-            self._go_on()
+        if self._transport.is_closing():
+            return
+        if batch.later:
+            self._task = asyncio.get_running_loop().create_task(self._work(batch))
+            return
+        self._answer(batch)
+        self._go_on()
 
     def _answer(self, batch: Batch) -> None:
         out: list[bytes] = []
@@ -357,13 +315,17 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
         self._stopping = True
 
-    async def _work(self) -> None:
+    async def _work(self, begun: Batch | None = None) -> None:
         """Run what is queued until nothing is; then this task ends and the next data starts another."""
         try:
             if not self._writable.is_set():
                 await self._until_written()
+            if begun is not None:
+                await Runner(self._door, self.session, self._put).complete(begun.requests, begun.replies)
             while self._queue and not self._transport.is_closing():
                 await self._batch()
+        except ConnectionResetError:
+            pass  # The client is gone, and what did not run needs not.
         except Exception:
             log.exception("connection %s is closed after a defect", self.session.address)
             self._transport.close()
@@ -377,16 +339,23 @@ class _Connection(asyncio.Protocol):
     async def _batch(self) -> None:
         size = self._limits.batch_commands_max
         batch, self._queue = self._queue[:size], self._queue[size:]
-        out = await self._door.run(self.session, batch)
-        self._transport.write(b"".join(out))
+        self._door.count(len(batch))
+        await Runner(self._door, self.session, self._put).run(batch)
         if self.session.quitting:
             self._queue.clear()
         if not self._queue:
             self._hold(self._reader.buffered_bytes)
-        if not self._writable.is_set():
-            await self._until_written()
         if self._reader.error is None and not self._is_full():
             self._resume()
+
+    async def _put(self, out: list[bytes]) -> None:
+        """Write, and wait while the client reads more slowly. ConnectionResetError when it is gone."""
+        for chunk in chunks(out, WRITE_BYTES):
+            if self._transport.is_closing():
+                raise ConnectionResetError
+            self._transport.write(chunk)
+            if not self._writable.is_set():
+                await self._until_written()
 
     async def _until_written(self) -> None:
         """Wait for a client that asks faster than it reads; cut off one that does not read at all."""

@@ -18,8 +18,13 @@ from stele.ports import Store
 
 SCAN_COUNT_DEFAULT = 10
 SCAN_COUNT_MAX = 10_000
-SCAN_PARTITIONS_PER_CALL_MAX = 32
+SCAN_PAGES_PER_CALL_MAX = 32
+SCAN_BYTES_MAX = 1024 * 1024
+"""A call ends with the page that brings its keys to so many bytes."""
+SCAN_AGAIN_BYTES_MAX = 16 * 1024 * 1024
+"""What a call may return of a partition that it has to begin again."""
 SCAN_POSITIONS_MAX = 4096
+SCAN_POSITIONS_BYTES_MAX = 4 * 1024 * 1024
 PATTERN_BYTES_MAX = 1024
 
 _HASH_BITS = 44
@@ -32,15 +37,16 @@ class Positions:
 
     def __init__(self) -> None:
         self._keys: OrderedDict[int, tuple[bytes, int, bytes]] = OrderedDict()
+        self._bytes = 0
 
     def remember(self, keyspace: bytes, partition: int, key: bytes) -> int:
         """The hash that stands for this position; never 0."""
         position = mmh3.hash64(b"%d/%b/%b" % (partition, keyspace, key), signed=False)[0]
         position = (position & ((1 << _HASH_BITS) - 1)) or 1
+        self._bytes += len(key) - len(self._keys.pop(position, (b"", 0, b""))[2])
         self._keys[position] = (keyspace, partition, key)
-        self._keys.move_to_end(position)
-        if len(self._keys) > SCAN_POSITIONS_MAX:
-            self._keys.popitem(last=False)
+        while len(self._keys) > SCAN_POSITIONS_MAX or self._bytes > SCAN_POSITIONS_BYTES_MAX:
+            self._bytes -= len(self._keys.popitem(last=False)[1][2])
         return position
 
     def recall(self, keyspace: bytes, partition: int, position: int) -> bytes | None:
@@ -51,59 +57,73 @@ class Positions:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a scan stands: about 2**`part` keys of `partition` were returned, up to `after`."""
+    """Where a scan stands: about 2**`part` keys of `partition` were returned, up to `after`.
+
+    When this member does not know up to where, it begins the partition again: with at least `again` keys in
+    one call, it comes further than the calls before.
+    """
 
     partition: int
-    part: int
-    after: bytes
-    limit: int
+    part: int = 0
+    after: bytes = b""
+    again: int = 0
 
 
 async def scan(
     store: Store, positions: Positions, keyspace: bytes, cursor: int, count: int
 ) -> tuple[int, list[bytes]]:
-    """About `count` keys from the cursor on, and the next cursor (0: all were returned).
+    """About `count` keys from the cursor on, or fewer long ones, and the next cursor (0: all were returned).
 
     ValueError for a number that is no cursor.
     """
-    place = _place(store, positions, keyspace, cursor, count)
+    place = _place(store, positions, keyspace, cursor)
     keys: list[bytes] = []
     if cursor == 0 and await store.execute(0, keyspace, [(b"EXISTS", b"")]) == [1]:
         keys.append(b"")  # The store lists keys that are greater than one, and none is smaller than this one.
-    for _ in range(SCAN_PARTITIONS_PER_CALL_MAX):
-        got, at_end = await store.scan(place.partition, keyspace, place.after, place.limit)
-        keys.extend(got)
-        if not at_end and not got:
-            place.limit *= 4  # Nothing but expired entries in this stretch: look at a longer one.
-            continue
-        if not at_end:
+    calls = size = 0
+    while not _is_enough(place, count - len(keys), size, calls):
+        wanted = max(count - len(keys), place.again, 1)
+        got, after = await store.scan(place.partition, keyspace, place.after, wanted)
+        keys += got
+        calls, size = calls + 1, size + sum(map(len, got))
+        if after is not None:
             seen = (1 << place.part if place.after else 0) + len(got)
-            position = positions.remember(keyspace, place.partition, got[-1])
-            return _cursor(place.partition, min(seen.bit_length(), _PART_MAX), position), keys
-        if place.partition + 1 == store.partitions:
+            part = min(seen.bit_length(), _PART_MAX)
+            place = _Place(place.partition, part, after, max(place.again - len(got), 0))
+        elif place.partition + 1 == store.partitions:
             return 0, keys
-        place = _Place(place.partition + 1, 0, b"", max(count - len(keys), 1))
-        if len(keys) >= count:
-            break
-    return _cursor(place.partition, 0, 0), keys
+        else:
+            place = _Place(place.partition + 1)
+    position = positions.remember(keyspace, place.partition, place.after) if place.after else 0
+    return _cursor(place.partition, place.part, position), keys
+
+
+def _is_enough(place: _Place, wanted: int, size: int, calls: int) -> bool:
+    """Whether no more pages are read for this call. ValueError when it would have to be too long."""
+    if place.again:
+        if size >= SCAN_AGAIN_BYTES_MAX:
+            raise ValueError(
+                "invalid cursor: this member does not know how far it came; scan again from 0, and all of it"
+                " on one connection"
+            )
+        return False
+    return wanted <= 0 or size >= SCAN_BYTES_MAX or calls >= SCAN_PAGES_PER_CALL_MAX
 
 
 def _cursor(partition: int, part: int, position: int) -> int:
     return ((partition << _PART_BITS | part) << _HASH_BITS) | position
 
 
-def _place(store: Store, positions: Positions, keyspace: bytes, cursor: int, count: int) -> _Place:
+def _place(store: Store, positions: Positions, keyspace: bytes, cursor: int) -> _Place:
     position = cursor & ((1 << _HASH_BITS) - 1)
     part = cursor >> _HASH_BITS & _PART_MAX
     partition = cursor >> (_HASH_BITS + _PART_BITS)
     if not 0 <= partition < store.partitions:
         raise ValueError("invalid cursor")
     if not position:
-        return _Place(partition, 0, b"", count)
+        return _Place(partition)
     after = positions.recall(keyspace, partition, position)
-    if after is None:
-        return _Place(partition, 0, b"", max(count, 2 << part))
-    return _Place(partition, part, after, count)
+    return _Place(partition, again=2 << part) if after is None else _Place(partition, part, after)
 
 
 def pattern_matcher(pattern: bytes) -> Callable[[bytes], bool]:

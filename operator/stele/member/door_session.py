@@ -26,6 +26,7 @@ from stele.wire.resp import Request
 
 REDIS_VERSION = "7.4.0"  # What tools that look at the version may expect of the commands that are offered.
 CLIENT_NAME_BYTES_MAX = 256
+COMMAND_NAMES_MAX = 1024
 DBSIZE_PARTITIONS_AT_ONCE = 64
 _KEYSPACE = re.compile(rb"[a-z0-9-]{1,%d}" % KEYSPACE_BYTES_MAX)
 
@@ -216,6 +217,8 @@ def _command(server: Server, session: Session, request: Request) -> Answer:
         return {}
     if what in (b"", b"INFO"):
         names = [name.upper() for name in request[2:]] or list(OFFERED)
+        if len(names) > COMMAND_NAMES_MAX:
+            raise _RefusedError(f"{len(names)} names; at most {COMMAND_NAMES_MAX} are described at once")
         return [_describe(name) for name in names]
     raise _RefusedError(f"unknown subcommand '{text_of(request[1])}'; offered are COUNT, LIST, DOCS and INFO")
 

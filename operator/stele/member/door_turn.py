@@ -8,10 +8,12 @@ together, because its commands run in their order.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 
-from stele.core.commands import ARITIES, WRITES, Reply
+from stele.core.commands import ARGUMENTS_MAX, ARITIES, WRITES, Reply
 from stele.core.routing import partitions_of
+from stele.member import limits
+from stele.member.door_plan import LATER, first_room
 from stele.ports import Store
 from stele.wire.resp import Request
 
@@ -25,11 +27,22 @@ _SPELLINGS = {spelt: name for name in ARITIES for spelt in (name, name.lower())}
 
 
 class Batch:
-    """Commands of one connection that run together; `finish` is called once no reply is `missing`."""
+    """Commands of one connection that run together; `finish` is called once no reply is `missing`.
 
-    __slots__ = ("finish", "missing", "replies")
+    `later`: some had no room for their replies and did not run; LATER stands in their places.
+    """
 
-    def __init__(self, replies: list[Reply], missing: int, finish: Callable[["Batch"], None]) -> None:
+    __slots__ = ("finish", "later", "missing", "replies", "requests")
+
+    def __init__(
+        self,
+        requests: list[Request],
+        replies: list[Reply],
+        missing: int,
+        finish: Callable[["Batch"], None],
+    ) -> None:
+        self.requests = requests
+        self.later = False
         self.replies = replies
         self.missing = missing
         self.finish = finish
@@ -51,6 +64,10 @@ class Lane:
 
     def set_result(self, result: Sequence[Reply]) -> None:
         self.finished = True
+        if len(result) < len(self.places):
+            for batch, _ in self.places[len(result) :]:
+                batch.later = True
+            result = [*result, *repeat(LATER, len(self.places) - len(result))]
         for (batch, slot), reply in zip(self.places, result, strict=True):
             batch.replies[slot] = reply
             batch.missing -= 1
@@ -90,8 +107,8 @@ class Turns:
         keys = [args[1] for args in taken]
         partitions = partitions_of(keys, number)
         if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
-            return Batch(found, 0, finish)
-        batch = Batch([None] * len(taken), len(taken), finish)
+            return Batch(taken, found, 0, finish)
+        batch = Batch(taken, [None] * len(taken), len(taken), finish)
         lanes = self._reads if WRITES.isdisjoint(names) else self._writes
         for slot, partition in enumerate(partitions):
             home = (keyspace, partition)
@@ -100,6 +117,8 @@ class Turns:
                 lane = lanes[home] = Lane(self._failure)
             lane.commands.append(taken[slot])
             lane.places.append((batch, slot))
+            if len(lane.commands) >= limits.REQUEST_COMMANDS_MAX:
+                self._full.append((home, lanes.pop(home)))
         self._gathered(len(taken), size)
         return batch
 
@@ -122,10 +141,10 @@ class Turns:
         self._scheduled = False
         self._close_lanes()
         lanes, self._full = self._full, []
-        start = self._store.start
+        start, room = self._store.start, first_room(len(lanes))
         for (keyspace, partition), lane in lanes:
             try:
-                start(partition, keyspace, lane.commands, lane)
+                start(partition, keyspace, lane.commands, lane, room)
             except Exception as error:  # noqa: BLE001  every request gets an answer
                 lane.set_exception(error)
 
@@ -137,6 +156,6 @@ def leading(requests: list[Request]) -> int:
         if name is None:
             return place
         arity = ARITIES[name]
-        if len(args) != arity if arity > 0 else len(args) < -arity:
+        if len(args) != arity if arity > 0 else not -arity <= len(args) <= ARGUMENTS_MAX:
             return place
     return min(len(requests), BATCH_COMMANDS_MAX)

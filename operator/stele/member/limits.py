@@ -13,6 +13,22 @@ QUEUE_REQUESTS_MAX = 100_000
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
 """Requests that wait for their partition, in all, and their bytes; above it new ones fail at once."""
 
+REPLY_BYTES = 512 * 1024
+"""An owner answers of one request so much, or one longer reply; the commands behind it are asked again."""
+
+FIRST_REPLIES_BYTES = 16 * 1024 * 1024
+"""The room for replies that a door gives in all to the partitions that it asks at once."""
+
+REQUEST_REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""A longer reply is refused: that of an MGET."""
+
+REQUEST_COMMANDS_MAX = 256
+REQUEST_BYTES = 512 * 1024
+"""Commands of one request to a partition, and about their bytes; a single command may be longer."""
+
+LOSSES_MAX = 2
+"""A request whose owner was lost so often while it was there fails: it may be what ended the owners."""
+
 PEER_WINDOW_BYTES = 16 * 1024 * 1024
 PEER_WINDOW_MESSAGES = 256
 """Sent to one member and not yet acknowledged; above it the operations wait in the log."""
@@ -87,7 +103,10 @@ STALLED_SECONDS_MAX = 20.0
 """A log that takes nothing for so long with room again needs a new start (RocksDB mends itself within 10)."""
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
-SCAN_KEYS_MAX = 10_000
+SCAN_KEYS_MAX = 256
+SCAN_BYTES = 512 * 1024
+"""One page of SCAN: entries that are looked at, and about the bytes of their keys and values."""
+
 LOST_SECONDS_MAX = 10.0
 """A member that is connected and takes no operations of a tablet for so long is reported as silent too."""
 

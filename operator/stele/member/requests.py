@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-from stele.core.commands import Reply, is_write
+from stele.core.commands import REPLY_BYTES_MAX, Reply, is_write
 from stele.core.errors import SteleError
 from stele.core.once import ONCE
 
@@ -20,12 +20,13 @@ class Request:
 
     `index` is the operation that has to be committed before the answer; `reads` whether a lease is needed for
     it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a forwarded one
-    names; `maybe_done` whether it was sent to an owner that was lost then.
+    names; `room` the bytes that its replies may take; `losses` how many owners were lost while it was there,
+    and `maybe_done` whether it may have been done by one of them.
     """
 
     __slots__ = (
-        "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit",
-        "maybe_done", "order", "partition", "queued_bytes", "reads", "replies", "version", "wrote",
+        "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit", "losses",
+        "maybe_done", "order", "partition", "queued_bytes", "reads", "replies", "room", "version", "wrote",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: Any) -> None:
@@ -36,6 +37,8 @@ class Request:
         self.commands: Sequence[Sequence[bytes]] = ()
         self.after = b""
         self.limit = 0
+        self.room = REPLY_BYTES_MAX
+        self.losses = 0
         self.bytes = 0
         self.queued_bytes = 0
         self.maybe_done = False

@@ -110,7 +110,7 @@ class Serving:
         pending, owner = replica.pending, replica.owner
         assert owner is not None
         index, term, keyspace = replica.tablet.log.last[1], owner.term, request.keyspace
-        refusal = self.refusal_at(owner)
+        refusal, left = self.refusal_at(owner), min(request.room, limits.REPLY_BYTES)
         for args in request.commands:
             if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
                 # The commonest write, as `evaluate` does it, but nothing needs to be read for it.
@@ -132,6 +132,11 @@ class Serving:
                 elif (raw := self._engine.get(data_key)) is not None:
                     stored = unpack_value(raw)
             made = evaluate(args, stored, now_ms)
+            if type(made.reply) is bytes:
+                size = len(made.reply)
+                if size > left and (replies or size > request.room):
+                    break  # It did not run, nor do those behind it: their order is kept.
+                left -= size
             if made.op is None:
                 request.reads = True
                 replies.append(made.reply)
@@ -160,9 +165,12 @@ class Serving:
     def read_now(
         self, replicas: Mapping[int, Replica], keyspace: bytes, places: Iterable[tuple[int, bytes]]
     ) -> list[Reply] | None:
-        """Committed values that a lease allows to be read, without a request; None when one is not."""
+        """Committed values that a lease allows to be read, without a request; None when one is not.
+
+        Of about REPLY_BYTES, so perhaps only of the first keys.
+        """
         now, now_ms = self._now(), int(self._wall() * 1000)
-        get, found = self._engine.get, list[Reply]()
+        get, found, left = self._engine.get, list[Reply](), limits.REPLY_BYTES
         try:
             for partition, key in places:
                 replica = replicas.get(partition)
@@ -173,7 +181,13 @@ class Serving:
                     return None
                 stored = get(data_key)
                 live = stored is not None and (stored.startswith(_NEVER) or not _expired(stored, now_ms))
-                found.append(stored[EXPIRY_BYTES:] if live and stored is not None else None)
+                if not live or stored is None:
+                    found.append(None)
+                    continue
+                found.append(stored[EXPIRY_BYTES:])
+                left -= len(stored)
+                if left <= 0:
+                    break
         except Corrupt:
             return None  # A request finds it again, and puts the tablet offline.
         self.counters.reads += len(found)
@@ -258,18 +272,16 @@ class Serving:
         elif op is not None:
             records.append(delete_record(term, keyspace, op.key))
 
-    def _scan(self, replica: Replica, request: Request) -> tuple[list[bytes], bool]:
-        """Keys that are greater than `after` and did not expire; whether the keyspace ends with them."""
+    def _scan(self, replica: Replica, request: Request) -> tuple[list[bytes], bytes | None]:
+        """Keys greater than `after` that did not expire; up to where it was looked, None at the end."""
         prefix = replica.prefix(request.keyspace)
         begin, end = prefix + request.after + b"\0", after_prefix(prefix)
         limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
+        page = self._engine.scan(begin, end, limit, limits.SCAN_BYTES)
         now_ms = int(self._wall() * 1000)
-        while True:
-            page = self._engine.scan(begin, end, limit)
-            live = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
-            if live or len(page) < limit:
-                return live, len(page) < limit
-            begin = page[-1][0] + b"\0"
+        keys = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
+        full = len(page) == limit or sum(len(key) + len(value) for key, value in page) >= limits.SCAN_BYTES
+        return keys, page[-1][0][len(prefix) :] if full else None
 
     # -- answering
 

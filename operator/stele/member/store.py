@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stele.core.commands import Reply
+from stele.core.commands import REPLY_BYTES_MAX, Reply
 from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.core.table import Partition
 from stele.member import limits
@@ -29,7 +29,7 @@ _ERRORS: dict[str, type[SteleError]] = {
 }
 STOPPING = "this member is stopping; connect to another"
 _encode = msgspec.msgpack.Encoder().encode
-_page = msgspec.msgpack.Decoder(tuple[list[bytes], bool])
+_page = msgspec.msgpack.Decoder(tuple[list[bytes], bytes | None])
 _number = msgspec.msgpack.Decoder(int)
 
 
@@ -98,17 +98,26 @@ class Store:
         return len(self._routes.rows)
 
     async def execute(
-        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]]
+        self,
+        partition: int,
+        keyspace: bytes,
+        commands: Sequence[Sequence[bytes]],
+        room: int = REPLY_BYTES_MAX,
     ) -> list[Reply]:
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self.start(partition, keyspace, commands, future)
+        self.start(partition, keyspace, commands, future, room)
         return await future
 
     def start(
-        self, partition: int, keyspace: bytes, commands: Sequence[Sequence[bytes]], outcome: Outcome
+        self,
+        partition: int,
+        keyspace: bytes,
+        commands: Sequence[Sequence[bytes]],
+        outcome: Outcome,
+        room: int = REPLY_BYTES_MAX,
     ) -> None:
         request = self._request(Kind.EXECUTE, partition, keyspace, outcome)
-        request.commands = commands
+        request.commands, request.room = commands, room
         self.submit(request)
 
     def read_now(
@@ -121,12 +130,12 @@ class Store:
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
-    ) -> tuple[list[bytes], bool]:
+    ) -> tuple[list[bytes], bytes | None]:
         future = self._loop.create_future()
         request = self._request(Kind.SCAN, partition, keyspace, future)
         request.after, request.limit = after, limit
         self.submit(request)
-        page: tuple[list[bytes], bool] = (await future)[0]
+        page: tuple[list[bytes], bytes | None] = (await future)[0]
         return page
 
     async def count(self, partition: int, keyspace: bytes) -> int:
@@ -264,7 +273,7 @@ class Store:
     def _deliver(request: Request, body: bytes) -> None:
         try:
             if request.kind is Kind.EXECUTE:
-                request.done(decode_replies(body))
+                request.done(_at_most(decode_replies(body), len(request.commands)))
             elif request.kind is Kind.SCAN:
                 request.done([_page.decode(body)])
             else:
@@ -273,13 +282,18 @@ class Store:
             request.failed(Corrupt(f"the owner's answer cannot be read: {error}"))
 
     def lost(self, requests: list[Request]) -> None:
-        """The session ended on which they were sent. What may be repeated goes again."""
+        """The session ended on which they were sent. What may be repeated goes again, once."""
         for request in requests:
-            if request.may_repeat:
-                request.maybe_done = request.may_write
+            request.losses += 1
+            if not request.may_repeat:
+                self._serving.uncertain(request)
+                continue
+            request.maybe_done = request.may_write
+            if request.losses < limits.LOSSES_MAX:
                 self._enqueue(request)
             else:
-                self._serving.uncertain(request)
+                text = f"{request.losses} owners were lost while they had this request; it is not sent again"
+                self._give_up(request, f"partition {request.partition}: {text}")
 
     def send_again(self, requests: list[Request]) -> None:
         """This member gave up the tablet; they logged nothing here."""
@@ -371,7 +385,7 @@ def _message(id: int, version: int, request: Request) -> peer.Message:
     partition, keyspace = request.partition, request.keyspace
     if request.kind is Kind.EXECUTE:
         commands = [list(args) for args in request.commands]
-        return peer.Forward(id, version, partition, keyspace, commands)
+        return peer.Forward(id, version, partition, keyspace, commands, request.room)
     if request.kind is Kind.SCAN:
         return peer.ForwardScan(id, version, partition, keyspace, request.after, request.limit)
     return peer.ForwardCount(id, version, partition, keyspace)
@@ -380,9 +394,15 @@ def _message(id: int, version: int, request: Request) -> peer.Message:
 def _fill(request: Request, message: Any) -> None:
     request.version = message.version
     if isinstance(message, peer.Forward):
-        request.commands = message.commands
+        request.commands, request.room = message.commands, message.room
     elif isinstance(message, peer.ForwardScan):
         request.after, request.limit = message.after, message.limit
+
+
+def _at_most(replies: list[Reply], commands: int) -> list[Reply]:
+    if len(replies) > commands:
+        raise BadRepliesError(f"{len(replies)} replies to {commands} commands")
+    return replies
 
 
 def _answer_back(sender: Inbound, id: int, request: Request, future: "asyncio.Future[Any]") -> None:

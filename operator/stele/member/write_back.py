@@ -7,12 +7,13 @@ state never part, whatever the engine makes durable on its way. What a full volu
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from threading import Lock
 from typing import Any, Final
 
 from stele.core.errors import Unavailable
 from stele.member.full import raise_unless_full
-from stele.ports import Engine, View
+from stele.ports import SCAN_BYTES_MAX, Engine, View
 from stele.wire.keys import TABLET_PREFIX_BYTES
 
 CACHED_BYTES_MAX = 64 * 1024 * 1024
@@ -29,6 +30,7 @@ ENTRY_BYTES = 256
 
 _MISSING: Final = b"missing"
 Changes = Sequence[tuple[bytes, bytes | None]]
+Entries = list[tuple[bytes, bytes]]
 Tablet = dict[bytes, bytes | None]
 
 
@@ -156,23 +158,31 @@ class WriteBack:
 
     # -- what the engine does itself
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Entries:
         try:
             self._settle_range(begin, end)
         except Unavailable as error:
             raise_unless_full(error)
-            return self._merged(begin, end, limit)
-        return self._engine.scan(begin, end, limit)
+            return self._merged(begin, end, limit, bytes_max)
+        return self._engine.scan(begin, end, limit, bytes_max)
 
-    def _merged(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """What the engine has, and over it what it cannot be given."""
+    def _merged(self, begin: bytes, end: bytes, limit: int, bytes_max: int) -> Entries:
+        """What the engine has, and over it what it cannot be given. Page after page: some may be deleted."""
         with self._swap:
             tablets = [*self._leaving.values(), *self._waiting.values()]
             ahead = {key: value for each in tablets for key, value in each.items() if begin <= key < end}
-        # Of so many at most as many as are ahead are deleted, so those that are left are the first.
-        stored = self._engine.scan(begin, end, limit + len(ahead))
-        merged = {**dict(stored), **ahead}
-        return sorted((key, value) for key, value in merged.items() if value is not None)[:limit]
+        found: Entries = []
+        while True:
+            page = self._engine.scan(begin, end, limit, bytes_max)
+            until = end if len(page) < limit and _bytes(page) < bytes_max else page[-1][0] + b"\0"
+            merged = {**dict(page), **{key: ahead[key] for key in ahead if begin <= key < until}}
+            found += sorted((key, value) for key, value in merged.items() if value is not None)
+            if until == end or len(found) >= limit or _bytes(found) >= bytes_max:
+                sizes = accumulate((_bytes([entry]) for entry in found), initial=0)
+                return [entry for entry, before in zip(found, sizes, strict=False) if before < bytes_max][
+                    :limit
+                ]
+            begin = until
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
         self._settle_range(begin, end)
@@ -216,3 +226,7 @@ class WriteBack:
                     self._engine.write_data(list(changes.items()))
         finally:
             self._engine.close()
+
+
+def _bytes(entries: Entries) -> int:
+    return sum(len(key) + len(value) for key, value in entries)

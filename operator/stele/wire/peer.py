@@ -10,11 +10,11 @@ from typing import Annotated
 
 import msgspec
 
+from stele.core.commands import ARGUMENTS_MAX
 from stele.core.ids import PARTITIONS_MAX
 from stele.wire.messages import Slots, VersionNumber
-from stele.wire.resp import ARGUMENTS_MAX
 
-PEER_FORMAT = 3
+PEER_FORMAT = 4
 """Raised whenever members of the format before could misread a message or a logged operation."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
@@ -176,13 +176,14 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True, tag="re"):
 
 
 class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
-    """Commands of a client, for the owner."""
+    """Commands of a client, for the owner; it runs those at the begin whose replies fit in `room` bytes."""
 
     id: int
     version: int
     partition: int
     keyspace: bytes
     commands: Annotated[list[Arguments], msgspec.Meta(max_length=COMMANDS_MAX)]
+    room: int
 
 
 class ForwardScan(msgspec.Struct, array_like=True, frozen=True, tag="fs"):
@@ -202,7 +203,8 @@ class ForwardCount(msgspec.Struct, array_like=True, frozen=True, tag="fc"):
 
 
 class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
-    """`code` is empty when it was done: `body` is wire.replies, or msgpack of a scan or a count.
+    """`code` is empty when it was done: `body` is wire.replies, or msgpack of a scan or a count. Commands
+    behind the last reply did not run.
 
     `STALE_VERSION`: not the owner under the version that the request names; send it again, by the row that
     came along when that is newer. Any other code is the one of an error, with its text.

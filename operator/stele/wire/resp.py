@@ -5,7 +5,7 @@ that one set up an array of 2**32 places, or send types that no request may hold
 before it is believed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stele.core.commands import OK, VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
 
@@ -207,7 +207,7 @@ def _shown(raw: bytes) -> str:
 def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
     """Append the bytes of one reply to `out`."""
     if type(reply) is bytes:
-        out.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+        out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
     elif reply is None:
         out.append(b"_\r\n" if resp3 else b"$-1\r\n")
     elif isinstance(reply, int):
@@ -233,6 +233,16 @@ def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:
             out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
         else:
             encode_reply(reply, out, resp3)
+
+
+def chunks(parts: list[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in chunks of about `size`; a longer part is not copied. The list is empty then."""
+    parts.reverse()
+    while parts:
+        some, have = [parts.pop()], 0
+        while parts and (have := have + len(some[-1])) < size and len(parts[-1]) < size:
+            some.append(parts.pop())
+        yield some[0] if len(some) == 1 else b"".join(some)
 
 
 def encode_map(pairs: Mapping[bytes, Reply], out: list[bytes], resp3: bool) -> None:

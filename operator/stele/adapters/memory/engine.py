@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from stele.core.errors import Unavailable
+from stele.ports import SCAN_BYTES_MAX
 
 Entries = list[tuple[bytes, bytes]]
 
@@ -32,8 +33,15 @@ class _Sorted:
             del self.values[key]
         del self.keys[bisect_left(self.keys, begin) : bisect_left(self.keys, end)]
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> Entries:
-        return [(key, self.values[key]) for key in self.between(begin, end)[: max(0, limit)]]
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Entries:
+        found: Entries = []
+        size = 0
+        for key in self.between(begin, end)[: max(0, limit)]:
+            if size >= bytes_max:
+                break
+            found.append((key, self.values[key]))
+            size += len(key) + len(self.values[key])
+        return found
 
 
 class MemoryView:
@@ -78,9 +86,9 @@ class MemoryEngine:
         self._check_open()
         return self._data.values.get(key)
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> Entries:
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Entries:
         self._check_open()
-        return self._data.scan(begin, end, limit)
+        return self._data.scan(begin, end, limit, bytes_max)
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
         self._check_open()

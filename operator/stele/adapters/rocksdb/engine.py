@@ -22,6 +22,7 @@ from rocksdict import (
 
 from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
 from stele.core.errors import Corrupt, SteleError, Unavailable
+from stele.ports import SCAN_BYTES_MAX
 
 DEFAULT_KEYS_MAX = 1000
 """So many keys of the family `default` are counted at most."""
@@ -112,8 +113,10 @@ class RocksEngine:
     def get(self, key: bytes) -> bytes | None:
         return _get(self._data, key)
 
-    def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(_walk(self._data, _until(end)), begin, end, limit)
+    def scan(
+        self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX
+    ) -> list[tuple[bytes, bytes]]:
+        return _scan(_walk(self._data, _until(end)), begin, end, limit, bytes_max)
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
         return _last_key(_walk(self._data), begin, end)
@@ -355,14 +358,19 @@ def _walk(family: Any, *options: ReadOptions) -> Any:
         raise _corrupt(error) from error
 
 
-def _scan(walk: Any, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+def _scan(
+    walk: Any, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX
+) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
+    size = 0
     walk.seek(begin)
-    while len(found) < limit and walk.valid():
+    while len(found) < limit and size < bytes_max and walk.valid():
         key = walk.key()
         if key >= end:
             return found
-        found.append((key, walk.value()))
+        value = walk.value()
+        found.append((key, value))
+        size += len(key) + len(value)
         walk.next()
     _check(walk)
     return found

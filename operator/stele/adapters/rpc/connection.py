@@ -65,9 +65,14 @@ class Connection(asyncio.Protocol):
         """Queue a message; all of one turn of the loop go out in one write. Dropped once closed."""
         if self._closed or self._transport is None:
             return
+        loop = asyncio.get_running_loop()
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting.append(encode_frame(encode_message(message)))
+            loop.call_soon(self._flush)
+        try:
+            self._waiting.append(encode_frame(encode_message(message)))
+        except FrameError as error:
+            # Not now: who sends goes on as if the connection ended a moment later.
+            loop.call_soon(self.close, f"{type(message).__name__} to {self.peer} does not fit: {error}")
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
