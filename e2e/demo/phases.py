@@ -23,7 +23,7 @@ from e2e.demo.settings import (
 )
 from e2e.demo.stage import CLUSTER_LABEL
 from e2e.demo.state import Moves, MoveTracker, conditions_text, unsafe_reason
-from e2e.demo.victims import Container, container_of, kill
+from e2e.demo.victims import Container, container_of, kill, runs
 
 KILL_FROM, KILL_UPTO = 0.2, 0.8
 MEMBER_CONTAINER, OPERATOR_CONTAINER = "member", "operator"
@@ -128,7 +128,7 @@ class Phases:
         The moves are read again afterwards: some end while the signal is on its way.
         """
         pods = await self._api.list(f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods")
-        running = [each for each in pods if _has_running(each, OPERATOR_CONTAINER)]
+        running = [each for each in pods if runs(each, OPERATOR_CONTAINER)]
         if not running:
             raise DemoError(f"No operator runs in namespace {OPERATOR_NAMESPACE}.")
         done = await kill(self._env, container_of(running[0], OPERATOR_CONTAINER))
@@ -143,7 +143,7 @@ class Phases:
             await self._observe()
             self._show(f"{victim.pod} to run again")
             pod = await self._pod(victim.pod, missing_is_none=True)
-            if pod is not None and _has_running(pod, victim.name):
+            if pod is not None and runs(pod, victim.name):
                 now = container_of(pod, victim.name)
                 if now.ready and (now.identity, now.pod_uid) != (victim.identity, victim.pod_uid):
                     return
@@ -229,8 +229,3 @@ class _OperatorKill:
         if fraction > KILL_UPTO:
             self._phases.note(f"{fraction:.0%} of the moves were done before the operator could be killed")
         await self._phases.kill_operator()
-
-
-def _has_running(pod: Mapping[str, Any], name: str) -> bool:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)

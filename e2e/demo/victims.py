@@ -7,15 +7,21 @@ deleted by force.
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from e2e.cluster import engine, external
+from e2e.cluster import external
 from e2e.demo.errors import DemoError
-from e2e.demo.kube import command, kubectl
+from e2e.demo.kube import kubectl
 
 CONTAINERD_PREFIX = "containerd://"
+PROCESSES = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -45,14 +51,52 @@ def container_of(pod: Mapping[str, Any], name: str) -> Container:
     return Container(metadata["namespace"], metadata["name"], metadata["uid"], name, node, identity, ready)
 
 
-def main_process(listing: str, identity: str) -> int:
-    """The process id of a container in what `ctr tasks ls` prints (columns TASK, PID, STATUS)."""
+def runs(pod: Mapping[str, Any], name: str) -> bool:
+    """Whether the container `name` of a pod runs, as the API server describes it."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)
+
+
+def main_process(identity: str, processes: Path = PROCESSES) -> int:
+    """The main process of a container, by its number on this machine.
+
+    It belongs to the container's control group, and is the first in its own namespace of processes.
+    """
     wanted = identity.removeprefix(CONTAINERD_PREFIX)
-    for line in listing.splitlines()[1:]:
-        words = line.split()
-        if len(words) >= 3 and words[0] == wanted and words[2] == "RUNNING":
-            return int(words[1])
-    raise DemoError(f"The node has no running process of container {wanted[:12]}.")
+    for folder in processes.glob("[0-9]*"):
+        with suppress(OSError):  # Processes end while we look.
+            if wanted in (folder / "cgroup").read_text() and _is_first((folder / "status").read_text()):
+                return int(folder.name)
+    raise DemoError(f"This machine has no running process of container {wanted[:12]}.")
+
+
+def _is_first(status: str) -> bool:
+    """Whether `/proc/PID/status` is of a process that has number 1 in its namespace."""
+    numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return numbers[-1:] == ["1"]
+
+
+def send(process: int, number: signal.Signals) -> None:
+    """Send a signal; raises DemoError when the process has ended."""
+    try:
+        os.kill(process, number)
+    except ProcessLookupError as error:
+        raise DemoError(f"Process {process} has ended.") from error
+
+
+async def until_ended(process: int) -> None:
+    """Wait until a process of this machine has ended; at once when it has."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
 async def kill(env: Mapping[str, str], victim: Container) -> str:
@@ -61,11 +105,6 @@ async def kill(env: Mapping[str, str], victim: Container) -> str:
         words = ("delete", "pod", victim.pod, "--grace-period=0", "--force", "--wait=false")
         await kubectl(env, "--namespace", victim.namespace, *words)
         return f"deleted pod {victim.pod} by force (no way to its process on a cluster that is not ours)"
-    used = engine.remembered()
-    if used is None:
-        raise DemoError("It is not known which engine runs the nodes: python -m e2e.cluster down, then up.")
-    inside = (used.program, "exec", victim.node)
-    listing = await command(env, *inside, "ctr", "--namespace", "k8s.io", "tasks", "ls")
-    process = main_process(listing, victim.identity)
-    await command(env, *inside, "kill", "-KILL", str(process))
+    process = main_process(victim.identity)
+    send(process, signal.SIGKILL)
     return f"SIGKILL to process {process} ({victim.name} of pod {victim.pod}) on {victim.node}"

@@ -1,13 +1,14 @@
 """Which process is killed."""
 
+import asyncio
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.demo.errors import DemoError
-from e2e.demo.victims import container_of, main_process
-
-LISTING = "TASK    PID    STATUS    \nabc1    4711   RUNNING\nabc2    4712   STOPPED\n"
+from e2e.demo.victims import container_of, main_process, send, until_ended
 
 
 def pod(state: dict[str, Any]) -> dict[str, Any]:
@@ -19,9 +20,37 @@ def pod(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_one_process_of_the_container() -> None:
+@pytest.fixture
+def processes(tmp_path: Path) -> Path:
+    """As `/proc` shows them: a node's own, two of a container, one that is ending."""
+    for number, group, inside in (
+        (41, "/libpod-node", "41 1"),
+        (4711, "/libpod-node/cri-containerd-abc1.scope", "4711 70 1"),
+        (4712, "/libpod-node/cri-containerd-abc1.scope", "4712 71 9"),
+    ):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cgroup").write_text(f"0::{group}\n")
+        (tmp_path / str(number) / "status").write_text(f"Name:\tx\nNSpid:\t{inside}\n")
+    (tmp_path / "4713").mkdir()
+    return tmp_path
+
+
+def test_the_main_process_of_the_container(processes: Path) -> None:
     victim = container_of(pod({"running": {}}), "member")
-    assert (victim.node, main_process(LISTING, victim.identity)) == ("node", 4711)
+    assert (victim.node, main_process(victim.identity, processes)) == ("node", 4711)
+
+
+async def test_the_end_of_a_process_is_waited_for() -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    waiting = asyncio.create_task(until_ended(process.pid))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    send(process.pid, signal.SIGKILL)
+    await asyncio.wait_for(waiting, 5.0)
+    await process.wait()
+    await until_ended(process.pid)
+    with pytest.raises(DemoError, match="has ended"):
+        send(process.pid, signal.SIGCONT)
 
 
 def test_a_container_that_does_not_run_is_no_victim() -> None:
@@ -29,7 +58,7 @@ def test_a_container_that_does_not_run_is_no_victim() -> None:
         container_of(pod({"waiting": {}}), "member")
 
 
-@pytest.mark.parametrize("identity", ["containerd://abc2", "containerd://abc", "containerd://other"])
-def test_no_other_process_is_taken_instead(identity: str) -> None:
+@pytest.mark.parametrize("identity", ["containerd://abc2", "containerd://other"])
+def test_no_other_process_is_taken_instead(identity: str, processes: Path) -> None:
     with pytest.raises(DemoError, match="no running process"):
-        main_process(LISTING, identity)
+        main_process(identity, processes)
