@@ -50,6 +50,7 @@ SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER)
 class Settings:
     """One run. `records_max` None means all; `rate` is operations per second of all clients together.
 
+    The operator of `release` serves all namespaces of `watched`.
     `partitions` and `engine` None leave what the example says. `spark_expected`: so much is moved that a
     scale-up in which Spark copied no byte is a broken promise.
     """
@@ -59,6 +60,9 @@ class Settings:
     keep: bool = False
     members: int = 3
     phases: tuple[PhaseName, ...] = ALL_PHASES
+    release: str = RELEASE
+    operator_namespace: str = OPERATOR_NAMESPACE
+    watched: tuple[str, ...] = NAMESPACES
     namespace: str = DEMO_NAMESPACE
     cluster: str = "demo"
     node_port: int = kind.RESP_NODE_PORT

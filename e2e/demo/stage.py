@@ -84,13 +84,16 @@ class Stage:
         return built
 
     def _namespaces(self) -> None:
-        for namespace in (OPERATOR_NAMESPACE, *NAMESPACES):
+        for namespace in dict.fromkeys((self.settings.operator_namespace, *self.settings.watched)):
             if not succeeds(["kubectl", "get", "namespace", namespace], env=kind.env()):
                 self._kubectl("create", "namespace", namespace)
 
     def _install(self, names: dict[str, str]) -> None:
-        command = ["helm", "upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
-        command += ["--set", f"watchNamespaces={{{','.join(NAMESPACES)}}}"]
+        wanted = self.settings
+        # The custom resources belong to the whole Kubernetes: the release that is installed last owns them.
+        command = ["helm", "upgrade", "--install", wanted.release, str(CHART), "--take-ownership"]
+        command += ["--namespace", wanted.operator_namespace]
+        command += ["--set", f"watchNamespaces={{{','.join(wanted.watched)}}}"]
         for part, image in names.items():
             command += ["--set-string", f"images.{part}={image}"]
         command += ["--wait", f"--timeout={HELM_SECONDS_MAX}s"]
