@@ -12,11 +12,12 @@ WITHOUT ?=
 UNTIL ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SECONDS ?= 300
 
 # Two at once. What waits for leases of a control plane runs one after the other, with the machine to itself.
 FAST_TESTS := .venv/bin/pytest -n 2 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup test test-fast lint demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
+.PHONY: help setup test test-fast lint storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -51,6 +52,9 @@ test: setup lint ## Every test: unit, golden, property, contract, real control p
 
 simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
 	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)" $(if $(WITHOUT),--without "$(WITHOUT)") $(if $(UNTIL),--until "$(UNTIL)")
+
+storm: setup ## Faults of all kinds over a cluster of its own, each answer checked (SECONDS=300 SEED=7)
+	@$(PY) -m e2e.storm --seconds "$(SECONDS)" --seed "$(or $(SEED),1)"
 
 demo: check-demo setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
 	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)

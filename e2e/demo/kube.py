@@ -25,6 +25,7 @@ REQUEST_SECONDS_MAX = 60.0
 READ_TRIES_MAX = 20
 READ_RETRY_SECONDS = 0.5
 ERROR_TEXT_MAX = 400
+ENDLESS = aiohttp.ClientTimeout(total=None)
 GROUP = "/apis/stele.dev/v1alpha1"
 
 
@@ -83,6 +84,19 @@ class Api:
                 reason = str(error) or type(error).__name__
             await asyncio.sleep(READ_RETRY_SECONDS)
         raise DemoError(f"The API server does not give {path}: {reason}")
+
+    async def save(self, path: str, file: Path) -> None:
+        """Append what comes from `path` to the file until it ends; raises DemoError when it cannot."""
+        try:
+            async with self._session.get(f"http://localhost{path}", timeout=ENDLESS) as answer:
+                if answer.status != 200:
+                    raise DemoError(f"The API server does not give {path}: HTTP {answer.status}")
+                with file.open("ab") as out:
+                    async for piece in answer.content.iter_any():
+                        out.write(piece)
+                        out.flush()
+        except aiohttp.ClientError as error:
+            raise DemoError(f"The API server does not give {path}: {error}") from error
 
     async def list(self, path: str) -> list[dict[str, Any]]:
         """The items of a list."""

@@ -65,16 +65,21 @@ class Connection:
             raise reply
         return reply
 
-    async def ask(self, commands: Sequence[Command], timeout_seconds: float) -> list[Reply]:
+    async def ask(
+        self, commands: Sequence[Command], timeout_seconds: float, replies: list[Reply] | None = None
+    ) -> list[Reply]:
         """The replies to all commands, in order, an error reply as a ReplyFailure in its place.
 
         Raises OSError when the connection is lost or garbled, or when time is up: what was asked may or may
-        not have run.
+        not have run, but for what is in `replies`, which takes each reply when it comes.
         """
+        found = [] if replies is None else replies
         async with asyncio.timeout(timeout_seconds):
             self._writer.write(b"".join(map(_pack, commands)))
             await self._writer.drain()
-            return [await self._reply() for _ in commands]
+            for _ in commands:
+                found.append(await self._reply())
+        return found
 
     async def _reply(self) -> Reply:
         while True:

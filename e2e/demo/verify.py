@@ -46,13 +46,14 @@ async def read_table(api: Api, namespace: str, cluster: str) -> Table:
         rows: list[tuple[str, ...]] = []
         for number in range(shard_count(head.partitions)):
             shard = decode_shard((await api.get(f"{prefix}-{number}"))["data"], number, head.partitions)
-            rows += [_names(head, row.replicas) for row in shard.rows]
+            rows += [names_of(head, row.replicas) for row in shard.rows]
     except Corrupt as error:
         raise DemoError(f"The partition table of {cluster} cannot be read: {error}") from error
     return Table(tuple(rows))
 
 
-def _names(head: Head, replicas: tuple[int | None, ...]) -> tuple[str, ...]:
+def names_of(head: Head, replicas: tuple[int | None, ...]) -> tuple[str, ...]:
+    """The members of a row by name, the owner first; places that nobody holds are left out."""
     names = {member.index: member.name for member in head.members}
     return tuple(names[index] for index in replicas if index is not None)
 

@@ -1,0 +1,72 @@
+"""Everything once more at the end: each key through each member's door, and each replica as it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from e2e.demo import padded
+from e2e.demo.errors import DemoError
+from e2e.demo.history import Violation
+from e2e.demo.judge import Tally, by_partition
+from e2e.demo.kube import Api
+from e2e.demo.resp import Connection, Endpoint, Reply, ReplyFailure
+from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, Settings
+from e2e.demo.verify import ReplicaCheck, ReplicaReader, read_table
+from e2e.demo.workload import hash_of
+from e2e.storm.books import Books
+
+BATCH_KEYS = 16
+READ_SECONDS_MAX = 30.0
+TRIES_MAX, RETRY_SECONDS = 20, 0.5
+OWNED = b"storm:"
+
+
+async def read_all(doors: Mapping[str, Endpoint], books: Books) -> list[Violation]:
+    """Read every key through every door, and judge what comes back. Nobody may write meanwhile."""
+    found: list[Violation] = []
+    keys = books.keys()
+    for name, endpoint in doors.items():
+        for begin in range(0, len(keys), BATCH_KEYS):
+            batch = keys[begin : begin + BATCH_KEYS]
+            values = await _read(name, endpoint, batch)
+            judged = (
+                books.judge(key, books.floor(key), value) for key, value in zip(batch, values, strict=True)
+            )
+            found += [each for each in judged if each is not None]
+    return found
+
+
+async def _read(name: str, endpoint: Endpoint, keys: Sequence[str]) -> list[Reply]:
+    reason = ""
+    for _ in range(TRIES_MAX):
+        try:
+            connection = await Connection.open(endpoint, LEDGER_KEYSPACE, READ_SECONDS_MAX)
+            try:
+                replies = await connection.ask([(b"GET", key.encode()) for key in keys], READ_SECONDS_MAX)
+            finally:
+                connection.close()
+            failure = next((each for each in replies if isinstance(each, ReplyFailure)), None)
+            if failure is None:
+                return replies
+            reason = str(failure)
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+        await asyncio.sleep(RETRY_SECONDS)
+    raise DemoError(f"What was written cannot be read at the end through {name}: {reason}")
+
+
+async def compare_replicas(api: Api, settings: Settings, books: Books) -> Tally:
+    """What every replica holds, beside what may be there."""
+    table = await read_table(api, settings.namespace, settings.cluster)
+    partitions = len(table.rows)
+    mine = {
+        key.encode(): frozenset(None if value is None else hash_of(value) for value in books.allowed(key))
+        for key in books.keys()  # noqa: SIM118 - books are no dict
+    }
+    filler = {key: frozenset((hash_of(value),)) for key, value in padded.entries(settings.padded_entries)}
+    wanted = {
+        LEDGER_KEYSPACE: by_partition(mine, partitions, OWNED),
+        PADDED_KEYSPACE: by_partition(filler, partitions),
+    }
+    return await ReplicaCheck(ReplicaReader(api, settings.namespace), table, wanted, lambda _: None).run()

@@ -1,0 +1,332 @@
+"""What a storm draws, what its checker and its clients complain of, and what it tells."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import hiredis
+import pytest
+
+from e2e.demo.history import Breach, Outcome, Violation, value_of
+from e2e.demo.resp import Endpoint
+from e2e.storm import course, doors, faults, network, story
+from e2e.storm.books import LARGE_BYTES, Books, Counters, packed, unpacked
+from e2e.storm.clients import Load, Operation
+from e2e.storm.faults import Kind, draw
+from e2e.storm.report import Report
+from e2e.storm.strikes import Struck
+
+ACK, REFUSED, DOUBT = Outcome.ACKNOWLEDGED, Outcome.REFUSED, Outcome.DOUBTFUL
+KEY = "storm:count:0:0:0"
+TURNS_MAX, TURN_SECONDS = 1000, 0.02
+
+# -- what is drawn
+
+
+def test_the_same_seed_draws_the_same_faults() -> None:
+    assert draw(7, 300) == draw(7, 300)
+    assert draw(7, 300) != draw(8, 300)
+    assert draw(7, 60) == [each for each in draw(7, 300) if each.at < 60 - faults.LAST_SECONDS]
+
+
+def test_every_kind_is_drawn_and_what_lasts_ends() -> None:
+    drawn = [each for seed in range(20) for each in draw(seed, 300)]
+    assert {each.kind for each in drawn} == set(Kind) == set(faults.WEIGHTS)
+    for each in drawn:
+        assert (each.lasts > 0) == (each.kind in faults.SECONDS), each
+        assert bool(each.word) == (each.kind in faults.WORDS), each
+    assert {each.victim for each in drawn if each.kind is Kind.SCALE} == set(faults.MEMBERS_DRAWN)
+
+
+def test_faults_come_in_time_and_often_close_together() -> None:
+    times = [each.at for each in draw(3, 600)]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert times[0] >= faults.FIRST_SECONDS
+    assert all(gap > 0 for gap in gaps)
+    assert 0.2 < sum(gap < 1 for gap in gaps) / len(gaps) < 0.6
+
+
+# -- counters
+
+
+def ended(*outcomes: Outcome) -> Counters:
+    """A counter whose increments ended so, each acknowledged one with the number of those acknowledged."""
+    counters = Counters()
+    for outcome in outcomes:
+        assert increment(counters, outcome, counters.floor(KEY) + 1) is None
+    return counters
+
+
+def increment(counters: Counters, outcome: Outcome, value: object = None) -> Breach | None:
+    return breach(counters.end(KEY, counters.send(KEY), outcome, value))
+
+
+def breach(violation: Violation | None) -> Breach | None:
+    return violation.breach if violation else None
+
+
+def read(counters: Counters, value: bytes | None, floor: int | None = None) -> Breach | None:
+    return breach(counters.judge(KEY, counters.floor(KEY) if floor is None else floor, value))
+
+
+def test_a_lost_increment_is_seen_by_the_next() -> None:
+    assert increment(ended(ACK, ACK, ACK), ACK, 3) is Breach.LOST
+
+
+def test_an_increment_that_counted_twice_is_seen() -> None:
+    assert increment(ended(ACK, ACK), ACK, 4) is Breach.NEVER_SENT
+
+
+def test_a_refused_increment_may_not_count() -> None:
+    assert increment(ended(ACK, REFUSED), ACK, 3) is Breach.NEVER_SENT
+    assert read(ended(ACK, REFUSED), b"2") is Breach.NEVER_SENT
+
+
+def test_an_old_or_missing_value_is_seen_by_a_read() -> None:
+    assert read(ended(ACK, ACK), b"1") is Breach.LOST
+    assert read(ended(ACK), None) is Breach.LOST
+
+
+def test_a_read_that_was_sent_before_the_answer_may_be_older() -> None:
+    assert read(ended(ACK, ACK), b"1", floor=1) is None
+
+
+def test_what_was_read_once_may_not_vanish() -> None:
+    counters = ended(ACK, DOUBT)
+    assert read(counters, b"2") is None
+    assert read(counters, b"1") is Breach.LOST
+
+
+def test_a_doubtful_increment_counts_once_at_any_later_time() -> None:
+    for counted in (2, 3):
+        counters = ended(ACK, DOUBT)
+        assert increment(counters, ACK, counted) is None
+        assert increment(counters, ACK, 4 if counted == 2 else 5) is (
+            None if counted == 2 else Breach.NEVER_SENT
+        )
+    assert set(ended(ACK, DOUBT).allowed(KEY)) == {b"1", b"2"}
+    assert set(ended(DOUBT).allowed(KEY)) == {None, b"1"}
+
+
+def test_increments_in_one_pipeline_count_one_by_one_although_others_read_ahead() -> None:
+    counters = Counters()
+    first, second = counters.send(KEY), counters.send(KEY)
+    assert read(counters, b"2") is None
+    assert counters.end(KEY, first, ACK, 1) is None
+    assert counters.end(KEY, second, ACK, 2) is None
+
+
+def test_two_increments_of_one_pipeline_may_not_count_as_one() -> None:
+    counters = Counters()
+    first, second = counters.send(KEY), counters.send(KEY)
+    assert counters.end(KEY, first, ACK, 1) is None
+    assert breach(counters.end(KEY, second, ACK, 1)) is Breach.LOST
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"-1", b"9" * 30])
+def test_what_is_no_number_is_seen(value: bytes) -> None:
+    assert read(ended(ACK), value) is Breach.GARBLED
+    assert increment(ended(ACK), ACK, value) is Breach.GARBLED
+
+
+# -- registers
+
+
+@pytest.mark.parametrize("kind", ["set", "large"])
+def test_a_register_complains_as_the_ledger_does(kind: str) -> None:
+    key, books = f"storm:{kind}:0:1:0", Books.empty()
+    for _ in range(2):
+        books.registers.end(key, books.registers.send(key), ACK)
+    old, new = packed(key, 1), packed(key, 2)
+    assert len(new) == len(value_of(key, 2)) + (LARGE_BYTES[1] if kind == "large" else 0)
+    assert breach(books.judge(key, 2, new)) is None
+    assert breach(books.judge(key, 2, old)) is Breach.STALE
+    assert breach(books.judge(key, 2, None)) is Breach.LOST
+    assert breach(books.judge(key, 2, packed(key, 3))) is Breach.NEVER_SENT
+    assert list(books.allowed(key)) == [new]
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda v: v[:-1], lambda v: v + b"x", lambda v: v[:-1] + b"?", lambda v: b""]
+)
+def test_a_large_value_that_was_changed_is_seen(spoil: Callable[[bytes], bytes]) -> None:
+    key = "storm:large:0:0:0"
+    books = Books.empty()
+    books.registers.end(key, books.registers.send(key), ACK)
+    assert unpacked(key, packed(key, 1)) == value_of(key, 1)
+    assert breach(books.judge(key, 1, spoil(packed(key, 1)))) is Breach.GARBLED
+
+
+# -- clients, against a server of one process that has a defect
+
+
+class Server:
+    """INCR, SET, GET and STELE.ONCE; `defect` is asked at each write and may do another thing instead."""
+
+    def __init__(self, defect: str = "", every: int = 50) -> None:
+        self.data: dict[bytes, bytes] = {}
+        self.before: dict[bytes, bytes] = {}
+        self.once: dict[bytes, tuple[bytes, bytes]] = {}
+        self._defect, self._every, self._count = defect, every, 0
+
+    def _struck(self, defect: str) -> bool:
+        if defect != self._defect:
+            return False
+        self._count += 1
+        return self._count % self._every == 0
+
+    def answer(self, words: list[bytes]) -> bytes:
+        name, *rest = words
+        if name == b"GET":
+            value = self.data.get(rest[0])
+            if self._struck("old read"):
+                value = self.before.get(rest[0])
+            return b"$-1\r\n" if value is None else b"$%d\r\n%s\r\n" % (len(value), value)
+        if name == b"STELE.ONCE":
+            return self._once(rest)
+        if name == b"INCR":
+            return self._increment(rest[0])
+        assert name == b"SET", words
+        if self._struck("refused write done"):
+            self.data[rest[0]] = rest[1]
+            return b"-TRYAGAIN nothing was done\r\n"
+        if not self._struck("lost write"):
+            self.before[rest[0]] = self.data.get(rest[0], b"")
+            self.data[rest[0]] = rest[1]
+        return b"+OK\r\n"
+
+    def _increment(self, key: bytes) -> bytes:
+        if self._struck("uncertain"):
+            return b"-UNCERTAIN the owner was lost\r\n"
+        value = int(self.data.get(key, b"0")) + (2 if self._struck("counts twice") else 1)
+        if not self._struck("lost increment"):
+            self.before[key] = self.data.get(key, b"0")
+            self.data[key] = b"%d" % value
+        return b":%d\r\n" % value
+
+    def _once(self, rest: list[bytes]) -> bytes:
+        client, number, _, key = rest
+        if self.once.get(client, (b"",))[0] == number:
+            return self.once[client][1]
+        reply = self._increment(key)
+        if not reply.startswith(b"-") and not self._struck("forgets once"):
+            self.once[client] = (number, reply)
+        return b"-UNCERTAIN the owner was lost\r\n" if self._defect == "forgets once" else reply
+
+
+@asynccontextmanager
+async def serving(server: Server) -> AsyncIterator[Endpoint]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests = hiredis.Reader()
+        while data := await reader.read(1 << 16):
+            requests.feed(data)
+            while (words := requests.gets()) is not False:
+                writer.write(server.answer(words))
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
+
+
+async def violations_with(defect: str, operations: int = 3_000) -> tuple[list[Violation], Load]:
+    found: list[Violation] = []
+    async with serving(Server(defect)) as endpoint:
+        load = Load(1, {"storm-0": endpoint, "storm-1": endpoint}, found.append)
+
+        async def until_told() -> None:
+            for _ in range(TURNS_MAX):
+                if found or load.counts.total() > operations:
+                    break
+                await asyncio.sleep(TURN_SECONDS)
+            load.stopping = True
+
+        await asyncio.gather(load.run(), until_told())
+    return found, load
+
+
+async def test_clients_complain_of_nothing_that_is_right() -> None:
+    found, load = await violations_with("")
+    assert found == []
+    words = {each.split()[0] for each in load.counts}
+    assert words == {"GET", "INCR", "ONCE", "SET"}
+
+
+async def test_clients_take_no_answer_for_what_it_is() -> None:
+    found, load = await violations_with("uncertain")
+    assert found == []
+    assert load.counts["INCR doubtful"] > 0
+    assert load.counts["ONCE doubtful"] > 0
+
+
+@pytest.mark.parametrize(
+    "defect",
+    ["lost increment", "counts twice", "lost write", "old read", "refused write done", "forgets once"],
+)
+async def test_clients_complain_of_a_defect(defect: str) -> None:
+    found, load = await violations_with(defect)
+    assert found, load.counts
+    assert load.history[found[0].key]
+
+
+# -- what is made and told
+
+
+def test_each_door_leads_to_one_member_whatever_its_state() -> None:
+    (first, second) = doors.manifest(course.settings(), 2)["items"]
+    assert first["spec"]["selector"]["stele.dev/member"] == "storm-0"
+    assert second["metadata"]["name"] == "storm-1-door"
+    assert first["spec"]["publishNotReadyAddresses"]
+
+
+def test_a_cut_is_both_ways_unless_it_is_one_way() -> None:
+    assert network.between("a", "b") == [("-s", "a", "-d", "b"), ("-s", "b", "-d", "a")]
+
+
+def scene() -> tuple[Violation, story.Scene]:
+    def done(number: int, answer: str, at: float) -> Operation:
+        made = Operation(KEY, "INCR", (), number, door="storm-1", began=at, ended=at + 0.5, answer=answer)
+        made.outcome = ACK
+        return made
+
+    history = {KEY: [done(n, f"answer {n}", 1000.0 + n) for n in range(50)]}
+    rows = {3: [(900.0, 1, ("storm-0", "storm-1")), (1010.0, 2, ("storm-1",))]}
+    logs = {
+        "storm-0-abc-0": [
+            "1970-01-01T00:16:40.5Z too early",
+            "1970-01-01T00:17:26.250000001Z seen",
+            "no time",
+        ],
+        "storm-1-abc-0": [f"1970-01-01T00:17:25.{n:03}Z line {n}" for n in range(400)] * 2,
+    }
+    struck = [Struck(1005.0, Kind.KILL, "SIGKILL to storm-0"), Struck(2000.0, Kind.KILL, "afterwards")]
+    return Violation(Breach.LOST, KEY, "an increment gave 7"), story.Scene(history, rows, struck, logs)
+
+
+def test_a_violation_is_told_with_history_rows_faults_and_logs() -> None:
+    violation, seen = scene()
+    text = "\n".join(story.tell(violation, 3, 1049.6, seen))
+    for part in ("acknowledged write is missing", "an increment gave 7", "answer 49", "storm-0, storm-1"):
+        assert part in text
+    for part in ("version 2: storm-1", "SIGKILL to storm-0", "storm-0-abc-0  seen", "lines before"):
+        assert part in text
+    for part in ("answer 9\n", "afterwards", "too early", "no time"):
+        assert part not in text
+    assert text.count("line 399") == 1
+    assert len(text.splitlines()) < story.OPERATIONS_TOLD_MAX + story.LOG_LINES_TOLD_MAX + 12
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"violations": [{"breach": "b", "key": "k", "detail": "d"}]},
+        {"replicas": {"missing": 1}},
+        {"failure": "f"},
+    ],
+)
+def test_a_report_with_anything_wrong_is_a_broken_promise(wrong: dict[str, Any]) -> None:
+    assert not Report(1, 10.0, "now").broken
+    assert Report(1, 10.0, "now", **wrong).broken
+    assert "broken" in Report(1, 10.0, "now", **wrong).lines()[-1]
