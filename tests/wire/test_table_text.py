@@ -65,6 +65,38 @@ def test_any_rows_are_read_back(rows: list[Partition], number: int, epoch: int) 
     assert (shard.epoch, list(shard.rows)) == (epoch, rows)
 
 
+numbers = st.integers(-1, 9) | st.integers(2**31 - 2, 2**31) | st.integers(2**63 - 2, 2**63 + 1)
+heads = st.builds(
+    Head,
+    epoch=numbers,
+    state=st.just("Active"),
+    partitions=numbers,
+    replicas=numbers,
+    member_list_version=numbers,
+    next_member_index=numbers,
+    stamp=numbers,
+    version_sum=numbers,
+    members=st.lists(numbers, max_size=2).map(
+        lambda indexes: tuple(Member(index, "m", f"u{place}", "") for place, index in enumerate(indexes))
+    ),
+)
+
+
+@given(heads)
+def test_a_head_that_cannot_be_read_is_not_written(head: Head) -> None:
+    with suppress(BadInput):
+        data = encode_head(head)
+        assert set(decode_head(data).members) == set(head.members)
+
+
+@given(numbers, numbers, numbers)
+def test_a_shard_that_cannot_be_read_is_not_written(epoch: int, version: int, member: int) -> None:
+    row = Partition(version, (member,))
+    with suppress(BadInput):
+        data = encode_shard(epoch, 0, [row])
+        assert decode_shard(data, 0, 1).rows == (row,)
+
+
 written = st.text(max_size=60) | st.text(alphabet="0123456789 :,-\n", max_size=40)
 row_lines = st.from_regex(r"0 \d:[0-3,-]{0,5}\n1 \d:[0-3,-]{0,5}\n2 \d:[0-3,-]{0,5}\n", fullmatch=True)
 member_lines = st.from_regex(

@@ -21,5 +21,11 @@ VERSION_MAX = 2**31 - 1
 VERSIONS_RESERVED = 1_000
 """The last versions of a partition are kept for its rescue: above them no migration of it is planned."""
 
+EPOCH_MAX = 2**63 - 1
+"""Epochs and versions of the member list are kept as signed 64-bit numbers."""
+
+STEP_MAX = 2**20
+"""Epochs, versions and terms grow by a few at a time: one that is further above the known is not believed."""
+
 MEMBERS_MAX = 1_000
 """Members that one table may name."""

@@ -40,6 +40,7 @@ from stele.core.rebalance import drive_waves, follow, note_stored, start
 from stele.core.reign import Answer, Decision, Intent, Mark, Observation, State
 from stele.core.repair import repair, unusable
 from stele.core.roster import Dictionary, holds_data, scale, set_members, update_dictionary
+from stele.core.steps import jump, reported_jump
 from stele.core.sweep import sweep
 from stele.core.table import Partition, check_changes
 from stele.core.takeover import resolve
@@ -242,6 +243,9 @@ def _is_it(state: State, contact: Contact, report: Report, now: float) -> bool:
     """Whether the report is the known member's own and a good one; notes what it is otherwise."""
     member = state.table.members.get(contact.index)
     if report.code in ("STALE_EPOCH",):
+        if text := jump("epoch", state.epoch, report.epoch):
+            _complain(state, contact, "MemberNotBelieved", text)
+            return False
         contact.refused_epoch = max(contact.refused_epoch, report.epoch)
         return False
     if report.code == "STARTING":
@@ -260,6 +264,9 @@ def _is_it(state: State, contact: Contact, report: Report, now: float) -> bool:
         _complain(state, contact, "MemberRefuses", f"{report.code}: {report.detail}")
         return False
     contact.stranger = ""
+    if text := reported_jump(state.table, state.member_list_version, report):
+        _complain(state, contact, "MemberNotBelieved", text)
+        return False
     return True
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from stele.core.errors import Corrupt
 from stele.core.log import Log, OpId
+from stele.core.steps import jump
 from stele.core.table import EMPTY, Partition
 
 
@@ -88,6 +89,8 @@ class Tablet:
         """Whether a message of an owner is listened to."""
         if term < self.promised:
             return Code.STALE_TERM
+        if self.row.version and jump("version", self.row.version, max(version, term)):
+            return Code.STALE_VERSION
         if version > self.row.version:
             return Code.ROW_NEEDED
         if self.row.owner != sender:

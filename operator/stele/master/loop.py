@@ -17,6 +17,7 @@ from stele.core.ids import MemberIndex, PartitionId
 from stele.core.master import decide, publication, stored
 from stele.core.orders import Order
 from stele.core.reign import Decision, EnsureMember, Observation, State
+from stele.core.steps import is_above
 from stele.core.table import Member, Partition, shard_of, stamp_of
 from stele.master.channel import Channel
 from stele.master.metrics import DECISION
@@ -182,7 +183,8 @@ class ClusterLoop:
         for newer than ours: take over with a higher one, or end.
         """
         refused = max((contact.refused_epoch for contact in state.contacts.values()), default=0)
-        seen = max(refused, self._world.epoch_shown())
+        shown = self._world.epoch_shown()
+        seen = max(refused, shown if is_above(state.epoch, shown) else 0)
         if seen > state.epoch:
             self._epoch_above = seen
             where = "a member has seen" if seen == refused else "the status of the cluster has"

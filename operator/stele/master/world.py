@@ -24,6 +24,7 @@ from stele.core.errors import Stale
 from stele.core.ids import MemberIndex
 from stele.core.membership import PodFacts, Seen, Timing
 from stele.core.reign import Happening, State, Wishes
+from stele.core.steps import is_above
 from stele.master import facts, manifests
 from stele.master.cache import Cache
 from stele.master.events import post
@@ -315,7 +316,7 @@ class KubernetesWorld:
         await show_plans(self._api, self._cache, cluster, view)
 
     def _check_reigns(self, state: State) -> None:
-        if self.epoch_shown() > state.epoch:
+        if is_above(state.epoch, self.epoch_shown()):
             raise Stale(f"the status has epoch {self.epoch_shown()}, ours is {state.epoch}", "STALE_EPOCH")
 
     async def _patch(self, kind: Kind, name: str, wanted: Object) -> None:

@@ -70,7 +70,7 @@ class Exchange:
             return "WRONG_MEMBER", f"this is member {node.uuid}"
         if request.epoch < node.table.epoch:
             return "STALE_EPOCH", f"epoch {node.table.epoch} was seen"
-        return "", ""
+        return "BAD_REQUEST" if (text := node.table.jump(request)) else "", text
 
     async def _adopt(self, request: m.ExchangeRequest) -> None:
         """Rows and members: superblocks of new tablets first, then the table, and only then they count."""

@@ -259,6 +259,9 @@ class Node:
         known = self.rows[partition] if partition < len(self.rows) else None
         if known is None or row.version <= known.version or row_fault(row.replicas) is not None:
             return
+        if text := self.table.version_jump(partition, row.version):
+            log.error("a member told a row that is not taken: %s", text)
+            return
         self.adopt(partition, row)
         self.overtaken.add(partition)
         self.table_dirty = True

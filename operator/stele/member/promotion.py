@@ -22,6 +22,7 @@ class Promotion:
     async def fence(self, command: m.Fence) -> m.Result:
         """Refuse lower terms; OK with the last operation, or WAIT while the old owner may hold a lease."""
         node = self._node
+        self._check_step(command.partition, command.term)
         replica = node.replica_of(command.partition)
         async with replica.lock:
             if command.term < replica.tablet.promised:
@@ -32,6 +33,10 @@ class Promotion:
         if wait > 0 and not command.owner_dead:
             return m.Result("WAIT", "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
         return m.Result(last=replica.last)
+
+    def _check_step(self, partition: int, version: int) -> None:
+        if text := self._node.table.version_jump(partition, version):
+            raise Refused(text, "BAD_REQUEST")
 
     def _leave_owner(self, replica: Replica, term: int) -> None:
         """From this moment on the old owner gets no lease here; before the promise is on disk."""
@@ -50,6 +55,7 @@ class Promotion:
         node, row = self._node, command.row
         if not 0 <= row.partition < len(node.rows):
             raise Refused(f"partition {row.partition} is not in this member's table", "BAD_REQUEST")
+        self._check_step(row.partition, row.version)
         replica = node.replica_of(row.partition)
         async with replica.lock:
             known = node.rows[row.partition]

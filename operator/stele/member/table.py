@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from stele.core.errors import Corrupt
+from stele.core.steps import jump
 from stele.core.table import EMPTY, Partition, Stamp, newer, row_fault
-from stele.wire.messages import MemberInfo, Row
+from stele.wire.messages import ExchangeRequest, MemberInfo, Row
 from stele.wire.volume import StoredRow, TableFile
 
 
@@ -38,6 +39,19 @@ class Table:
     def stamp(self) -> int:
         return self._stamp.value
 
+    def jump(self, request: ExchangeRequest) -> str:
+        """Which number of a request jumps; empty when none does, or nothing was known before."""
+        if self.epoch and (text := jump("epoch", self.epoch, request.epoch)):
+            return text
+        if self.member_list_version:
+            return jump("the member list's version", self.member_list_version, request.member_list_version)
+        return ""
+
+    def version_jump(self, partition: int, version: int) -> str:
+        """As `jump`, for a version or term of one partition."""
+        known = self.rows[partition].version
+        return jump(f"partition {partition}: version", known, version) if known else ""
+
     def newer(self, rows: Iterable[Row]) -> list[Row]:
         """The rows that this table does not have yet. Corrupt for one that cannot be."""
         return [row for row in rows if self._is_newer(row)]
@@ -48,6 +62,8 @@ class Table:
         fault = row_fault(row.replicas)
         if fault is not None:
             raise Corrupt(f"partition {row.partition} {fault}")
+        if text := self.version_jump(row.partition, row.version):
+            raise Corrupt(text)
         found = Partition(row.version, row.replicas)
         return newer(row.partition, self.rows[row.partition], found) is found
 

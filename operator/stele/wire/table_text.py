@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stele.core.errors import BadInput, Corrupt
-from stele.core.ids import MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
+from stele.core.ids import EPOCH_MAX, MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
 from stele.core.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
 
 FORMAT = "1"
@@ -38,6 +38,7 @@ _HEAD_KEYS = frozenset(
 _SHARD_KEYS = frozenset({"format", "epoch", "rows"})
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
+_INDEX_MAX = 10**9 - 1
 _SLOT = rf"(?:{_INDEX.pattern}|-)"
 _ROW = re.compile(rf"(0|[1-9]\d{{0,4}}) (0|[1-9]\d{{0,9}}):((?:{_SLOT}(?:,{_SLOT}){{0,6}})?)", re.ASCII)
 _WORD = re.compile(r"[!-~]+", re.ASCII)
@@ -83,7 +84,7 @@ def encode_head(head: Head) -> dict[str, str]:
         raise BadInput(f"state is {head.state!r}; it must be one of {', '.join(_STATES)}")
     if len(head.members) > MEMBERS_MAX:
         raise BadInput(f"there are {len(head.members)} members; at most {MEMBERS_MAX} fit into a table")
-    return _sized(
+    data = _sized(
         "the head of the table",
         {
             "format": FORMAT,
@@ -100,6 +101,13 @@ def encode_head(head: Head) -> dict[str, str]:
             ),
         },
     )
+    try:
+        decode_head(data)
+    except Corrupt as error:
+        # What is stored and cannot be read again is lost.
+        text = f"it could not be read again: {Exception.__str__(error)}"
+        raise BadInput(f'{text}; docs/operator.md, "Numbers that jump", says how to repair it') from error
+    return data
 
 
 def decode_head(data: Mapping[str, str]) -> Head:
@@ -109,11 +117,11 @@ def decode_head(data: Mapping[str, str]) -> Head:
         raise Corrupt(f"table head: state is {data['state']!r}; one of {', '.join(_STATES)} was expected")
     members = tuple(_read_member(number, line) for number, line in _lines("members", data["members"]))
     head = Head(
-        epoch=_number(data, "epoch", 0, 2**63 - 1),
+        epoch=_number(data, "epoch", 0, EPOCH_MAX),
         state=data["state"],
         partitions=_number(data, "partitions", 1, PARTITIONS_MAX),
         replicas=_number(data, "replicas", 1, 7),
-        member_list_version=_number(data, "memberListVersion", 0, 2**63 - 1),
+        member_list_version=_number(data, "memberListVersion", 0, EPOCH_MAX),
         next_member_index=_number(data, "nextMemberIndex", 0, VERSION_MAX),
         stamp=_number(data, "stamp", -(2**63), 2**63 - 1),
         version_sum=_number(data, "versionSum", 0, PARTITIONS_MAX * VERSION_MAX),
@@ -127,6 +135,8 @@ def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str
     """The data of shard `number`, whose rows are given in order; raises BadInput when it cannot be stored."""
     if not 1 <= len(rows) <= SHARD_PARTITIONS:
         raise BadInput(f"shard {number} was given {len(rows)} rows; 1 to {SHARD_PARTITIONS} make a shard")
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise BadInput(f"shard {number} has epoch {epoch}; at most {EPOCH_MAX}")
     first = number * SHARD_PARTITIONS
     for place, row in enumerate(rows):
         fault = row_fault(row.replicas)
@@ -134,6 +144,8 @@ def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str
             raise BadInput(f"partition {first + place} {fault}")
         if not 0 <= row.version <= VERSION_MAX:
             raise BadInput(f"partition {first + place} has version {row.version}; at most {VERSION_MAX}")
+        if any(member is not None and not 0 <= member <= _INDEX_MAX for member in row.replicas):
+            raise BadInput(f"partition {first + place} names {row.replicas}; at most {_INDEX_MAX} each")
     lines = (_row_line(first + place, row) for place, row in enumerate(rows))
     return _sized(f"shard {number}", {"format": FORMAT, "epoch": str(epoch), "rows": "".join(lines)})
 
@@ -151,7 +163,7 @@ def decode_shard(data: Mapping[str, str], number: int, partitions: int) -> Shard
     rows = tuple(
         _read_row(number, partition, line) for partition, (_, line) in zip(wanted, lines, strict=True)
     )
-    return Shard(_number(data, "epoch", 0, 2**63 - 1), rows)
+    return Shard(_number(data, "epoch", 0, EPOCH_MAX), rows)
 
 
 def row_text(row: Partition) -> str:

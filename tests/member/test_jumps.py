@@ -1,0 +1,89 @@
+"""Numbers near the end of their range: a member takes none of them, whoever tells them, and goes on."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from harness import CLUSTER, Client, Cluster, cluster
+
+from stele.core.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
+from stele.wire import messages as m
+from stele.wire import peer
+from stele.wire.frames import encode_frame
+
+P = 0
+
+
+def request_of(made: Cluster, **changes: object) -> m.ExchangeRequest:
+    request = m.ExchangeRequest(
+        format=1,
+        cluster=CLUSTER,
+        epoch=made.epoch,
+        recipient=made.members[0].uuid,
+        self_index=0,
+        partitions=made.partitions,
+        replicas=made.replicas,
+        member_list_version=made.list_version,
+        members=made.dictionary(),
+    )
+    return msgspec.structs.replace(request, **changes)
+
+
+JUMPS: list[dict[str, object]] = [
+    {"epoch": EPOCH_MAX},
+    {"epoch": STEP_MAX + 2},
+    {"member_list_version": EPOCH_MAX},
+    {"rows": (m.Row(P, VERSION_MAX, (0, 1)),)},
+    {"rows": (m.Row(P, STEP_MAX + 100, (0, 1)),)},
+]
+ORDERS: list[m.Command] = [
+    m.Fence(P, VERSION_MAX - 1, True),
+    m.Fence(P, VERSION_MAX, True),
+    m.Accept("x", m.Row(P, VERSION_MAX - 1, (0, 1))),
+]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_numbers_that_jump_are_refused_and_the_master_goes_on(tmp_path: Path, restarted: bool) -> None:
+    async with cluster(tmp_path, 2) as made:
+        client, member = Client(made), made.members[0]
+        assert await client.set(0, b"k", b"v")
+        for changes in JUMPS:
+            reply = await made.post(member, request_of(made, **changes))
+            assert (reply.code, "Numbers that jump" in reply.detail) == ("BAD_REQUEST", True), changes
+        for order in ORDERS:
+            reply = await made.post(member, request_of(made, commands=(order,)))
+            assert (reply.code, reply.results[0].code) == ("OK", "BAD_REQUEST"), order
+        if restarted:
+            await member.kill()
+            await member.start()
+        made.epoch += 1
+        version = made.rows[P].version
+        made.rows[P] = m.Row(P, version + 1, made.rows[P].replicas)
+        made.list_version += 1
+        await made.publish()
+        reply = await made.exchange(0, m.Fence(P, version + 2, True), want=True)
+        assert (reply.epoch, reply.results[0].code) == (made.epoch, "OK")
+        assert next(row.version for row in reply.rows if row.partition == P) == version + 1
+
+
+async def test_a_member_that_tells_rows_and_terms_that_jump_is_not_followed(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as made:
+        member = made.members[0]
+        mine = next(p for p, row in made.rows.items() if row.replicas[0] == 1)
+        row, version = made.rows[mine], made.rows[mine].version
+        hello = peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
+        reader, writer = await asyncio.open_connection(member.host, member.ports[1])
+        items = [
+            peer.AskItem(mine, VERSION_MAX, version, False, (VERSION_MAX, row.replicas)),
+            peer.AskItem(mine, version, VERSION_MAX - 1, False, (version, row.replicas)),
+        ]
+        writer.write(encode_frame(peer.encode_message(hello)))
+        await asyncio.wait_for(reader.readexactly(8), 10)
+        writer.write(encode_frame(peer.encode_message(peer.Ask(items))))
+        await asyncio.wait_for(reader.readexactly(8 + 30), 10)
+        writer.close()
+        reply = await made.exchange(0, rows=(), want=True)
+        assert next(each.version for each in reply.rows if each.partition == mine) == version
+        assert all(each.promised <= version for each in reply.tablets if each.partition == mine)
