@@ -20,6 +20,7 @@ same. Processes are ended by `with` blocks; whatever may hang has a limit in sec
 | `planning_cases.py`, `planners.py` | its cases; our planner and theirs behind one interface |
 | `peers.py`, `java/` | builds the Java side once into the cache and talks to its process |
 | `talk.py` | a process that answers a line of JSON to each line of input |
+| `master.py`, `master_rig.py`, `master_page.py` | the master: what is measured; its cluster; its page |
 | `copy_bench.py`, `copy_plots.py` | copying: its sections and goals; the page with pictures |
 | `copy_ways.py`, `copy_work.py` | the ways of copying, on the kind cluster or here; what runs there |
 | `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three; our cluster; clients |

@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         added.add_argument("--quick", action="store_true", help="fewer cases and samples: a first look")
         added.add_argument("--json", type=_new_file, metavar="FILE", help="write the result as JSON too")
         if hasattr(bench, "write"):
-            added.add_argument("--report", type=Path, metavar="FOLDER", help="write a page with pictures too")
+            added.add_argument("--report", type=Path, metavar="FOLDER", help="write a page too")
     return top
 
 
@@ -123,7 +123,7 @@ def _illustrate(report: Report, folder: Path) -> bool:
     except OSError as error:
         say(f"Error: the page could not be written: {error}")
         return False
-    say(f"A page with pictures is in {folder}")
+    say(f"A page is in {folder}")
     return True
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.bench.report import Column, Report, Row, Section
+from e2e.bench.report import Report, Row, markdown
 
 PIXELS_PER_INCH = 110
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 4.5
@@ -119,11 +119,5 @@ def _page(report: Report, pictures: Sequence[Path]) -> str:
     for picture in pictures:
         lines += ["", f"![{picture.stem}]({picture.name})"]
     for section in report.sections:
-        lines += ["", f"## {section.title}", "", *_table(section), "", section.note]
+        lines += ["", f"## {section.title}", "", *markdown(section), "", section.note]
     return "\n".join(lines) + "\n"
-
-
-def _table(section: Section) -> list[str]:
-    columns: Sequence[Column] = section.columns
-    head = ["| " + " | ".join(column.title for column in columns) + " |", "| --- " * len(columns) + "|"]
-    return head + ["| " + " | ".join(column.cell(row) for column in columns) + " |" for row in section.rows]

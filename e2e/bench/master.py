@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.bench.master_rig import rig, spec_of
+from e2e.bench import master_page
+from e2e.bench.master_rig import rig, settings_of, spec_of
 from e2e.bench.report import Column, Goal, Report, Section, factor, plain
 from e2e.cluster.steps import say
+from stele.model.cluster import MigrationSpec
 
 TITLE = "the master on a real API server: migrations, repairs, take-over, memory (minutes; quick: two)"
-PARALLEL = 20
+PARALLEL = MigrationSpec().max_parallel_per_member
 STEP_SECONDS_MAX = 0.02
 SCALE_DOWN_PER_SECOND = 14_000 / 60
 REPAIRS_PER_SECOND = 26_150 / 51
@@ -41,26 +43,32 @@ class Size:
         return self.members - self.members * 4 // 10
 
 
+EVENTS = ("form", "crash", "scale-down", "take-over")
 FULL = (Size(1_024, 10), Size(4_096, 10), Size(16_384, 10), Size(4_096, 5), Size(4_096, 20))
 QUICK = (Size(1_024, 10),)
 LARGEST = Size(16_384, 10)
 
 
+COLUMNS = (
+    Column("partitions", "partitions"),
+    Column("members", "members"),
+    Column("event", "event"),
+    Column("changes", "changes"),
+    Column("s", "seconds", lambda value: f"{value:.1f}"),
+    Column("changes/s", "per_second", lambda value: f"{value:,.0f}"),
+    Column("operator s", "operator_seconds", lambda value: f"{value:.1f}"),
+    Column("puts/change", "puts_per_change", factor),
+    Column("step99 ms", "step_seconds", lambda value: f"{value * 1e3:,.0f}"),
+    Column("memory MiB", "memory_bytes", lambda value: plain(value >> 20)),
+)
+
+write = master_page.write
+
+
 def run(report: Report, quick: bool) -> None:
     """Fill the report; raises BenchError and ClusterError when something outside is not as it must be."""
-    columns = (
-        Column("partitions", "partitions"),
-        Column("members", "members"),
-        Column("event", "event"),
-        Column("changes", "changes"),
-        Column("s", "seconds", lambda value: f"{value:.1f}"),
-        Column("changes/s", "per_second", lambda value: f"{value:,.0f}"),
-        Column("operator s", "operator_seconds", lambda value: f"{value:.1f}"),
-        Column("puts/change", "puts_per_change", factor),
-        Column("step99 ms", "step_seconds", lambda value: f"{value * 1e3:,.0f}"),
-        Column("memory MiB", "memory_bytes", lambda value: plain(value >> 20)),
-    )
-    section = report.section("One master, empty tablets", columns, _NOTE)
+    report.facts.update(settings_of(PARALLEL))
+    section = report.section("One master, empty tablets", COLUMNS, _NOTE)
     for size in QUICK if quick else FULL:
         asyncio.run(_Measurement(section, size).run())
     if not quick:
@@ -77,10 +85,11 @@ class _Measurement:
         async with rig() as found:
             self._rig = found
             await found.start_operator()
-            await self._measure("form", self._form)
-            await self._measure("crash", self._crash)
-            await self._measure("scale-down", self._scale_down)
-            await self._take_over()
+            form, crash, scale_down, take_over = EVENTS
+            await self._measure(form, self._form)
+            await self._measure(crash, self._crash)
+            await self._measure(scale_down, self._scale_down)
+            await self._take_over(take_over)
 
     async def _form(self) -> int:
         size = self._size
@@ -130,7 +139,7 @@ class _Measurement:
         except OSError:
             return {}
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, event: str) -> None:
         """Kill the master, start another, and wait until that reigns over all members."""
         epoch = int((await self._rig.status())["epoch"])
         await self._rig.kill_operator()
@@ -141,7 +150,7 @@ class _Measurement:
             {
                 "partitions": self._size.partitions,
                 "members": self._size.members,
-                "event": "take-over",
+                "event": event,
                 "seconds": time.monotonic() - start,
                 "memory_bytes": memory,
             }

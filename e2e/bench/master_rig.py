@@ -42,6 +42,15 @@ def spec_of(members: int, partitions: int, parallel: int) -> dict[str, Any]:
     }
 
 
+def settings_of(parallel: int) -> dict[str, str | int]:
+    """What a result says of the cluster's spec, which is the same for all sizes."""
+    found: dict[str, str | int] = {}
+    for name, value in spec_of(0, 0, parallel).items():
+        parts = value.items() if isinstance(value, dict) else (("", value),)
+        found |= {f"spec.{name}.{part}".removesuffix("."): each for part, each in parts}
+    return {name: value for name, value in found.items() if name not in ("spec.members", "spec.partitions")}
+
+
 class Rig:
     """One cluster named `bench`; all times are seconds of one monotonic clock."""
 

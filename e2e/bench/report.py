@@ -104,6 +104,20 @@ class Report:
         }
 
 
+def markdown(section: Section) -> list[str]:
+    """The lines of a table for a page."""
+    columns = section.columns
+    head = ["| " + " | ".join(column.title for column in columns) + " |", "| --- " * len(columns) + "|"]
+    return head + ["| " + " | ".join(column.cell(row) for column in columns) + " |" for row in section.rows]
+
+
+def fact(name: str, value: str | int | float) -> str:
+    """A fact as people read it."""
+    if name.endswith("_bytes") and not isinstance(value, str):
+        return f"{value / (1 << 30):.1f} GiB"
+    return str(value)
+
+
 def draw(report: Report, console: Console) -> None:
     """The facts, each section that has rows, the goals."""
     console.print(_facts(report), soft_wrap=True)
@@ -118,16 +132,10 @@ def draw(report: Report, console: Console) -> None:
 
 
 def _facts(report: Report) -> Text:
-    words = (f"{name} {_fact(name, value)}" for name, value in report.facts.items())
+    words = (f"{name} {fact(name, value)}" for name, value in report.facts.items())
     kind = " (quick)" if report.quick else ""
     end = "" if report.complete else ", not complete"
     return Text(f"{report.name}{kind}, {report.seconds:.0f} s{end}: {', '.join(words)}")
-
-
-def _fact(name: str, value: str | int | float) -> str:
-    if name.endswith("_bytes") and not isinstance(value, str):
-        return f"{value / (1 << 30):.1f} GiB"
-    return str(value)
 
 
 def _table(section: Section) -> RenderableType:

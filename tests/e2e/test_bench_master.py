@@ -1,9 +1,75 @@
-"""How the benchmark of the master reads what it measures, and that its members are members."""
+"""How the benchmark of the master reads what it measures, that its members are members, and that the page has
+what it makes.
+"""
 
+import re
+from pathlib import Path
+
+import pytest
+
+from e2e.bench import master
 from e2e.bench.light_members import LightMember
-from e2e.bench.master import quantile
+from e2e.bench.master import EVENTS, FULL, PARALLEL, quantile
+from e2e.bench.master_page import BEGIN, END, settings_text
+from e2e.bench.master_rig import settings_of
+from e2e.bench.report import Goal, Report
 from stele.core.table import stamp_of
 from stele.wire import messages as wire
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+
+
+def measured() -> Report:
+    """A whole run in which everything took a second."""
+    report = Report("master", quick=False, facts={"commit": "0123456789", "cores": 2}, complete=True)
+    report.facts.update(settings_of(PARALLEL))
+    section = report.section("One master, empty tablets", master.COLUMNS)
+    row = {"changes": 1_024, "seconds": 1.0, "per_second": 1_024.0, "operator_seconds": 0.5}
+    row |= {"puts_per_change": 0.01, "step_seconds": 0.01, "memory_bytes": 74 << 20}
+    for size in FULL:
+        place = {"partitions": size.partitions, "members": size.members}
+        section.rows += [{**place, "event": event, **row} for event in EVENTS]
+    report.goals = master._goals(section)
+    return report
+
+
+def without_figures(lines: list[str]) -> list[str]:
+    """Settings, columns, cases and goals: what does not depend on the machine or the commit."""
+    found = []
+    for line in lines[1:]:
+        cells = line.strip("| ").split(" | ")
+        kept = 3 if cells[0][:1].isdigit() else 1 if cells[-1] in {"yes", "**no**"} else len(cells)
+        found.append(" | ".join(cells[:kept]))
+    return found
+
+
+def test_the_page_has_what_the_benchmark_writes(tmp_path: Path) -> None:
+    """To publish figures is to paste master.md: settings, cases, columns and goals are those of the code."""
+    master.write(measured(), tmp_path)
+    written = tmp_path.joinpath("master.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    assert (page.count(BEGIN), page.count(END), written.startswith(BEGIN)) == (1, 1, True)
+    shown = page[page.index(BEGIN) : page.index(END)].splitlines()[1:]
+    made = written[: written.index(END)].splitlines()[1:]
+    assert without_figures(shown) == without_figures(made)
+    assert re.match(r"Commit [0-9a-f]{10};", shown[0]), "figures are of a commit, without changes beside it"
+
+
+def test_the_settings_of_a_run_are_in_its_result() -> None:
+    report = measured()
+    assert f"`spec.migration.maxParallelPerMember` {PARALLEL}" in settings_text(report)
+    assert report.as_json()["facts"]["spec.replicas"] == 2
+
+
+@pytest.mark.parametrize(("quick", "complete"), [(True, True), (False, False)])
+def test_a_part_of_the_run_says_so(tmp_path: Path, quick: bool, complete: bool) -> None:
+    report = measured()
+    report.quick, report.complete = quick, complete
+    report.goals.append(Goal("be quick", "slow", met=False))
+    master.write(report, tmp_path)
+    text = tmp_path.joinpath("master.md").read_text(encoding="utf-8")
+    assert "the run took 0 s, not all of it.\n" in text
+    assert "| be quick | slow | **no** |\n" in text
 
 
 def request(epoch: int = 1, known: int = 0, **more: object) -> wire.ExchangeRequest:

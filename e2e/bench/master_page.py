@@ -1,0 +1,43 @@
+"""The figures of the master as docs/benchmarks.md has them: `--report FOLDER` writes master.md.
+
+What is between the marks of the page is this text, pasted: a test compares settings, cases and columns.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.bench.report import Report, fact, markdown
+
+SHOWN = ("cores", "memory_bytes", "python", "load_before", "load_after")
+BEGIN, END = "<!-- make bench-master: begin -->", "<!-- make bench-master: end -->"
+
+
+def write(report: Report, folder: Path) -> None:
+    """Write the text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.joinpath("master.md").write_text("\n".join([BEGIN, *_lines(report), END, ""]), encoding="utf-8")
+
+
+def _lines(report: Report) -> list[str]:
+    kind = "" if report.complete and not report.quick else ", not all of it"
+    facts = ", ".join(
+        f"{name.removesuffix('_bytes').replace('_', ' ')} {fact(name, report.facts[name])}"
+        for name in SHOWN
+        if name in report.facts
+    )
+    lines = [
+        f"Commit {report.facts['commit']}; {facts}; the run took {report.seconds:.0f} s{kind}.",
+        f"Settings: {settings_text(report)}.",
+    ]
+    for section in report.sections:
+        lines += ["", *markdown(section)]
+    lines += ["", "| goal | found | met |", "| --- | --- | --- |"]
+    return lines + [
+        f"| {each.text} | {each.found} | {'yes' if each.met else '**no**'} |" for each in report.goals
+    ]
+
+
+def settings_text(report: Report) -> str:
+    """The settings of the cluster, as the page has them."""
+    return ", ".join(f"`{name}` {value}" for name, value in report.facts.items() if name.startswith("spec."))
