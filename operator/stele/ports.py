@@ -170,6 +170,12 @@ class Engine(Protocol):
         """Slow. Write ascending entries into an SST file for `ingest`; on disk on return."""
         ...
 
+    def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+        """Slow. First and last key of each finished SST file; the files stay as they are. Raise Corrupt for
+        one that is none, or empty.
+        """
+        ...
+
     def ingest(self, paths: Sequence[str]) -> None:
         """Slow. Move finished SST files into `data`, all or none, on disk on return. Their ranges never
         overlap.

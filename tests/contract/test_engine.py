@@ -306,6 +306,20 @@ def test_what_was_written_into_no_family_is_cleared_at_opening(tmp_path: Path) -
     again.close()
 
 
+def test_the_keys_of_files_that_were_made_are_told_and_the_files_stay(case: Case, tmp_path: Path) -> None:
+    """In the order of the paths, also of files whose keys overlap."""
+    paths = [str(tmp_path / name) for name in ("one.sst", "two.sst", "three.sst")]
+    case.engine.make_file(paths[0], [(b"d", b"1"), (b"m", b"2"), (b"x", b"3")])
+    case.engine.make_file(paths[1], [(b"a", b"4")])
+    case.engine.make_file(paths[2], [(b"c", b"5"), (b"e", b"6")])
+    for _ in range(2):
+        assert case.engine.file_bounds(paths) == [(b"d", b"x"), (b"a", b"a"), (b"c", b"e")]
+    with pytest.raises(Corrupt):
+        case.engine.file_bounds([paths[0], str(tmp_path / "gone.sst")])
+    case.engine.ingest(paths[:2])
+    assert case.engine.scan(b"a", b"z", 9) == [(b"a", b"4"), (b"d", b"1"), (b"m", b"2"), (b"x", b"3")]
+
+
 def test_ingest_moves_finished_files_in(tmp_path: Path) -> None:
     engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
     path = str(tmp_path / "one.sst")
@@ -319,6 +333,21 @@ def test_ingest_moves_finished_files_in(tmp_path: Path) -> None:
     again = RocksEngine(tmp_path / "data", tmp_path / "wals")
     assert again.get(b"k") == b"v"
     again.close()
+
+
+def test_the_keys_of_a_damaged_file_are_not_told(tmp_path: Path) -> None:
+    """Nothing is left of the try; a file that is well is left as it was."""
+    engine = RocksEngine(tmp_path / "data", tmp_path / "wals")
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    good, bad = staging / "good.sst", staging / "bad.sst"
+    engine.make_file(str(good), [(b"a", b"1")])
+    content = good.read_bytes()
+    bad.write_bytes(content[:-20])
+    with pytest.raises(Corrupt, match="magic number"):
+        engine.file_bounds([str(good), str(bad)])
+    assert (good.read_bytes(), sorted(staging.iterdir())) == (content, [bad, good])
+    engine.close()
 
 
 def test_a_flipped_bit_in_the_log_refuses_to_open(tmp_path: Path) -> None:

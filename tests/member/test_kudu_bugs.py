@@ -272,10 +272,11 @@ async def test_kudu_1328_whatever_meets_a_copy_the_member_lives(tmp_path: Path) 
     rolls = random.Random(1)
     async with solo(tmp_path) as made:
         for turn in range(150):
-            base = made.rows[P].version
+            base, copy = made.rows[P].version, made.replica.meta.copy
+            session = "none" if copy is None else f"s{copy.generation}"
             orders = [
                 m.StartTabletCopy(f"c{turn % 3}", P, base, OTHER),
-                m.Ingest("s", (P,)),
+                m.Ingest(session, (P,)),
                 m.Abort(f"c{rolls.randrange(3)}", P),
                 m.DeleteTablet(P, base),
                 m.Fence(P, base, True),
@@ -284,8 +285,8 @@ async def test_kudu_1328_whatever_meets_a_copy_the_member_lives(tmp_path: Path) 
                 m.AddLearner("x", P, base, OTHER),
                 m.HandOver("x", P),
             ]
-            if made.replica.meta.copy is not None:
-                made.stage("s", m.OpId(1, 5))
+            if copy is not None:
+                made.stage(session, m.OpId(1, 5))
             chosen = rolls.sample(orders, rolls.randrange(1, 6))
             codes = [result.code for result in (await made.ask(*chosen)).results]
             known = {"OK", "WAIT", "ALREADY_IN_PROGRESS", "ILLEGAL_STATE", "MIGRATION_ACTIVE", "NOT_OWNER"}

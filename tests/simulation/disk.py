@@ -128,6 +128,13 @@ class SimEngine(MemoryEngine):
         self._check_open()
         Path(path).write_bytes(pack_file(list(entries))[0])
 
+    def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+        try:
+            found = [_unpack(Path(path).read_bytes()) for path in paths]
+        except FileNotFoundError as error:
+            raise Corrupt(str(error)) from error
+        return [(entries[0][0], entries[-1][0]) for entries in found]
+
     def ingest(self, paths: Sequence[str]) -> None:
         """The files are what `pack_file` made. All of them are taken in, or none."""
         self._check_open()

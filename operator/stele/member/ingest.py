@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -84,7 +85,7 @@ class Ingester:
             node.engine.drop_data(begin, end)
         crash.reached("ingest.dropped")
         if manifest.files:
-            await self._files.take_in([str(folder / file) for file in manifest.files])
+            await self._files.take_in([str(folder / file) for file in manifest.files], (begin, end))
         crash.reached("ingest.ingested")
         state = await self._slowly(partial(self._check_state, manifest))
         # The old log first: its operations must never be taken for what follows the new data.
@@ -171,6 +172,19 @@ class Ingester:
         return DataState(manifest.applied, found)
 
 
+@dataclass
+class _Waiting:
+    """Files of one tablet, the range that its keys are in, and who is told when they are in."""
+
+    paths: list[str]
+    within: tuple[bytes, bytes]
+    ended: asyncio.Future[None]
+
+    def fail(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+
 class _Files:
     """Moves files of several tablets into the database at once: most of what it costs is paid per call.
 
@@ -180,50 +194,81 @@ class _Files:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._waiting: list[tuple[list[str], asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def take_in(self, paths: list[str]) -> None:
-        """Return when the files are in; raise what their ingestion raised."""
-        ended: asyncio.Future[None] = self._node.loop.create_future()
-        self._waiting.append((paths, ended))
+    async def take_in(self, paths: list[str], within: tuple[bytes, bytes]) -> None:
+        """Return when the files are in; raise what their ingestion raised, Corrupt for keys that are not
+        within [begin, end).
+        """
+        one = _Waiting(paths, within, self._node.loop.create_future())
+        self._waiting.append(one)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-        await ended
+        await one.ended
 
     async def _run(self) -> None:
         while self._waiting:
-            count = self._count()
-            some, self._waiting = self._waiting[:count], self._waiting[count:]
-            if not await self._together(some) and count > 1:
-                # One of them is at fault: the others must not suffer for it.
-                for each in some:
-                    await self._together([each])
+            some, self._waiting = self._waiting, []
+            # One of them that is at fault is told alone: the others must not suffer for it.
+            left = await self._each(self._within, some)
+            while left:
+                count = _together(left)
+                await self._each(self._ingest, left[:count])
+                left = left[count:]
         self._task = None
 
-    def _count(self) -> int:
-        """How many of those that wait go together: one, or as many as fit."""
-        files = count = 0
-        for paths, _ in self._waiting:
-            files += len(paths)
-            if count and files > INGESTED_TOGETHER_MAX:
-                break
-            count += 1
-        return count
-
-    async def _together(self, some: list[tuple[list[str], "asyncio.Future[None]"]]) -> bool:
-        """Whether all are in; when a single one is not, it is told why."""
-        paths = [path for each, _ in some for path in each]
+    async def _each(
+        self, work: Callable[[list[_Waiting]], Awaitable[list[_Waiting]]], some: list[_Waiting]
+    ) -> list[_Waiting]:
+        """Those that `work` went well for: of all at once, or else of one after the other."""
         try:
-            await self._node.loop.run_in_executor(self._node.slow, self._node.engine.ingest, paths)
+            return await work(some)
         except Exception as error:  # noqa: BLE001  it is raised where it is waited for
-            if len(some) == 1 and not some[0][1].done():
-                some[0][1].set_exception(error)
-            return False
-        for _, ended in some:
-            if not ended.done():
-                ended.set_result(None)
-        return True
+            if len(some) == 1:
+                some[0].fail(error)
+                return []
+        return [fine for one in some for fine in await self._each(work, [one])]
+
+    async def _within(self, some: list[_Waiting]) -> list[_Waiting]:
+        """Those whose files hold keys of their own tablet alone: a checksum does not tell whose they are."""
+        paths, loop = [path for one in some for path in one.paths], self._node.loop
+        # Not in the thread of the database: what is checked there meanwhile is read together next time.
+        found = dict(
+            zip(paths, await loop.run_in_executor(None, self._node.engine.file_bounds, paths), strict=True)
+        )
+        for one in some:
+            for path in one.paths:
+                if not one.within[0] <= found[path][0] <= found[path][1] < one.within[1]:
+                    one.fail(_foreign(path, one.within, found[path]))
+        return [one for one in some if not one.ended.done()]
+
+    async def _ingest(self, some: list[_Waiting]) -> list[_Waiting]:
+        paths = [path for one in some for path in one.paths]
+        await self._node.loop.run_in_executor(self._node.slow, self._node.engine.ingest, paths)
+        for one in some:
+            if not one.ended.done():
+                one.ended.set_result(None)
+        return some
+
+
+def _together(waiting: list[_Waiting]) -> int:
+    """How many of those that wait go together: one, or as many as fit."""
+    files = count = 0
+    for one in waiting:
+        files += len(one.paths)
+        if count and files > INGESTED_TOGETHER_MAX:
+            break
+        count += 1
+    return count
+
+
+def _foreign(path: str, within: tuple[bytes, bytes], found: tuple[bytes, bytes]) -> Corrupt:
+    shown = [key[: keys.TABLET_PREFIX_BYTES].hex() for key in (*found, within[0])]
+    return Corrupt(
+        f"{Path(path).name}: its keys begin with {shown[0]} to {shown[1]}, those of this tablet and "
+        f"generation with {shown[2]}; the file is of something else, copy the tablet again"
+    )
 
 
 def _check_file(folder: Path, fragment: Fragment) -> None:

@@ -211,6 +211,9 @@ class WriteBack:
     def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
         self._engine.make_file(path, entries)
 
+    def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+        return self._engine.file_bounds(paths)
+
     def ingest(self, paths: Sequence[str]) -> None:
         self.settle()
         self._engine.ingest(paths)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from stele.core.errors import Unavailable
+from stele.core.errors import Corrupt, Unavailable
 from stele.ports import SCAN_BYTES_MAX
 
 Entries = list[tuple[bytes, bytes]]
@@ -58,6 +58,12 @@ class MemoryView:
 
     def close(self) -> None:
         self._data = _Sorted()
+
+
+def _bounds(entries: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    if not entries:
+        raise Corrupt("SST files: one is empty or not there")
+    return entries[0][0], entries[-1][0]
 
 
 class MemoryEngine:
@@ -160,6 +166,9 @@ class MemoryEngine:
     def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
         self._check_open()
         self.files[path] = list(entries)
+
+    def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+        return [_bounds(self.files.get(path, ())) for path in paths]
 
     def ingest(self, paths: Sequence[str]) -> None:
         self._check_open()

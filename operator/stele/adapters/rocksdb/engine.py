@@ -6,6 +6,7 @@ RocksDB's own family `default` holds nothing.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 from rocksdict import (
@@ -20,6 +21,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from stele.adapters.rocksdb.bounds import file_bounds
 from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
 from stele.core.errors import Corrupt, SteleError, Unavailable
 from stele.ports import SCAN_BYTES_MAX
@@ -210,6 +212,14 @@ class RocksEngine:
             raise _unavailable("SST file", error) from error
         with open(path, "rb") as file:
             os.fsync(file.fileno())
+
+    def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+        try:
+            return file_bounds(paths)
+        except (OSError, SubprocessError) as error:
+            if any(sign in str(error) for sign in DAMAGE):
+                raise Corrupt(f"SST files: {error}") from error
+            raise _unavailable("SST files were not read", error) from error
 
     def ingest(self, paths: Sequence[str]) -> None:
         options = IngestExternalFileOptions()
