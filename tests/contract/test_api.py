@@ -316,21 +316,24 @@ async def test_a_pod_is_there_until_its_kubelet_ended_it(place: Place) -> None:
     assert (await api.get(PODS, namespace, "p"))["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-# -- server-side apply
+# -- what a server adds
 
 
-async def test_apply_makes_and_changes_what_it_names_and_nothing_else(place: Place) -> None:
+async def test_what_is_written_over_a_service_keeps_what_others_said_of_it(place: Place) -> None:
     api, namespace = place
-    made = await api.apply(SERVICES, namespace, service((1, 2), mine="1"))
-    others = {**made["metadata"]["labels"], "theirs": "1"}
-    changed = {**made, "metadata": {**made["metadata"], "labels": others}}
-    await api.replace(SERVICES, namespace, changed)
-    found = await api.apply(SERVICES, namespace, service((2, 3), other="2"))
+    made = await api.create(SERVICES, namespace, service((1, 2), mine="1"))
+    labels = {**made["metadata"]["labels"], "theirs": "1"}
+    theirs = await api.replace(
+        SERVICES, namespace, {**made, "metadata": {**made["metadata"], "labels": labels}}
+    )
+    changed = {**theirs, "spec": {**theirs["spec"], **service((2, 3))["spec"]}}
+    with pytest.raises(Conflict):
+        await api.replace(SERVICES, namespace, {**changed, "metadata": made["metadata"]})
+    found = await api.replace(SERVICES, namespace, changed)
     assert found["metadata"]["uid"] == made["metadata"]["uid"]
-    assert found["metadata"]["labels"] == {"other": "2", "theirs": "1"}
+    assert found["metadata"]["labels"] == {"mine": "1", "theirs": "1"}
     assert [each["port"] for each in found["spec"]["ports"]] == [2, 3]
-    again = await api.apply(SERVICES, namespace, service((2, 3), other="2"))
-    assert version(again) == version(found)
+    assert version(await api.replace(SERVICES, namespace, found)) == version(found)
 
 
 # -- nobody answers
@@ -350,7 +353,6 @@ READS: dict[str, Call] = {
 WRITES: dict[str, Call] = {
     "create": lambda api: api.create(CONFIG_MAPS, "default", config_map()),
     "replace": lambda api: api.replace(CONFIG_MAPS, "default", config_map()),
-    "apply": lambda api: api.apply(SERVICES, "default", service((1,))),
     "patch_status": lambda api: api.patch_status(CLUSTERS, "default", "demo", {"epoch": 1}),
     "delete": lambda api: api.delete(CONFIG_MAPS, "default", "one", None),
 }

@@ -118,6 +118,9 @@ class FakeWorld:
     def epoch_shown(self) -> int:
         return self.shown_epoch
 
+    async def show_taken(self, names: Sequence[str], now: float) -> None:
+        raise AssertionError(names)
+
     def ask(self, name: str, **fields: object) -> None:
         """Make a TabletRebalance, or change one."""
         self.asked[name] = replace(self.asked.get(name, Ask(name)), **fields)  # type: ignore[arg-type]

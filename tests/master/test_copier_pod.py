@@ -39,7 +39,8 @@ class Api:
         return stored
 
     async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
-        assert kind is PODS
+        if kind is not PODS:
+            return self.stored(kind, body)
         if body["metadata"]["name"] in self.pods:
             raise AlreadyExists(body["metadata"]["name"])
         made = self.pods[body["metadata"]["name"]] = self.stored(kind, body)
@@ -57,8 +58,11 @@ class Api:
     def gone(self) -> None:
         self.cache.remove(PODS, self.pods.pop(NAME))
 
-    async def apply(self, kind: Kind, namespace: str, body: Object) -> None:
-        return
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        return self.cache.get(kind, namespace, name)
+
+    async def replace(self, kind: Kind, namespace: str, body: Object) -> Object:
+        return self.stored(kind, body)
 
     async def patch_status(self, kind: Kind, namespace: str, name: str, status: Object, version: str) -> Any:
         return self.cache.get(kind, namespace, name)

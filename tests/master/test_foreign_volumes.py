@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from stele.adapters.kubernetes.ownership import belongs_to
 from stele.core.membership import Timing
 from stele.core.reign import State, Wishes
 from stele.core.table import PartitionTable
@@ -30,9 +31,10 @@ def test_a_claim_of_the_same_name_but_another_cluster_is_foreign() -> None:
     assert manifests.is_foreign(claim, _cluster("second"))
 
 
-def test_a_claim_that_says_nothing_is_left_to_the_member_to_judge() -> None:
+def test_a_claim_that_says_nothing_is_of_no_earlier_cluster() -> None:
     claim: dict[str, Any] = {"metadata": {"name": "demo-0"}}
     assert not manifests.is_foreign(claim, _cluster("second"))
+    assert not belongs_to(claim, "second")
 
 
 def test_ready_names_the_claims_and_what_to_do() -> None:
@@ -42,10 +44,16 @@ def test_ready_names_the_claims_and_what_to_do() -> None:
     view = facts.View(state, wishes, 0.0, datetime.now(UTC), ("demo-0", "demo-1"))
     ready = _ready(cluster, view)
     assert (ready.status.value, ready.reason) == ("False", "ForeignVolume")
+    stalled = _condition(cluster, view, "Stalled")
+    assert (stalled.status.value, stalled.message) == ("True", ready.message)
     assert "kubectl delete pvc demo-0 demo-1" in ready.message
     assert _ready(cluster, replace(view, foreign_claims=())).reason == "Forming"
 
 
 def _ready(cluster: TabletCluster, view: facts.View) -> Any:
+    return _condition(cluster, view, "Ready")
+
+
+def _condition(cluster: TabletCluster, view: facts.View, type_: str) -> Any:
     status = facts.cluster_status(cluster, view, "")
-    return next(each for each in status.conditions if each.type == "Ready")
+    return next(each for each in status.conditions if each.type == type_)

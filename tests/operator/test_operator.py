@@ -154,9 +154,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(plane: ControlPlane, namespace: str, directory: Path, port: int) -> AsyncIterator[Stage]:
+async def staged(
+    plane: ControlPlane, namespace: str, directory: Path, port: int, **spec: Any
+) -> AsyncIterator[Stage]:
     async with Api(await log_in(str(plane.kubeconfig))) as api:
-        made = await api.create(CLUSTERS, namespace, cluster("demo", 3))
+        made = await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
         operator = Operator(plane, namespace, directory, port)
         async with Kubelet(api, namespace, made["metadata"]["uid"]) as kubelet:
             await operator.start()

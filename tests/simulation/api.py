@@ -1,7 +1,7 @@
 """A simulated API server, and the client that a master process has of it.
 
 Reads and writes are those of the real one (tests/contract/test_api.py): resourceVersions, 409, 404, uids,
-statuses apart, server-side apply, deletion in two steps for pods and for what has finalizers.
+statuses apart, deletion in two steps for pods and for what has finalizers.
 What goes wrong is what goes wrong in reality: requests that do not arrive, answers that do not come back
 (the write is done all the same), somebody else's write in between, watches that lag, repeat and forget.
 """
@@ -64,7 +64,6 @@ class ApiServer:
         self.objects: dict[tuple[str, str], tuple[Kind, Object]] = {}
         self.version = 0
         self.changed: list[Watcher] = []
-        self._applied: dict[str, Object] = {}
         self.count: Callable[..., None] = lambda fault, *places: None
 
     def find(self, kind: Kind, name: str) -> Object | None:
@@ -132,17 +131,6 @@ class ApiServer:
             status = {"status": stored["status"]} if "status" in stored else {}
             body = {key: value for key, value in body.items() if key != "status"} | status
         return self._finalized(kind, self._put(kind, body))
-
-    def apply(self, kind: Kind, body: Object) -> Object:
-        """As the only manager of what it names now, or named when it was applied last."""
-        stored = self.find(kind, body["metadata"]["name"])
-        if stored is None:
-            made = self._put(kind, body, generation=1)
-        else:
-            before = self._applied.get(stored["metadata"]["uid"], {})
-            made = self._put(kind, merged(_without(stored, before, body), body))
-        self._applied[made["metadata"]["uid"]] = body
-        return made
 
     def change_spec(self, kind: Kind, name: str, **changes: Any) -> None:
         """What a user's `kubectl patch` does."""
@@ -230,18 +218,6 @@ def _check_size(kind: Kind, stored: Object) -> None:
         raise BadInput(f"{kind.kind}: at most {CONFIG_MAP_BYTES_MAX} bytes are allowed")
 
 
-def _without(stored: Object, before: Object, now: Object) -> Object:
-    """Less what was named before and is not now."""
-    found: Object = {}
-    for key, value in stored.items():
-        inside = isinstance(value, dict) and isinstance(before.get(key), dict)
-        if inside:
-            found[key] = _without(value, before[key], now.get(key) or {})
-        elif key not in before or key in now:
-            found[key] = value
-    return found
-
-
 class SimApi:
     """What a master holds instead of `adapters.kubernetes.api.Api`: the same calls, the same errors."""
 
@@ -269,10 +245,6 @@ class SimApi:
 
     async def replace(self, kind: Kind, namespace: str, body: Object) -> Object:
         made: Object = await self._call(True, lambda: self._server.replace(kind, copied(body)))
-        return made
-
-    async def apply(self, kind: Kind, namespace: str, body: Object) -> Object:
-        made: Object = await self._call(True, lambda: self._server.apply(kind, copied(body)))
         return made
 
     async def patch_status(

@@ -192,7 +192,7 @@ def test_two_masters_that_create_a_table_at_once_lower_no_epoch() -> None:
     """The second replaced the shard of the first without a look at its epoch: it went from 2 to 1."""
     clock = Clock(1)
     server = ApiServer(clock, Network(clock))
-    fresh, owner = fresh_head(4, 2), {"kind": "TabletCluster", "name": "demo"}
+    fresh, owner = fresh_head(4, 2), {"kind": "TabletCluster", "name": "demo", "uid": "u"}
     stores = []
     for number in range(2):
         api: Any = SimApi(server, ProcessLoop(clock, f"master-{number}"))

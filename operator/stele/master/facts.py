@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from stele.adapters.kubernetes.ownership import taken_text
 from stele.core.asks import Ask
 from stele.core.copying import waiting_for_space
 from stele.core.membership import Contact, Life
@@ -60,6 +61,7 @@ class View:
     name: str = ""
     asks: tuple[Ask, ...] = ()
     topology_problem: str = ""
+    taken: tuple[str, ...] = ()
 
     @property
     def formed(self) -> bool:
@@ -174,7 +176,7 @@ Condition = tuple[ConditionType, bool, Reason, str]
 
 def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
     return [
-        _ready([*_foreign(view), *problems(cluster)], view),
+        _ready([*_blocked(view), *problems(cluster)], view),
         _available(view),
         _progressing(view),
         _degraded(view),
@@ -182,7 +184,7 @@ def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
         _balanced(view),
         _lost(cluster, view),
         _paused(view),
-        _stalled(view.state, view.now),
+        _stalled(view),
         *_topology(cluster, view),
     ]
 
@@ -239,6 +241,12 @@ def _lost(cluster: TabletCluster, view: View) -> Condition:
         if before is not None and before.reason == Reason.REASSIGNED:
             return type_, True, Reason.REASSIGNED, before.message
     return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
+
+
+def _blocked(view: View) -> list[Problem]:
+    """Objects of somebody else that are where this cluster's own should be."""
+    taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
+    return taken + _foreign(view)
 
 
 def _foreign(view: View) -> list[Problem]:
@@ -329,8 +337,10 @@ def _paused(view: View) -> Condition:
     return type_, False, Reason.AS_DESIRED, "migrations may start"
 
 
-def _stalled(state: State, now: float) -> Condition:
-    type_ = ConditionType.STALLED
+def _stalled(view: View) -> Condition:
+    type_, state, now = ConditionType.STALLED, view.state, view.now
+    if wrong := _blocked(view):
+        return type_, True, wrong[0].reason, "; ".join(each.message for each in wrong)
     lack = waiting_for_space(state)
     if lack is not None:
         return type_, True, Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}"
@@ -551,6 +561,17 @@ def under_way(state: State) -> dict[str, int]:
     """Migrations by step, for the metrics."""
     steps = Counter(running.step for running in state.running.values())
     return {step.value: steps[step] for step in Step}
+
+
+def name_taken(
+    status: TabletClusterStatus, names: Sequence[str], generation: int, clock: datetime
+) -> TabletClusterStatus:
+    """There is no table, so nothing is known of the cluster but what is in its way."""
+    found, text = status.conditions, taken_text(names)
+    for type_, holds in ((ConditionType.READY, False), (ConditionType.STALLED, True)):
+        found = set_condition(found, type_, holds, Reason.NAME_TAKEN, text, generation=generation, now=clock)
+    changes = {"observed_generation": generation, "message": text, "conditions": found}
+    return status.model_copy(update=changes)
 
 
 def invalid(

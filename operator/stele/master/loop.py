@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
+from stele.adapters.kubernetes.ownership import NameTaken
 from stele.core.cluster_state import StateChange
 from stele.core.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.core.ids import MemberIndex, PartitionId
@@ -86,7 +87,9 @@ class ClusterLoop:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until cancelled; raises Deposed when another master reigns."""
+        """Until cancelled; raises Deposed when another master reigns, NameTaken when there is no room for
+        the table.
+        """
         while True:
             try:
                 busy = await self.tick()
@@ -165,7 +168,11 @@ class ClusterLoop:
     async def _begin(self) -> State:
         wishes = self._world.wishes()
         fresh = fresh_head(self._world.partitions(), wishes.replicas)
-        reigned = await self._store.take_over(fresh, self._epoch_above)
+        try:
+            reigned = await self._store.take_over(fresh, self._epoch_above)
+        except NameTaken as error:
+            await self._try(self._world.show_taken(error.names, self._now()), "status")
+            raise
         self._head = head = reigned.head
         log.info("reigns with epoch %d over %d members", head.epoch, len(head.members))
         self.state = State(

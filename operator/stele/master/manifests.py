@@ -8,6 +8,7 @@ Pod. Volume claims are owned by nobody: data outlives what describes it (docs/op
 from collections.abc import Mapping
 from typing import Any
 
+from stele.adapters.kubernetes.ownership import CLUSTER_UID_LABEL, belongs_to
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 from stele.wire.pods import container_security, pod_security
@@ -17,7 +18,6 @@ Object = dict[str, Any]
 RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT, COPIER_PORT = 6379, 7000, 7001, 7002, 7010
 
 CLUSTER_LABEL = "stele.dev/cluster"
-CLUSTER_UID_LABEL = "stele.dev/cluster-uid"
 MEMBER_LABEL = "stele.dev/member"
 COMPONENT_LABEL = "stele.dev/component"
 
@@ -107,8 +107,8 @@ def claim(cluster: TabletCluster, index: int) -> Object:
 
 def is_foreign(claim: Object, cluster: TabletCluster) -> bool:
     """Whether a claim holds the data of another cluster, such as an earlier one of the same name."""
-    uid = (claim["metadata"].get("labels") or {}).get(CLUSTER_UID_LABEL, cluster.metadata.uid)
-    return bool(uid != cluster.metadata.uid)
+    marked = CLUSTER_UID_LABEL in (claim["metadata"].get("labels") or {})
+    return marked and not belongs_to(claim, cluster.metadata.uid)
 
 
 def headless_service(cluster: TabletCluster) -> Object:

@@ -15,10 +15,10 @@ from stele.adapters.kubernetes.api import (
     MEMBERS,
     PODS,
     SERVICES,
-    AlreadyExists,
     Api,
     Kind,
 )
+from stele.adapters.kubernetes.ownership import belongs_to
 from stele.core.asks import Ask
 from stele.core.errors import Stale
 from stele.core.ids import MemberIndex
@@ -27,6 +27,7 @@ from stele.core.reign import Happening, State, Wishes
 from stele.core.steps import is_above
 from stele.master import facts, manifests
 from stele.master.cache import Cache
+from stele.master.children import Children
 from stele.master.events import post
 from stele.master.fenced import patch_status
 from stele.master.nodes import Nodes
@@ -57,7 +58,7 @@ class KubernetesWorld:
         self._api, self._cache, self._settings = api, cache, settings
         self._cluster, self._clock_at = cluster, clock_at
         self._state: State | None = None
-        self._applied: dict[str, Object] = {}
+        self._children = Children(api, cache, cluster.metadata.namespace)
         self._asks = Asks()
         self._nodes = Nodes(api)
         self._zones: dict[str, tuple[str, ...]] = {}
@@ -104,7 +105,7 @@ class KubernetesWorld:
             member = self._member(stored)
             if isinstance(member, Unreadable):
                 continue
-            pod = self._cache.get(PODS, self.namespace, member.metadata.name)
+            pod = self._pod(stored)
             found.append(
                 Seen(
                     member.spec.index,
@@ -134,8 +135,7 @@ class KubernetesWorld:
         return last if len(last) == len(keys) else ()
 
     def _node_names(self) -> list[str]:
-        names = (each["metadata"]["name"] for each in self._members())
-        return [node for name in names if (node := node_of(self._cache.get(PODS, self.namespace, name)))]
+        return [node for each in self._members() if (node := node_of(self._pod(each)))]
 
     async def look_at_nodes(self) -> None:
         """Read the labels of the nodes that members run on, when they matter."""
@@ -156,7 +156,10 @@ class KubernetesWorld:
 
     def _members(self) -> list[Object]:
         listed = self._cache.labelled(MEMBERS, self.namespace, manifests.CLUSTER_LABEL, self.name)
-        return [each for each in listed if _owned_by(each, self.cluster_uid)]
+        return [each for each in listed if belongs_to(each, self.cluster_uid)]
+
+    def _pod(self, member: Object) -> Object | None:
+        return self._children.find(PODS, member["metadata"]["name"], member["metadata"]["uid"])
 
     def _foreign_claims(self) -> tuple[str, ...]:
         """Claims that hold the data of another cluster under a member's name: never used, never deleted."""
@@ -166,6 +169,11 @@ class KubernetesWorld:
         return tuple(
             each["metadata"]["name"] for each in claims if each and manifests.is_foreign(each, cluster)
         )
+
+    def _taken(self) -> tuple[str, ...]:
+        """What other than those claims has a name that this cluster needs."""
+        foreign = {f"{CLAIMS.kind} {name}" for name in self._foreign_claims()}
+        return tuple(each for each in self._children.taken() if each not in foreign)
 
     def epoch_shown(self) -> int:
         """Of the master that wrote the status of the cluster last; 0 when none did."""
@@ -180,24 +188,25 @@ class KubernetesWorld:
 
     async def ensure_member(self, index: MemberIndex) -> None:
         """Object, volume and pod, each when it is missing; a pod that ended for good is made anew."""
-        cluster, name = self.cluster(), manifests.name_of(self.name, index)
-        member = self._cache.get(MEMBERS, self.namespace, name)
+        cluster, uid, children = self.cluster(), self.cluster_uid, self._children
+        member = await children.have(MEMBERS, manifests.member_object(cluster, index), uid)
         if member is None:
-            member = await self._make(MEMBERS, manifests.member_object(cluster, index))
-        claim = self._cache.get(CLAIMS, self.namespace, name)
-        if claim is None:
-            await self._make(CLAIMS, manifests.claim(cluster, index))
-        elif manifests.is_foreign(claim, cluster):
             return
-        pod = self._cache.get(PODS, self.namespace, name)
-        if pod is not None:
-            if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
-                await self._api.delete(PODS, self.namespace, name, pod["metadata"]["uid"])
+        pod = self._pod(member)
+        if pod is None:
+            await self._make_pod(cluster, member, index)
             return
-        model = TabletMember.read(member)
+        await children.have(CLAIMS, manifests.claim(cluster, index), uid)
+        if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
+
+    async def _make_pod(self, cluster: TabletCluster, member: Object, index: MemberIndex) -> None:
+        """A pod mounts a claim by its name, so whose that is must be so now, not when it was cached."""
+        model, settings, children = self._member(member), self._settings, self._children
         if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
             return
-        settings = self._settings
+        if await children.make(CLAIMS, manifests.claim(cluster, index), self.cluster_uid) is None:
+            return
         body = manifests.member_pod(
             cluster,
             model,
@@ -205,58 +214,39 @@ class KubernetesWorld:
             pull=settings.pull_policy,
             account=settings.member_account,
         )
-        await self._make(PODS, body)
-
-    async def _make(self, kind: Kind, body: Object) -> Object:
-        """Create an object, or find the one that is there; the cache knows it at once."""
-        try:
-            made = await self._api.create(kind, self.namespace, body)
-        except AlreadyExists:
-            made = await self._api.get(kind, self.namespace, body["metadata"]["name"])
-        self._cache.put(kind, made)
-        return made
+        await children.have(PODS, body, model.metadata.uid)
 
     async def remove_member(self, index: MemberIndex) -> None:
         """Volume (when the user said so), pod, and the object last, so that a crash in between is
         continued.
         """
-        name = manifests.name_of(self.name, index)
+        name, uid, children = manifests.name_of(self.name, index), self.cluster_uid, self._children
         if self.cluster().spec.storage.keep_volumes.value == "Delete":
-            await self._delete(CLAIMS, name)
-        await self._delete(PODS, name)
-        await self._delete(MEMBERS, name)
-
-    async def _delete(self, kind: Kind, name: str) -> None:
-        stored = self._cache.get(kind, self.namespace, name)
-        if stored is not None and not stored["metadata"].get("deletionTimestamp"):
-            await self._api.delete(kind, self.namespace, name, stored["metadata"]["uid"])
+            await children.delete(CLAIMS, name, uid)
+        member = children.find(MEMBERS, name, uid)
+        if member is not None:
+            await children.delete(PODS, name, member["metadata"]["uid"])
+            await children.delete(MEMBERS, name, uid)
 
     async def ensure_shared(self) -> None:
         """Services, budget and copier."""
-        cluster = self.cluster()
+        cluster, uid, children = self.cluster(), self.cluster_uid, self._children
+        children.next_look()
         await self.look_at_nodes()
-        await self._apply_changed(SERVICES, manifests.headless_service(cluster))
-        await self._apply_changed(SERVICES, manifests.client_service(cluster))
+        await children.keep(SERVICES, manifests.headless_service(cluster), uid)
+        await children.keep(SERVICES, manifests.client_service(cluster), uid)
         if self._state is not None:
             parts = facts.partition_counts(self._state, cluster.spec.replicas)
             members = len(self._state.table.members)
-            await self._apply_changed(BUDGETS, manifests.budget(cluster, members, parts.safe == parts.total))
+            budget = manifests.budget(cluster, members, parts.safe == parts.total)
+            await children.keep(BUDGETS, budget, uid)
         await self._ensure_copier(cluster)
-
-    async def _apply_changed(self, kind: Kind, body: Object) -> None:
-        """Apply what differs from what was applied last by this process."""
-        key = f"{kind.plural}/{body['metadata']['name']}"
-        if self._applied.get(key) != body:
-            await self._api.apply(kind, self.namespace, body)
-            self._applied[key] = body
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
         """A pod of the image that is wished for. Another one goes once no Spark job is under way."""
-        name = manifests.copier_name(self.name)
-        pod = self._cache.get(PODS, self.namespace, name)
+        name, uid, children = manifests.copier_name(self.name), self.cluster_uid, self._children
         if not manifests.wants_copier(cluster):
-            if pod is not None:
-                await self._delete(PODS, name)
+            await children.delete(PODS, name, uid)
             return
         body = manifests.copier_pod(
             cluster,
@@ -264,12 +254,13 @@ class KubernetesWorld:
             pull=self._settings.pull_policy,
             account=self._settings.spark_account,
         )
+        pod = await children.have(PODS, body, uid)
         if pod is None:
-            await self._make(PODS, body)
-        elif pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
+            return
+        if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
             manifests.copier_image(pod) != manifests.copier_image(body) and not self._has_spark_jobs()
         ):
-            await self._delete(PODS, name)
+            await children.delete(PODS, name, uid)
 
     def _has_spark_jobs(self) -> bool:
         """As far as known: before the first status nobody knows."""
@@ -277,7 +268,7 @@ class KubernetesWorld:
 
     def copier_address(self) -> str:
         """Where the copier answers; empty while it is not ready."""
-        pod = self._cache.get(PODS, self.namespace, manifests.copier_name(self.name))
+        pod = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return ""
         conditions = pod.get("status", {}).get("conditions") or []
@@ -295,7 +286,9 @@ class KubernetesWorld:
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
         keys = cluster.spec.placement.topology_keys
         unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
-        view = facts.View(state, wishes, now, clock, self._foreign_claims(), self.name, self.asks(), unknown)
+        view = facts.View(
+            state, wishes, now, clock, self._foreign_claims(), self.name, self.asks(), unknown, self._taken()
+        )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)
         if early:
@@ -309,11 +302,16 @@ class KubernetesWorld:
             member = self._member(stored)
             if isinstance(member, Unreadable):
                 continue
-            pod = self._cache.get(PODS, self.namespace, member.metadata.name)
-            status = facts.member_status(member, view, restarts_of(pod))
+            status = facts.member_status(member, view, restarts_of(self._pod(stored)))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
         self._check_reigns(state)
         await show_plans(self._api, self._cache, cluster, view)
+
+    async def show_taken(self, names: Sequence[str], now: float) -> None:
+        """Nothing of this cluster is done: its table has the names of objects of somebody else."""
+        cluster = self.cluster()
+        wanted = facts.name_taken(cluster.status, names, cluster.metadata.generation, self._clock_at(now))
+        await self._patch(CLUSTERS, self.name, wanted.to_dict())
 
     def _check_reigns(self, state: State) -> None:
         if is_above(state.epoch, self.epoch_shown()):
@@ -324,8 +322,9 @@ class KubernetesWorld:
         if stored is None:
             return
         patch = patch_of(stored.get("status") or {}, wanted)
-        if patch and self._state is not None:
-            self._check_reigns(self._state)
+        if patch:
+            if self._state is not None:
+                self._check_reigns(self._state)
             await patch_status(self._api, self._cache, kind, stored, patch)
 
 
@@ -373,10 +372,6 @@ def node_of(pod: Object | None) -> str:
 def restarts_of(pod: Object | None) -> int:
     listed = [] if pod is None else (pod.get("status") or {}).get("containerStatuses") or []
     return sum(int(each.get("restartCount", 0)) for each in listed if each["name"] == "member")
-
-
-def _owned_by(stored: Object, uid: str) -> bool:
-    return any(each.get("uid") == uid for each in stored["metadata"].get("ownerReferences") or [])
 
 
 def clock_of(wall: datetime, monotonic: float) -> Callable[[float], datetime]:

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     REASSIGNED = "Reassigned"
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
     FOREIGN_VOLUME = "ForeignVolume"
+    NAME_TAKEN = "NameTaken"
     REQUESTS_EXCEED_LIMITS = "RequestsExceedLimits"
     INVALID_RESOURCE = "InvalidResource"
     CLUSTER_NOT_FOUND = "ClusterNotFound"

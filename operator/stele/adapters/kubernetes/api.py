@@ -22,8 +22,6 @@ REQUEST_SECONDS = 10.0
 LIST_PAGE = 500
 """Objects of one page of a list."""
 
-FIELD_MANAGER = "stele-operator"
-
 Object = dict[str, Any]
 
 
@@ -117,12 +115,6 @@ class Api:
     async def replace(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
         """PUT; with a resourceVersion in the body it is a compare-and-set."""
         return await self._send("PUT", kind.path(namespace, body["metadata"]["name"]), body)
-
-    async def apply(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
-        """Server-side apply as the only manager of what the body names."""
-        path = kind.path(namespace, body["metadata"]["name"])
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._send("PATCH", path, body, query, "application/apply-patch+yaml")
 
     async def patch_spec(self, kind: Kind, namespace: str, name: str, spec: Mapping[str, Any]) -> Object:
         """Merge into the spec, for what a person wants; lists are replaced as a whole."""

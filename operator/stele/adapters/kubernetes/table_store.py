@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api, NotFound
+from stele.adapters.kubernetes.ownership import NameTaken, belongs_to
 from stele.core.errors import Conflict, Corrupt
 from stele.core.table import EMPTY, Partition, PartitionTable, check_invariants
 from stele.wire.table_text import (
@@ -60,25 +61,41 @@ class KubernetesTableStore:
     def _name(self, shard: int | None = None) -> str:
         return f"{self._cluster}-table" if shard is None else f"{self._cluster}-table-{shard}"
 
+    async def _find(self, shard: int | None = None) -> dict[str, Any] | None:
+        """That part of the table. Raises NameTaken when an object of somebody else has its name."""
+        found = await self._api.find(CONFIG_MAPS, self._namespace, self._name(shard))
+        if found is not None and not belongs_to(found, self._owner["uid"]):
+            raise NameTaken([f"{CONFIG_MAPS.kind} {self._name(shard)}"])
+        return found
+
+    async def _taken(self, partitions: int) -> list[str]:
+        """All parts of the table whose names somebody else's objects have."""
+        parts = (None, *range(shard_count(partitions)))
+        found = [await self._api.find(CONFIG_MAPS, self._namespace, self._name(each)) for each in parts]
+        foreign = [each for each in found if each is not None and not belongs_to(each, self._owner["uid"])]
+        return [f"{CONFIG_MAPS.kind} {each['metadata']['name']}" for each in foreign]
+
     async def epoch(self) -> int:
         """The epoch in the stored head; 0 when there is none."""
-        found = await self._api.find(CONFIG_MAPS, self._namespace, self._name())
+        found = await self._find()
         return 0 if found is None else decode_head(found.get("data") or {}).epoch
 
     async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
         """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt
-        when what is
-        stored contradicts itself or has another number of partitions."""
+        when what is stored contradicts itself or has another number of partitions, NameTaken when it is
+        another cluster's or no table at all."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 return await self._take_over(fresh, epoch_above)
             except Conflict:
                 continue
+            except NameTaken as error:
+                raise NameTaken(await self._taken(fresh.partitions)) from error
         raise Conflict(f"the table of {self._cluster} was changed {ATTEMPTS_MAX} times while taking it over")
 
     async def _take_over(self, fresh: Head, epoch_above: int) -> Reigned:
         self._versions = {}
-        stored = await self._api.find(CONFIG_MAPS, self._namespace, self._name())
+        stored = await self._find()
         if stored is None:
             return await self._create(fresh, epoch_above)
         head = decode_head(stored.get("data") or {})
@@ -97,12 +114,11 @@ class KubernetesTableStore:
         return reigned(head, rows)
 
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
-        try:
-            stored = await self._api.get(CONFIG_MAPS, self._namespace, self._name(number))
-        except NotFound as error:
+        stored = await self._find(number)
+        if stored is None:
             raise Corrupt(
                 f"ConfigMap {self._name(number)} is gone while {self._name()} exists: restore a backup of it"
-            ) from error
+            )
         shard = decode_shard(stored.get("data") or {}, number, partitions)
         if shard.epoch > self._epoch:
             raise Conflict(f"{self._name(number)} has epoch {shard.epoch}, ours is {self._epoch}")
@@ -124,7 +140,7 @@ class KubernetesTableStore:
     async def _find_empty(self, number: int, partitions: int) -> int:
         """The epoch of a shard that has no head, and 0 when there is none; Corrupt when it has rows."""
         name = self._name(number)
-        stored = await self._api.find(CONFIG_MAPS, self._namespace, name)
+        stored = await self._find(number)
         if stored is None:
             return 0
         shard = decode_shard(stored.get("data") or {}, number, partitions)

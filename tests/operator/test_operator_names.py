@@ -1,0 +1,147 @@
+"""A cluster that is named like somebody else's objects: they stay as they are, byte for byte."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.control_plane import ControlPlane
+from stele.adapters.kubernetes.api import (
+    BUDGETS,
+    CLAIMS,
+    CLUSTERS,
+    CONFIG_MAPS,
+    MEMBERS,
+    PODS,
+    SERVICES,
+    Api,
+    Kind,
+)
+from stele.adapters.kubernetes.login import log_in
+from tests.operator.test_operator import Stage, staged
+
+pytestmark = pytest.mark.control_plane
+
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+PORTS = [{"name": "sql", "port": 5432}]
+OTHERS = {"app": "postgres"}
+TABLE: dict[str, Any] = {"data": {"postgresql.conf": "fsync = on"}}
+LABELS = {"app": "postgres", "stele.dev/cluster": "demo"}
+"""Labels of ours on an object of somebody else do not make it ours."""
+
+Named = tuple[Kind, str, dict[str, str], dict[str, Any]]
+FOREIGN: tuple[Named, ...] = (
+    (CLAIMS, "demo-0", OTHERS, {"spec": CLAIM}),
+    (CLAIMS, "demo-2", LABELS, {"spec": CLAIM}),
+    (PODS, "demo-1", OTHERS, {"spec": {"containers": [{"name": "c", "image": "postgres"}]}}),
+    (PODS, "demo-copier", LABELS, {"spec": {"containers": [{"name": "c", "image": "postgres"}]}}),
+    (SERVICES, "demo", OTHERS, {"spec": {"selector": OTHERS, "ports": PORTS}}),
+    (SERVICES, "demo-members", OTHERS, {"spec": {"selector": OTHERS, "ports": PORTS}}),
+    (BUDGETS, "demo", OTHERS, {"spec": {"minAvailable": 1, "selector": {"matchLabels": OTHERS}}}),
+)
+TABLES = (
+    (CONFIG_MAPS, "demo-table", OTHERS, TABLE),
+    (CONFIG_MAPS, "demo-table-0", OTHERS, TABLE),
+)
+
+
+class Others:
+    """What is of somebody else in the namespace."""
+
+    def __init__(self, plane: ControlPlane, api: Api, namespace: str) -> None:
+        self._plane, self._api, self._namespace = plane, api, namespace
+        self._made: dict[tuple[Kind, str], dict[str, Any]] = {}
+
+    async def make(self, some: tuple[Named, ...]) -> None:
+        for kind, name, labels, rest in some:
+            body = {"apiVersion": kind.api, "kind": kind.kind, "metadata": {"name": name, "labels": labels}}
+            self._made[kind, name] = await self._api.create(kind, self._namespace, {**body, **rest})
+
+    def names(self) -> list[str]:
+        return sorted(f"{kind.kind} {name}" for kind, name in self._made)
+
+    async def are_as_before(self) -> None:
+        for (kind, name), stored in self._made.items():
+            assert await self._api.get(kind, self._namespace, name) == stored
+
+    async def go(self, kind: Kind, name: str) -> None:
+        if kind is CLAIMS:
+            # Nobody here takes the finalizer away that claims get.
+            patch = '{"metadata":{"finalizers":null}}'
+            self._plane.kubectl("patch", "pvc", name, "-n", self._namespace, "--type=merge", "-p", patch)
+        uid = self._made.pop((kind, name))["metadata"]["uid"]
+        await self._api.delete(kind, self._namespace, name, uid)
+
+
+async def are_told(stage: Stage, names: list[str]) -> None:
+    """Ready is False and Stalled True, for these names and no others."""
+
+    async def check() -> bool:
+        conditions = ((await stage.cluster()).get("status") or {}).get("conditions", [])
+        found = {each["type"]: each for each in conditions if each["reason"] == "NameTaken"}
+        return {type_: each["status"] for type_, each in found.items()} == {
+            "Ready": "False",
+            "Stalled": "True",
+        } and found["Stalled"]["message"].partition(":")[0].split(", ") == names
+
+    await stage.until(f"Stalled NameTaken with {names}", check)
+
+
+async def names_of(stage: Stage, kind: Kind) -> set[str]:
+    return {each["metadata"]["name"] for each in await stage.api.list(kind, stage.namespace)}
+
+
+async def test_a_cluster_whose_table_has_no_name_says_so_and_begins_when_it_has(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
+        others = Others(control_plane, api, namespace)
+        await others.make(TABLES)
+        async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+            await are_told(stage, others.names())
+            await others.are_as_before()
+            assert await names_of(stage, MEMBERS) == set()
+            await others.go(CONFIG_MAPS, "demo-table")
+            await are_told(stage, others.names())
+            await others.are_as_before()
+            await others.go(CONFIG_MAPS, "demo-table-0")
+            await stage.settled(3)
+
+
+async def test_objects_of_others_are_never_mounted_written_owned_or_deleted(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
+        others = Others(control_plane, api, namespace)
+        await others.make(FOREIGN)
+        spec = {"storage": {"size": "1Gi", "keepVolumes": "Delete"}, "migration": {"engine": "Auto"}}
+        async with staged(control_plane, namespace, tmp_path, unused_tcp_port, **spec) as stage:
+            await are_told(stage, others.names())
+            await others.are_as_before()
+            assert await names_of(stage, MEMBERS) == {"demo-0", "demo-1", "demo-2"}
+            assert await names_of(stage, PODS) == {"demo-1", "demo-copier"}
+
+            # Members go whose claim and whose pod are somebody else's, and so does the copier.
+            for name in ("demo-0", "demo-1"):
+                await api.patch_spec(MEMBERS, namespace, name, {"drain": True})
+            fewer = {"members": 1, "replicas": 1, "migration": {"engine": "Direct"}}
+            await api.patch_spec(CLUSTERS, namespace, "demo", fewer)
+
+            async def gone() -> bool:
+                return await names_of(stage, MEMBERS) == {"demo-2"}
+
+            await stage.until("the removal of members 0 and 1", gone)
+            await others.are_as_before()
+
+            await others.go(CLAIMS, "demo-2")
+            await are_told(stage, ["PodDisruptionBudget demo", "Service demo", "Service demo-members"])
+            for kind, name in ((BUDGETS, "demo"), (SERVICES, "demo"), (SERVICES, "demo-members")):
+                await others.are_as_before()
+                await others.go(kind, name)
+
+            async def ready() -> bool:
+                return await stage.ready(1)
+
+            await stage.until("a cluster of the member that has a claim of its own", ready)
+            await others.are_as_before()
+            assert "Traceback" not in stage.operator.log.read_text(encoding="utf-8")
