@@ -303,7 +303,7 @@ class Harness:
         try:
             busy = await self.loop.tick()
         except (Conflict, Uncertain, Unavailable, Stale):
-            # As in ClusterLoop.run; Deposed ends the process.
+            # As in ClusterLoop.run; Deposed ends it.
             await self.loop.end_reign()
             busy = True
         for _ in range(4):

@@ -3,8 +3,12 @@
 import asyncio
 from typing import Any, cast
 
-from stele.master.loop import ClusterLoop
-from stele.master.supervisor import Supervisor
+import pytest
+
+from stele.core.errors import Corrupt
+from stele.master import supervisor as tested
+from stele.master.loop import ClusterLoop, Deposed
+from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
 
 
 class _Loop:
@@ -32,3 +36,56 @@ async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again() -> None:
     await asyncio.wait_for(supervisor._stop(key), 10)
     assert task.cancelled()
     assert key not in supervisor._loops
+
+
+class _Failing(_Loop):
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.closed = False
+
+    async def run(self) -> None:
+        raise self.error
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses"),
+    [
+        (Deposed("the table has epoch 9, ours was 3"), [15.0, 30.0, 60.0, 60.0]),
+        (Corrupt("two rows of one version"), [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]),
+        (ValueError("a defect"), [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]),
+    ],
+    ids=["deposed", "corrupt", "defect"],
+)
+async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
+    error: Exception, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    told: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def tell(key: object, text: str) -> None:
+        told.append(text)
+
+    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
+    monkeypatch.setattr(tested.asyncio, "sleep", sleep)
+    monkeypatch.setattr(supervisor, "_tell_failure", tell)
+    for _ in pauses:
+        loop = _Failing(error)
+        await supervisor._guard(("ns", "demo"), cast("ClusterLoop", loop))
+        assert loop.closed
+    assert slept == pauses
+    if isinstance(error, Deposed):
+        assert "let nobody but the operator write" in told[0]
+        assert "demo-table" in told[0]
+
+
+def test_a_loop_that_ran_for_long_pauses_shortly_again() -> None:
+    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
+    key = ("ns", "demo")
+    assert [supervisor._pause(key, 1.0, DEPOSED_SECONDS) for _ in range(2)] == [15.0, 30.0]
+    assert supervisor._pause(key, FAILED_SECONDS_MAX + 1, FAILED_SECONDS) == FAILED_SECONDS

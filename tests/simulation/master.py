@@ -175,7 +175,7 @@ class MasterProcess:
         try:
             await cluster.run()
         except Deposed as error:
-            # The process ends, and its container starts anew.
+            # Another process has the Lease by then: this one ends, and its container starts again.
             self.over = str(error)
             self._clock.call_later(RESTART_SECONDS, self.kill)
         except Corrupt as error:

@@ -99,21 +99,16 @@ class Process:
         self._reigns = True
         lost = self._task(self._election.hold())
         await self._supervisor.list_all()
-        failed = self._supervisor.failed
         ready = asyncio.Event()
         cache, namespaces = self._supervisor.cache, self._settings.namespaces
         watching = self._task(watch.run(cache, self._login, namespaces, ready))
         work = self._task(self._supervisor.run())
         self._task(self._obey(ready, told))
-        first: set[asyncio.Future[object]] = {end, lost, watching, work, failed}
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({end, lost, watching, work}, return_when=asyncio.FIRST_COMPLETED)
         return self._reason(end, lost)
 
     def _reason(self, end: asyncio.Task[object], lost: asyncio.Task[object]) -> int:
-        failed = self._supervisor.failed
-        if failed.done():
-            log.error("deposed: %s", failed.result())
-        elif lost.done():
+        if lost.done():
             log.error("the lease is lost: this process ends")
         elif end.done():
             log.info("told to end")

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Deposed(SteleError):  # noqa: N818  named as in core.errors
-    """Another master wrote a higher epoch into the table: this process has to end."""
+    """Somebody wrote a higher epoch into the table: this loop ends, and its process if it has no Lease."""
 
     code_default = "DEPOSED"
 

@@ -32,10 +32,19 @@ STOP_SECONDS = 1.0
 """How long a loop may take to end before it is cancelled again."""
 
 FAILED_SECONDS = 5.0
-"""After a loop failed, before it begins anew."""
+FAILED_SECONDS_MAX = 60.0
+"""Between the end of a loop that failed and its next start: twice as long each time until it runs so long."""
+
+DEPOSED_SECONDS = 15.0
+"""The same at least, when the table has a higher epoch: a process that lost its Lease has ended by then."""
 
 LIST_SECONDS = 30.0
 """Between two full lists, in case a watch missed something."""
+
+REPAIR_EPOCH = (
+    "it waits, and goes on above that; if no other operator looks after this cluster, somebody else wrote "
+    "ConfigMap {}-table or its shards: let nobody but the operator write them"
+)
 
 WATCHED = (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS)
 
@@ -43,7 +52,7 @@ Key = tuple[str, str]
 
 
 class Supervisor:
-    """Owns the cache and the loops of all clusters. `failed` is set when the process has to end."""
+    """Owns the cache and the loops of all clusters. What ends one of them ends nothing else."""
 
     def __init__(self, api: Api, members: Members, settings: Settings) -> None:
         self._api, self._members, self._settings = api, members, settings
@@ -52,9 +61,9 @@ class Supervisor:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._uids: dict[Key, str] = {}
         self._failures: dict[Key, str] = {}
+        self._pauses: dict[Key, float] = {}
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
-        self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     def states(self) -> dict[Key, State]:
         return {key: loop.state for key, loop in self._loops.items() if loop.state is not None}
@@ -143,24 +152,32 @@ class Supervisor:
         return ClusterLoop(store, self._members, world, copier, now=time.monotonic)
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
-        """A loop that fails is begun anew with an empty memory; one that is deposed ends the process."""
+        """A loop that fails starts again after a pause, with an empty memory. Only the Lease says who may
+        write: a higher epoch in one table, which anybody may have written there, ends that one loop.
+        """
+        began, least = time.monotonic(), FAILED_SECONDS
         try:
             await loop.run()
         except Deposed as error:
-            if not self.failed.done():
-                self.failed.set_result(str(error))
+            least = DEPOSED_SECONDS
+            await self._tell_failure(key, f"{error}: {REPAIR_EPOCH.format(key[1])}")
         except SteleError as error:
-            log.error("the loop of %s/%s failed and begins anew: %s", *key, error)
             await self._tell_failure(key, str(error))
-            await asyncio.sleep(FAILED_SECONDS)
         except Exception:
-            log.exception("the loop of %s/%s failed and begins anew", *key)
-            await asyncio.sleep(FAILED_SECONDS)
+            log.exception("the loop of %s/%s failed and starts again", *key)
         finally:
             await loop.close()
+        await asyncio.sleep(self._pause(key, time.monotonic() - began, least))
+
+    def _pause(self, key: Key, ran_seconds: float, least: float) -> float:
+        """How long a loop that failed waits until it starts again."""
+        before = 0.0 if ran_seconds > FAILED_SECONDS_MAX else self._pauses.get(key, 0.0)
+        self._pauses[key] = min(max(2 * before, least), FAILED_SECONDS_MAX)
+        return self._pauses[key]
 
     async def _tell_failure(self, key: Key, text: str) -> None:
         """An Event, once for each new text: such as a table that contradicts itself."""
+        log.error("the loop of %s/%s failed and starts again: %s", *key, text)
         stored = self.cache.get(CLUSTERS, *key)
         cluster = None if stored is None else TabletCluster.read(stored)
         if self._failures.get(key) == text or not isinstance(cluster, TabletCluster):

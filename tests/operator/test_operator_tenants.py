@@ -1,0 +1,69 @@
+"""What somebody writes into the table of one cluster stops that cluster alone; a real API server."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.control_plane import ControlPlane
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS
+from stele.core.errors import Conflict
+from stele.core.ids import EPOCH_MAX
+from tests.operator.test_operator import Stage, cluster, staged
+
+pytestmark = pytest.mark.control_plane
+
+
+async def epoch_of(stage: Stage) -> int:
+    stored = await stage.api.find(CONFIG_MAPS, stage.namespace, "other-table")
+    return 0 if stored is None else int(stored["data"]["epoch"])
+
+
+async def write_epoch(stage: Stage, epoch: int, members: int) -> None:
+    """As a tenant may who edits ConfigMaps. With another number of members the operator writes there too."""
+    while True:
+        stored = await stage.api.get(CONFIG_MAPS, stage.namespace, "other-table")
+        stored["data"]["epoch"] = str(epoch)
+        try:
+            await stage.api.replace(CONFIG_MAPS, stage.namespace, stored)
+            break
+        except Conflict:
+            continue
+    other = await stage.api.get(CLUSTERS, stage.namespace, "other")
+    other["spec"]["members"] = members
+    await stage.api.replace(CLUSTERS, stage.namespace, other)
+
+
+async def is_told(stage: Stage, text: str) -> bool:
+    events: list[dict[str, Any]] = await stage.api.list(EVENTS, stage.namespace)
+    return any(each["reason"] == "MasterStopped" and text in each["message"] for each in events)
+
+
+async def test_a_higher_epoch_in_one_table_ends_that_loop_alone(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.api.create(CLUSTERS, namespace, cluster("other", 1))
+        await stage.settled(3)
+
+        async def begun() -> bool:
+            return await epoch_of(stage) == 1
+
+        await stage.until("the other cluster's table", begun)
+        await write_epoch(stage, 50, 2)
+        await stage.until("the Event", lambda: is_told(stage, "the table has epoch 50"))
+        await stage.scale(4)
+        await stage.settled(4)
+
+        async def above() -> bool:
+            return await epoch_of(stage) > 50
+
+        await stage.until("an epoch above", above)
+        await write_epoch(stage, EPOCH_MAX, 3)
+        await stage.until("the other Event", lambda: is_told(stage, "Numbers that jump"))
+        assert await epoch_of(stage) == EPOCH_MAX
+        await stage.scale(3)
+        await stage.settled(3)
+        # It is the same process: nobody took over from it.
+        assert ((await stage.cluster()).get("status") or {})["epoch"] == 1
+        assert await stage.operator.end() == 0
