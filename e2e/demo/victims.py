@@ -76,6 +76,16 @@ def _is_first(status: str) -> bool:
     return numbers[-1:] == ["1"]
 
 
+def kubelet_of(node: int, processes: Path = PROCESSES) -> int:
+    """The kubelet of a node, by its number on this machine; `node` is that of any process of the node."""
+    space = (processes / str(node) / "ns" / "pid").readlink()
+    for folder in processes.glob("[0-9]*"):
+        with suppress(OSError):  # Processes end while we look.
+            if (folder / "comm").read_text() == "kubelet\n" and (folder / "ns" / "pid").readlink() == space:
+                return int(folder.name)
+    raise DemoError(f"The node of process {node} has no kubelet.")
+
+
 def send(process: int, number: signal.Signals) -> None:
     """Send a signal; raises DemoError when the process has ended."""
     try:

@@ -13,9 +13,11 @@ from e2e.demo.history import Outcome, Violation, number_of
 from e2e.demo.resp import Command, Connection, Endpoint, Reply, ReplyFailure
 from e2e.storm.books import Books, is_counter, packed, unpacked
 
-CLIENTS = 32
+CLIENTS = 48
 SLOTS = {"count": 3, "once": 1, "set": 2, "large": 1}
 """Keys of each client by kind."""
+OF_100 = {"count": 50, "once": 18, "set": 26, "large": 6}
+"""How often each kind is chosen."""
 PIPELINE_COMMANDS_MAX = 5
 READS_OF_100 = 35
 OWN_READS_OF_100 = 30
@@ -121,7 +123,7 @@ class Client:
         return Operation(key, "GET", (b"GET", key.encode()), self._books.floor(key))
 
     def _own_key(self) -> str:
-        kind = self._random.choices(list(SLOTS), list(SLOTS.values()))[0]
+        kind = self._random.choices(list(OF_100), list(OF_100.values()))[0]
         place = f"storm:{kind}:{self._number}:{self._random.randrange(SLOTS[kind])}"
         return f"{place}:{self._generations[place]}"
 

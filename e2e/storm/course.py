@@ -25,7 +25,7 @@ from e2e.demo.state import unsafe_reason
 from e2e.storm import doors, final
 from e2e.storm.clients import Load
 from e2e.storm.faults import MEMBERS_AT_FIRST, MEMBERS_DRAWN, draw
-from e2e.storm.network import Network
+from e2e.storm.network import Network, process_of_node
 from e2e.storm.report import Report
 from e2e.storm.story import Scene, tell
 from e2e.storm.strikes import Strikes, Struck
@@ -102,8 +102,9 @@ class Course:
             watch = Watch(api, self._settings.namespace, CLUSTER, self._folder / "logs")
             await watch.look()
             self._all_doors = await doors.make(env, api, self._settings, max(MEMBERS_DRAWN), self._folder)
-            network = Network(env, await _nodes(api))
-            strikes = Strikes(env, self._settings, watch, network, self._struck)
+            nodes = {name: await process_of_node(env, name) for name in await _nodes(api)}
+            network = Network(env, nodes.values())
+            strikes = Strikes(env, self._settings, nodes, watch, network, self._struck)
             self._load = Load(self._report.seed, dict(self._all_doors), self._violated)
             try:
                 await self._course(api, watch, network, strikes)

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     PAUSE = "SIGSTOP a member for a while"
     DELETE = "delete a pod"
     DELETE_BY_FORCE = "delete a pod by force"
+    ORPHAN = "delete a pod by force while its kubelet stands still"
     EVICT = "evict a pod"
     STOP_THEN_STRIKE = "delete a pod, and strike the others when it ended"
     CUT = "cut two members off each other"
@@ -48,6 +49,7 @@ WEIGHTS = {
     Kind.PAUSE: 10,
     Kind.DELETE: 14,
     Kind.DELETE_BY_FORCE: 10,
+    Kind.ORPHAN: 7,
     Kind.EVICT: 5,
     Kind.STOP_THEN_STRIKE: 10,
     Kind.CUT: 6,
@@ -65,6 +67,7 @@ WEIGHTS = {
 SECONDS = {
     Kind.PAUSE: (0.3, 12.0),
     Kind.STOP_THEN_STRIKE: (4.0, 12.0),
+    Kind.ORPHAN: (1.0, 8.0),
     Kind.CUT: (1.0, 12.0),
     Kind.CUT_ONE_WAY: (1.0, 12.0),
     Kind.ISOLATE: (1.0, 12.0),

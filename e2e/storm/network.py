@@ -28,15 +28,16 @@ def to_api_server(address: str) -> list[Way]:
 
 
 class Network:
-    """The nodes' network. All pods are routed, so each packet between two of them is forwarded by a node."""
+    """The nodes' network. All pods are routed, so each packet between two of them is forwarded by a node.
 
-    def __init__(self, env: Mapping[str, str], nodes: Sequence[str]) -> None:
-        self._env, self._nodes = env, nodes
-        self._processes: list[str] = []
+    A node is known by a process of it.
+    """
+
+    def __init__(self, env: Mapping[str, str], nodes: Iterable[int]) -> None:
+        self._env, self._nodes = env, tuple(nodes)
 
     async def begin(self) -> None:
         """Take away what another storm may have left, and put the chain in front of what forwards."""
-        self._processes = [await _process_of_node(self._env, node) for node in self._nodes]
         await self.end()
         for words in (("-N", CHAIN), ("-I", "FORWARD", "-j", CHAIN)):
             await self._everywhere([words])
@@ -60,8 +61,8 @@ class Network:
         line = "; ".join(" ".join(("iptables", "-w", "5", *rule)) for rule in rules)
         done = await asyncio.gather(
             *(
-                command(self._env, "nsenter", "--net", "--target", process, "sh", "-ec", line)
-                for process in self._processes
+                command(self._env, "nsenter", "--net", "--target", str(node), "sh", "-ec", line)
+                for node in self._nodes
             ),
             return_exceptions=True,
         )
@@ -70,9 +71,9 @@ class Network:
                 raise each
 
 
-async def _process_of_node(env: Mapping[str, str], node: str) -> str:
-    """The number on this machine of a process of the node, which is a container."""
+async def process_of_node(env: Mapping[str, str], node: str) -> int:
+    """The number on this machine of the first process of a node, which is a container."""
     used = engine.remembered()
     if used is None:
         raise DemoError("It is not known which engine runs the nodes: python -m e2e.cluster down, then up.")
-    return (await command(env, used.program, "inspect", "--format", "{{.State.Pid}}", node)).strip()
+    return int(await command(env, used.program, "inspect", "--format", "{{.State.Pid}}", node))

@@ -16,7 +16,7 @@ from typing import Any
 from e2e.demo.errors import DemoError
 from e2e.demo.kube import kubectl
 from e2e.demo.settings import Settings
-from e2e.demo.victims import container_of, kill, main_process, send, until_ended
+from e2e.demo.victims import container_of, kill, kubelet_of, main_process, send, until_ended
 from e2e.storm.faults import Fault, Kind
 from e2e.storm.network import Network, Way, between, to_api_server
 from e2e.storm.watch import Json, Watch
@@ -36,10 +36,14 @@ class Struck:
 
 @dataclass
 class Strikes:
-    """One storm's hand. What it stopped or cut is known, so that `heal` undoes all of it at any time."""
+    """One storm's hand. What it stopped or cut is known, so that `heal` undoes all of it at any time.
+
+    `nodes` has the number of a process of each node.
+    """
 
     env: Mapping[str, str]
     settings: Settings
+    nodes: Mapping[str, int]
     watch: Watch
     network: Network
     told: Callable[[Struck], None]
@@ -49,7 +53,8 @@ class Strikes:
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def prepare(self, grace_seconds: int) -> None:
-        """Let members that stay away be replaced so soon."""
+        """Let members that stay away be replaced so soon; kubelets go on that another storm left stopped."""
+        self._go_on(map(kubelet_of, self.nodes.values()))
         await self._patch({"failureDetection": {"rejoinGracePeriodSeconds": grace_seconds}})
 
     def begin(self, fault: Fault) -> None:
@@ -172,6 +177,21 @@ class Strikes:
         await self._kubectl("delete", "pod", _name(victim), "--wait=false", *words)
         return f"kubectl delete pod {' '.join((_name(victim), *words))}"
 
+    async def _orphan(self, fault: Fault) -> str:
+        """Nothing shows the process any more, and it goes on until its kubelet does."""
+        victim = self._member(fault)
+        kubelet = kubelet_of(self.nodes[victim["spec"]["nodeName"]])
+        self._stopped.add(kubelet)
+        send(kubelet, signal.SIGSTOP)
+        await self._kubectl("delete", "pod", _name(victim), "--wait=false", *FORCE)
+        done = (
+            f"kubectl delete pod {_name(victim)} by force, and its kubelet stands still for {fault.lasts} s"
+        )
+        self._note(Struck(time.time(), fault.kind, done))
+        await asyncio.sleep(fault.lasts)
+        self._go_on([kubelet])
+        return ""
+
     async def _evict(self, fault: Fault) -> str:
         name, namespace = _name(self._member(fault)), self.settings.namespace
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
@@ -239,6 +259,7 @@ _DEEDS: dict[Kind, Callable[[Strikes, Fault], Awaitable[str]]] = {
     Kind.PAUSE: Strikes._pause,
     Kind.DELETE: Strikes._delete,
     Kind.DELETE_BY_FORCE: lambda strikes, fault: strikes._delete(fault, *FORCE),
+    Kind.ORPHAN: Strikes._orphan,
     Kind.EVICT: Strikes._evict,
     Kind.STOP_THEN_STRIKE: Strikes._stop_then_strike,
     Kind.CUT: partial(Strikes._cut_two, one_way=False),

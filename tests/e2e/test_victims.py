@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.demo.errors import DemoError
-from e2e.demo.victims import container_of, main_process, send, until_ended
+from e2e.demo.victims import container_of, kubelet_of, main_process, send, until_ended
 
 
 def pod(state: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +38,14 @@ def processes(tmp_path: Path) -> Path:
 def test_the_main_process_of_the_container(processes: Path) -> None:
     victim = container_of(pod({"running": {}}), "member")
     assert (victim.node, main_process(victim.identity, processes)) == ("node", 4711)
+
+
+def test_the_kubelet_of_a_node_is_not_that_of_another(tmp_path: Path) -> None:
+    for number, name, space in ((1, "systemd", "a"), (2, "kubelet", "b"), (3, "kubelet", "a")):
+        (tmp_path / str(number) / "ns").mkdir(parents=True)
+        (tmp_path / str(number) / "comm").write_text(f"{name}\n")
+        (tmp_path / str(number) / "ns" / "pid").symlink_to(space)
+    assert kubelet_of(1, tmp_path) == 3
 
 
 async def test_the_end_of_a_process_is_waited_for() -> None:
