@@ -20,7 +20,7 @@ import aiohttp
 
 from e2e.bench.errors import BenchError
 from e2e.cluster import control_plane
-from stele.adapters.kubernetes.api import CLUSTERS, PODS, REBALANCES, Api, NotFound
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Api, NotFound
 from stele.adapters.kubernetes.login import log_in
 
 NAMESPACE = "bench"
@@ -28,6 +28,7 @@ NETWORK = "127.78.0"
 WAIT_SECONDS = 240.0
 POLL_SECONDS = 0.1
 LOG_TAIL_BYTES = 3_000
+FINAL_PHASES = ("Done", "Failed", "Superseded")
 
 
 def spec_of(members: int, partitions: int, parallel: int) -> dict[str, Any]:
@@ -124,6 +125,23 @@ class Rig:
 
     async def rebalances(self) -> list[dict[str, Any]]:
         return await self.api.list(REBALANCES, NAMESPACE)
+
+    async def replicas_of(self, name: str) -> int:
+        """How many rows name the member."""
+        status = (await self.api.get(MEMBERS, NAMESPACE, name))["status"]
+        return int(status.get("owned", 0)) + int(status.get("backups", 0))
+
+    async def migrations(self) -> int:
+        """How many were made until now, once every plan says that it is over."""
+        found: list[dict[str, Any]] = []
+
+        async def over() -> bool:
+            nonlocal found
+            found = [each.get("status", {}) for each in await self.rebalances()]
+            return all(each.get("phase") in FINAL_PHASES for each in found)
+
+        await self._until("the end of every plan", over)
+        return sum(each.get("done", {}).get("total", 0) for each in found)
 
     async def until_status(self, what: str, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until the status says so; the status."""
