@@ -136,6 +136,22 @@ async def test_the_cache_gets_what_is_there_what_changes_and_what_goes(case: Cas
     assert cache.newest() == int(before["metadata"]["resourceVersion"])
 
 
+async def test_what_was_removed_is_known_as_it_was_last(case: Case) -> None:
+    """As the API server streams it with the deletion; where that got lost, as it was seen last."""
+    cache = await case.watch()
+    made = await case.make("a")
+    assert cache.removed(CLUSTERS, case.namespace, "a") is None
+    await case.until(cache, "a", made)
+    await case.api.delete(CLUSTERS, case.namespace, "a", made["metadata"]["uid"])
+    await case.until(cache, "a", None)
+    removed = cache.removed(CLUSTERS, case.namespace, "a")
+    assert removed is not None
+    assert removed["metadata"]["uid"] == made["metadata"]["uid"]
+    again = await case.make("a")
+    await case.until(cache, "a", again)
+    assert cache.removed(CLUSTERS, case.namespace, "a") == removed
+
+
 async def test_another_object_of_the_name_takes_the_place_of_the_first(case: Case) -> None:
     cache = await case.watch()
     first = await case.make("one")

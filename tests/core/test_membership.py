@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from stele.core.membership import Contact, PodFacts, Seen, Timing
 from stele.wire.messages import ExchangeReply
 
@@ -14,13 +16,26 @@ class Story:
 
     contact: Contact
 
-    def shows(self, now: float, process: str, ended: bool = False, uid: str = "pod") -> None:
-        pod = PodFacts(uid, "10.0.0.1", process, ended)
+    def shows(
+        self, now: float, process: str, ended: bool = False, uid: str = "pod", since: float = 0.0
+    ) -> None:
+        pod = PodFacts(uid, "10.0.0.1", process, ended, since_seconds=since)
         self.contact.look(Seen(0, "demo-0", pod=pod), now)
         self.contact.judge(now)
 
-    def answers(self, sent: float, incarnation: int = 1) -> None:
-        self.contact.hear(ExchangeReply("OK", "", "uuid", "cluster", incarnation, 1, 0, 0), sent)
+    def removed(self, now: float, uid: str = "pod", since: float = 0.0, new: str = "") -> None:
+        """Its pod's object is gone, and perhaps another has its name."""
+        pod = PodFacts(new, "", "", False) if new else None
+        former = PodFacts(uid, "10.0.0.1", "a", False, since_seconds=since)
+        self.contact.look(Seen(0, "demo-0", pod=pod, former_pod=former), now)
+        self.contact.judge(now)
+
+    def answers(
+        self, sent: float, incarnation: int = 1, pod: str = "pod", started: float = 100.7, boot: str = "boot"
+    ) -> None:
+        reply = ExchangeReply("OK", "", "uuid", "cluster", incarnation, 1, 0, 0)
+        process = {"pod_uid": pod, "started_seconds": started, "boot_id": boot}
+        self.contact.hear(msgspec.structs.replace(reply, **process), sent)
         self.contact.judge(sent)
 
     def fails(self, sent: float) -> None:
@@ -29,15 +44,16 @@ class Story:
 
 
 def living() -> Story:
+    """Its container started in second 100 of its node's clock."""
     story = Story(Contact(0, 0.0))
-    story.shows(0.0, "a")
+    story.shows(0.0, "a", since=100.0)
     story.answers(1.0)
     return story
 
 
 def test_an_end_counts_when_a_later_request_failed() -> None:
     story = living()
-    story.shows(2.0, "a", ended=True)
+    story.shows(2.0, "a", ended=True, since=102.0)
     assert not story.contact.ended
     assert story.contact.doubtful
     story.fails(2.01)
@@ -75,10 +91,67 @@ def test_silence_alone_is_unreachable_but_not_known_dead() -> None:
 
 def test_a_pod_that_is_gone_from_the_api_may_still_run() -> None:
     story = living()
-    story.contact.look(Seen(0, "demo-0", pod=None), 2.0)
+    story.removed(2.0, since=100.0)
     story.fails(2.1)
     assert story.contact.ended
     assert not story.contact.known_dead
+
+
+def test_a_pod_that_was_gone_after_its_end_was_shown_is_proof() -> None:
+    story = living()
+    story.removed(2.0, since=102.0)
+    story.fails(2.1)
+    assert story.contact.known_dead
+
+
+def test_a_new_pod_proves_nothing_of_the_process_before_it() -> None:
+    """Not when it appears, and not when its container ends because that process has the volume."""
+    story = living()
+    story.removed(2.0, since=100.0, new="pod-2")
+    story.fails(2.1)
+    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    story.shows(3.0, "b", ended=True, uid="pod-2", since=103.0)
+    story.fails(3.1)
+    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+
+
+def test_late_news_of_the_process_that_answers_is_no_proof() -> None:
+    """A restarted container is shown only now; the process in it has answered, and then does not."""
+    story = living()
+    story.answers(2.0, incarnation=2, started=102.3)
+    story.shows(2.1, "b", since=102.0)
+    story.fails(2.2)
+    assert not story.contact.known_dead
+    story.shows(4.0, "b", ended=True, since=104.0)
+    story.fails(4.1)
+    assert story.contact.known_dead
+
+
+def test_a_restart_of_the_container_proves_the_end_of_the_process_before() -> None:
+    story = living()
+    story.shows(2.0, "b", since=102.0)
+    story.fails(2.1)
+    assert story.contact.known_dead
+
+
+def test_without_the_pod_that_answered_nothing_is_proven() -> None:
+    story = Story(Contact(0, 0.0))
+    story.shows(0.0, "a", since=100.0)
+    story.answers(1.0, pod="")
+    story.shows(2.0, "a", ended=True, since=102.0)
+    story.fails(2.1)
+    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+
+
+def test_a_successor_on_another_node_leaves_open_whether_its_predecessor_runs() -> None:
+    """One on the same node has the lock of the volume, so nobody else has."""
+    for boot, twice in (("boot", False), ("another", True)):
+        story = living()
+        story.answers(2.0, incarnation=2, pod="pod-2", started=105.5, boot=boot)
+        assert story.contact.may_run_twice == twice
+        story.shows(3.0, "b", ended=True, uid="pod-2", since=107.0)
+        story.fails(3.1)
+        assert story.contact.known_dead == (not twice)
 
 
 def test_its_place_is_kept_for_the_grace_period() -> None:

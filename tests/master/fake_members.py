@@ -81,8 +81,13 @@ class FakeMember:
         self.events = Events()
         self.state = "Active"
         self.locked = ""
+        self.pod_uid, self.started_seconds = "", 0.0
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
+
+    def runs_in(self, pod_uid: str, started_seconds: float) -> None:
+        """Which process answers from now on."""
+        self.pod_uid, self.started_seconds = pod_uid, started_seconds
 
     def restart(self) -> None:
         """The process comes back on the same volume; half received copies are gone."""
@@ -451,6 +456,8 @@ class FakeMember:
                 for p, each in self.copies.items()
             ),
             fetches=tuple(self.fetches.values()),
+            pod_uid=self.pod_uid,
+            started_seconds=self.started_seconds,
             stats=wire.Stats(disk_free_bytes=self.free_bytes),
             sessions=tuple(wire.SessionReport(each, 60_000) for each in self.sessions),
             staged=tuple(self.staged),

@@ -64,6 +64,10 @@ class Pod:
     process: int = 1
     ended: bool = False
 
+    @property
+    def started_seconds(self) -> float:
+        return 10.0 * self.process
+
 
 @dataclass
 class FakeWorld:
@@ -110,7 +114,10 @@ class FakeWorld:
 
     def _pod(self, index: MemberIndex) -> PodFacts | None:
         pod = self.pods.get(index)
-        return None if pod is None else PodFacts(pod.uid, pod.address, str(pod.process), pod.ended)
+        if pod is None:
+            return None
+        since = pod.started_seconds + pod.ended
+        return PodFacts(pod.uid, pod.address, str(pod.process), pod.ended, since_seconds=since)
 
     def asks(self) -> tuple[Ask, ...]:
         return tuple(self.asked.values())
@@ -139,6 +146,7 @@ class FakeWorld:
         else:
             member.restart()
         member.address = address
+        member.runs_in(f"pod-{address}", self.pods[index].started_seconds)
         self.net.members[address] = member
 
     async def remove_member(self, index: MemberIndex) -> None:
@@ -356,6 +364,7 @@ class Harness:
         pod = self.world.pods[index]
         pod.ended, pod.process = False, pod.process + 1
         self.world.volumes[index].restart()
+        self.world.volumes[index].runs_in(pod.uid, pod.started_seconds)
 
     def wipe(self, index: int) -> None:
         """The volume comes back empty: another identity in the same pod."""
@@ -364,4 +373,5 @@ class Harness:
         member = FakeMember(self.net, pod.address, f"uuid-new-{pod.address}", CLUSTER)
         self.world.volumes[index].alive = False
         self.world.volumes[index] = member
+        member.runs_in(pod.uid, pod.started_seconds)
         self.net.members[pod.address] = member

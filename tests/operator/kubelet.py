@@ -7,6 +7,8 @@ Its volume is what outlives the pod: kept by the name of the claim.
 import asyncio
 import itertools
 import os
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -42,6 +44,7 @@ class Kubelet(PodWatch):
         else:
             member.restart()
         member.address = address
+        member.runs_in(pod["metadata"]["uid"], time.time())
         self.net.members[address] = member
         await self._serve(name, member)
 
@@ -75,6 +78,8 @@ class Kubelet(PodWatch):
         await self._status(name, {"terminated": {"exitCode": 137}})
         await asyncio.sleep(back_after_seconds)
         self._restarts[name] += 1
+        self._began[name] = datetime.now(UTC)
         member.restart()
+        member.runs_in(self._pods[name]["metadata"]["uid"], time.time())
         await self._serve(name, member)
         await self._status(name, {"running": {}})

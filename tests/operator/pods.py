@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from stele.adapters.kubernetes.api import PODS, Api, NotFound
@@ -17,6 +18,7 @@ class PodWatch(ABC):
         self._api, self._namespace = api, namespace
         self._pods: dict[str, dict[str, Any]] = {}
         self._restarts: dict[str, int] = {}
+        self._began: dict[str, datetime] = {}
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -63,6 +65,7 @@ class PodWatch(ABC):
             elif known is None or known["metadata"]["uid"] != uid:
                 await self._forget(name)
                 self._pods[name] = pod
+                self._began[name] = datetime.now(UTC)
                 await self._start_pod(name, pod)
                 await self._status(name, {"running": {}})
 
@@ -72,6 +75,10 @@ class PodWatch(ABC):
 
     async def _status(self, name: str, state: dict[str, Any]) -> None:
         restarts = self._restarts.setdefault(name, 0)
+        what = next(iter(state))
+        times = {"startedAt": _second(self._began[name])}
+        if what == "terminated":
+            times["finishedAt"] = _second(datetime.now(UTC))
         container = {
             "name": "member",
             "image": "x",
@@ -79,9 +86,14 @@ class PodWatch(ABC):
             "ready": "running" in state,
             "restartCount": restarts,
             "containerID": f"test://{name}-{restarts}",
-            "state": state,
+            "state": {what: {**state[what], **times}},
         }
         status = {"phase": "Running", "podIP": self._address(name), "containerStatuses": [container]}
         # Of a Pod that is gone already the next look ends what runs.
         with contextlib.suppress(NotFound):
             await self._api.patch_status(PODS, self._namespace, name, status)
+
+
+def _second(time: datetime) -> str:
+    """As the kubelet writes times."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

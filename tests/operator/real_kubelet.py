@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class RealKubelet(PodWatch):
         folder = self._directory / name
         folder.mkdir(exist_ok=True)
         given = {each["name"]: each.get("value", "") for each in container["env"]}
+        given["STELE_POD_UID"] = self._pods[name]["metadata"]["uid"]
         with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
             self._processes[name][container["name"]] = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -88,6 +90,7 @@ class RealKubelet(PodWatch):
     async def revive(self, name: str, container: str = "member") -> None:
         """Start the container again, on the same pod, address and volume."""
         containers = self._pods[name]["spec"]["containers"]
+        self._began[name] = datetime.now(UTC) if container == "member" else self._began[name]
         await self._start(name, next(each for each in containers if each["name"] == container))
         if container == "member":
             self._restarts[name] += 1

@@ -4,6 +4,10 @@ All times are seconds of the driver's monotonic clock and are passed in. Evidenc
 moment at which the request was *sent*: a reply proves nothing about the time after that. Kubernetes may tell
 of the end of a process when its successor answers already; so an end counts only after a request that was
 sent later than the news of it failed, or stayed without an answer for a moment.
+
+A member that is gone is not therefore dead: a pod object goes with `kubectl delete --force` or with its node
+while the process runs on, and a new pod says nothing of the old process. Dead is what the kubelet of the very
+pod whose process answered last has shown to have ended. For all others leases are waited for.
 """
 
 from dataclasses import dataclass, field
@@ -31,18 +35,23 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What Kubernetes says of a member's pod. `process` changes whenever its container starts anew."""
+    """What Kubernetes says of a member's pod. `process` changes whenever its container starts again.
+
+    `since_seconds` is when what the kubelet shows began, the start or the end of the container: Unix seconds
+    of its node's clock, whole ones, and 0 when it shows neither.
+    """
 
     uid: str
     address: str
     process: str
     ended: bool
     terminating: bool = False
+    since_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One TabletMember and its pod as they are now.
+    """One TabletMember and its pod as they are now; `former_pod` is the last one that was removed.
 
     `zone` is its domain per topology key, widest first; None while its node was not looked at yet.
     """
@@ -55,6 +64,7 @@ class Seen:
     pod: PodFacts | None = None
     weight: int = 1
     zone: tuple[str, ...] | None = ()
+    former_pod: PodFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +104,8 @@ class Contact:
     stranger: str = ""
     problem: str = ""
     refused_epoch: int = 0
+    dead_incarnation: int = -1
+    may_run_twice: bool = False
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
     tablets_number: int = 0
     unsure: set[PartitionId] = field(default_factory=set)
@@ -103,6 +115,7 @@ class Contact:
         """Take in what Kubernetes shows, and note when it first showed that the process ended."""
         self.seen = seen
         pod = None if seen is None else seen.pod
+        self._note_proof(pod, None if seen is None else seen.former_pod)
         if pod is None:
             self._note_end("", now)
         elif pod.ended or (self.process and pod.process != self.process):
@@ -113,6 +126,17 @@ class Contact:
     def _note_end(self, process: str, now: float) -> None:
         if process != self.process:
             self.process, self.ended_seconds = process, now
+
+    def _note_proof(self, *pods: PodFacts | None) -> None:
+        """Remember that the process that answered last has ended, when its pod's kubelet showed that: what it
+        shows of the container began after a moment at which that process ran, by the same clock.
+        """
+        report = self.report
+        for pod in pods:
+            if pod is None or report is None or not report.pod_uid or pod.uid != report.pod_uid:
+                continue
+            if int(report.started_seconds) < pod.since_seconds:
+                self.dead_incarnation = report.incarnation
 
     def judge(self, now: float) -> None:
         """Decide whether its process ended, or its pod is gone, and nothing answered since.
@@ -130,13 +154,20 @@ class Contact:
 
     @property
     def known_dead(self) -> bool:
-        """No process of it runs: its container ended. A pod that is only gone from the API may still run."""
-        return self.ended and self.seen is not None and self.seen.pod is not None
+        """No process of it runs. A pod that is gone from the API may, and so may one that has a successor."""
+        report = self.report
+        dead = report is not None and self.dead_incarnation >= report.incarnation
+        return self.ended and dead and not self.may_run_twice
 
     def hear(self, report: Report, sent_seconds: float) -> None:
         """Take in an answer that passed the checks of identity."""
-        if self.report is not None and self.report.incarnation != report.incarnation:
+        before = self.report
+        if before is not None and before.incarnation != report.incarnation:
             self.published = 0
+            # The lock on the volume keeps two processes apart on one node, and not on two.
+            same_node = bool(report.boot_id) and report.boot_id == before.boot_id
+            proven = same_node or self.dead_incarnation >= before.incarnation
+            self.may_run_twice = self.may_run_twice or not proven
         self.report, self.answered_seconds = report, sent_seconds
         self._hear_tablets(report)
 

@@ -276,6 +276,10 @@ class SilentPeer(Protocol):
 class Report(Protocol):
     """What a member says of itself in each answer.
 
+    `pod_uid` is the pod that its process runs in, `boot_id` the running kernel of its node; empty when it
+    does not know. `started_seconds`: Unix seconds of its node's clock at some moment between its start and
+    its first answer.
+
     `tablets` and `dropped` are what changed after its report `base` (0: all there is); this one is `number`.
     """
 
@@ -289,6 +293,12 @@ class Report(Protocol):
     def cluster(self) -> str: ...
     @property
     def incarnation(self) -> int: ...
+    @property
+    def pod_uid(self) -> str: ...
+    @property
+    def boot_id(self) -> str: ...
+    @property
+    def started_seconds(self) -> float: ...
     @property
     def epoch(self) -> int: ...
     @property

@@ -126,9 +126,8 @@ def _promote(
     promised = [_promised(state, member, number) for member in live]
     term = state.next_version(number, max(promised, default=0))
     owner = state.contacts.get(row.owner) if row.owner is not None else None
-    dead = owner is not None and (owner.known_dead or bool(owner.stranger))
     # An owner that is asked itself, like the others, cannot go on behind our back.
-    dead = dead or row.owner in live
+    dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
     state.promotions[number] = Promotion(number, row, term, live, dead, now, state.new_id("p"))
 
 

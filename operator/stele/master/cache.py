@@ -24,9 +24,14 @@ class Cache:
         self._changed = changed
         self._objects: dict[Kind, dict[Key, Object]] = {}
         self._gone: dict[str, int] = {}
+        self._removed: dict[tuple[Kind, Key], Object] = {}
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         return self._objects.get(kind, {}).get((namespace, name))
+
+    def removed(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The last object of that name that was removed, as it was then; None when none is known."""
+        return self._removed.get((kind, (namespace, name)))
 
     def all(self, kind: Kind) -> Iterable[Object]:
         return list(self._objects.get(kind, {}).values())
@@ -55,7 +60,7 @@ class Cache:
 
     def remove(self, kind: Kind, stored: Object) -> None:
         meta = stored["metadata"]
-        self._bury(stored)
+        self._bury(kind, stored)
         objects = self._objects.setdefault(kind, {})
         present = objects.get((meta["namespace"], meta["name"]))
         if present is not None and present["metadata"].get("uid") == meta.get("uid"):
@@ -75,10 +80,14 @@ class Cache:
         """The greatest resourceVersion seen so far."""
         return max((_version(each) for kind in self._objects.values() for each in kind.values()), default=0)
 
-    def _bury(self, stored: Object) -> None:
+    def _bury(self, kind: Kind, stored: Object) -> None:
+        meta = stored["metadata"]
         if len(self._gone) >= TOMBSTONES_MAX:
             self._gone.pop(next(iter(self._gone)))
-        self._gone[stored["metadata"].get("uid", "")] = 2**63
+        if len(self._removed) >= TOMBSTONES_MAX:
+            self._removed.pop(next(iter(self._removed)))
+        self._gone[meta.get("uid", "")] = 2**63
+        self._removed[kind, (meta["namespace"], meta["name"])] = stored
 
 
 def _version(stored: Object) -> int:

@@ -106,6 +106,7 @@ class KubernetesWorld:
             if isinstance(member, Unreadable):
                 continue
             pod = self._pod(stored)
+            former = self._cache.removed(PODS, self.namespace, member.metadata.name)
             found.append(
                 Seen(
                     member.spec.index,
@@ -116,6 +117,7 @@ class KubernetesWorld:
                     None if pod is None else pod_facts(pod),
                     member.spec.weight,
                     self._zone(member, pod),
+                    None if former is None else pod_facts(former),
                 )
             )
         return tuple(found)
@@ -361,7 +363,19 @@ def pod_facts(pod: Object) -> PodFacts:
     started = container.get("containerID", "")
     process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
     address = str(status.get("podIP", ""))
-    return PodFacts(meta["uid"], address, process, bool(ended), bool(meta.get("deletionTimestamp")))
+    terminating = bool(meta.get("deletionTimestamp"))
+    return PodFacts(meta["uid"], address, process, bool(ended), terminating, _since_seconds(container))
+
+
+def _since_seconds(container: Object) -> float:
+    """When what the kubelet shows of a container began, see PodFacts."""
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    times = (
+        (state.get("running") or {}).get("startedAt"),
+        (state.get("terminated") or {}).get("finishedAt"),
+        (last.get("terminated") or {}).get("finishedAt"),
+    )
+    return max((datetime.fromisoformat(time).timestamp() for time in times if time), default=0.0)
 
 
 def node_of(pod: Object | None) -> str:

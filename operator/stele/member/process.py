@@ -7,7 +7,9 @@ import os
 import signal
 import uuid
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from aiohttp import web
 
@@ -31,6 +33,8 @@ from stele.ports import Engine
 from stele.wire.volume import Instance
 
 log = logging.getLogger("stele.process")
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
@@ -64,6 +68,14 @@ def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]
     return volume, instance, WriteBack(engine)
 
 
+def read_boot_id() -> str:
+    """Changes with each boot of the node's kernel; empty where it cannot be told."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
 def spare_the_collector() -> None:
     """Let Python's collector look at what is made from now on, and seldom: few objects here form cycles."""
     gc.collect()
@@ -75,7 +87,7 @@ class Process:
     """Everything that runs in one member, from listening to stopping."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._settings = replace(settings, boot_id=read_boot_id())
         self._stop = asyncio.Event()
         self._failure = ""
 

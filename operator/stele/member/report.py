@@ -89,6 +89,9 @@ def _reply(node: Node, commands: "Commands", code: str, detail: str) -> m.Exchan
         unserved=tuple(node.unserved()),
         sessions=commands.sessions.reports(),
         staged=commands.sessions.fetches.staged(),
+        pod_uid=node.settings.pod_uid,
+        boot_id=node.settings.boot_id,
+        started_seconds=node.started_unix_seconds,
     )
 
 

@@ -18,7 +18,9 @@ class Fsync(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the process is started with; everything else it learns from the master."""
+    """What the process is started with; everything else it learns from the master. `boot_id`: of its node's
+    running kernel, not from the environment.
+    """
 
     data_dir: Path
     cluster: str
@@ -32,6 +34,8 @@ class Settings:
     heartbeat_ms: int = 300
     lease_ms: int = 2000
     retention_seconds: int = 3600
+    pod_uid: str = ""
+    boot_id: str = ""
 
     @property
     def local_host(self) -> str:
@@ -52,6 +56,7 @@ STELE_FSYNC               Always, Interval (100 ms) or Never (Always)
 STELE_HEARTBEAT_MS        between two heartbeats to each member, 10 to 60000 (300)
 STELE_LEASE_MS            how long a lease lasts, at least 2 heartbeats, at most 600000 (2000)
 STELE_RETENTION_SECONDS   how long a deleted tablet's data stays in quarantine, 0 to 31536000 (3600)
+STELE_POD_UID             UID of its pod (none: its death is never proven, leases are waited for)
 STELE_CRASH_POINT         for tests: die at this step, NAME or NAME:N (never)
 """
 
@@ -71,6 +76,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         heartbeat_ms=_number(env, "STELE_HEARTBEAT_MS", 300, 10, 60_000),
         lease_ms=_number(env, "STELE_LEASE_MS", 2000, 20, 600_000),
         retention_seconds=_number(env, "STELE_RETENTION_SECONDS", 3600, 0, 31_536_000),
+        pod_uid=env.get("STELE_POD_UID", ""),
     )
     if made.lease_ms < 2 * made.heartbeat_ms:
         raise BadInput(

@@ -356,6 +356,7 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     This is report `number`; `tablets` are those that changed after report `base`, which the master has, and
     `dropped` partitions of which nothing is told any more. With `base` 0 `tablets` are all. `sessions` is
     None when the member does not tell them; `staged` names the sessions that have a staging folder here.
+    `pod_uid`, `boot_id` and `started_seconds` say which process answers (core.orders.Report).
     """
 
     code: str
@@ -381,6 +382,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     stats: Stats = Stats()
     sessions: tuple[SessionReport, ...] | None = None
     staged: tuple[str, ...] = ()
+    pod_uid: str = ""
+    boot_id: str = ""
+    started_seconds: float = 0.0
 
 
 class _Format(msgspec.Struct):
