@@ -55,7 +55,7 @@ class Client:
         random = self._clock.random
         while self.active:
             await asyncio.sleep(random.uniform(*self._keys.think_seconds))
-            machines = self._kubelet.running()
+            machines = self._kubelet.reached()
             if machines:
                 await self._one(random.choice(machines), self._keys.operation(self.name, self._clock.now))
 
@@ -79,7 +79,7 @@ class Client:
         lost = 0
         while operation.once and _is_unknown(found, lost) and lost < ATTEMPTS_MAX - 1:
             lost += 1
-            others = self._kubelet.running()
+            others = self._kubelet.reached()
             if others:
                 found = await self._ask(self._clock.random.choice(others), operation)
         self._note(operation, found, lost)

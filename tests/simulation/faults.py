@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Kind
 from stele.core.once import KEEP_SECONDS
 from stele.wire import messages as m
 from tests.simulation.api import API_PLACE, ApiFaults
@@ -17,6 +17,7 @@ from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
 from tests.simulation.profile import CLUSTER
+from tests.simulation.stops import Stops
 from tests.simulation.volumes import Volumes
 from tests.simulation.world import World
 
@@ -34,6 +35,10 @@ OF_MEMBERS = frozenset(
         "keep a member down",
         "pause a member",
         "delete a pod",
+        "delete a pod by force",
+        "lose a node",
+        "delete a pod, kill the others",
+        "cut the power of a stopping member",
         "kill a member at a step",
         "kill a member at a write",
         "wipe a volume",
@@ -73,7 +78,7 @@ class Faults:
             "cut the power": partial(self._kill, power_lost=True),
             "keep a member down": self._keep_down,
             "pause a member": self._pause,
-            "delete a pod": self._delete_pod,
+            **Stops(self).todo,
             **self._volumes.todo,
             **self._crashes.todo,
             "a clock jumps": self._jump,
@@ -301,14 +306,6 @@ class Faults:
             return False
         machine.wall_seconds = machine.process.loop.wall_seconds = seconds
         return self.say(f"the time of day is wrong by {seconds:.0f} s", machine.place)
-
-    def _delete_pod(self) -> bool:
-        machine = self.machine()
-        if machine is None:
-            return False
-        self.trouble(machine.place, 5.0)
-        self.api.delete(PODS, machine.place, machine.pod_uid)
-        return self.say("its pod is deleted", machine.place)
 
     def _kill_master(self) -> bool:
         master = self.world.master

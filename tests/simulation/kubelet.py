@@ -1,6 +1,8 @@
 """Machines: the pods of members run here, on volumes that outlive them."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from stele.member.settings import Settings
 from tests.simulation.api import ApiServer
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Clock, ProcessLoop
-from tests.simulation.member import MemberProcess
+from tests.simulation.member import BEGAN_UNIX_SECONDS, MemberProcess
 from tests.simulation.network import Network
 from tests.simulation.transfer import TransferContainer
 
@@ -34,6 +36,7 @@ class Machine:
         self.deleting = False
         self.rate = 1.0
         self.wall_seconds = 0.0
+        self.began_unix_seconds = 0.0
 
     @property
     def up(self) -> bool:
@@ -49,7 +52,8 @@ class Kubelet:
     """Lets run what the API server's pods ask for, and tells it what became of them.
 
     `watch` hears of every process that starts or ends: (machine, what happened); `ended` says when one ended
-    last at each place. At places that are `gone` no process starts any more.
+    last at each place. At places that are `gone` no process starts any more. `leftover` are machines whose
+    pod was removed while their process runs on, by place: until it ends, it has the volume.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Kubelet:
         self.clock, self.network, self.api, self.root = clock, network, api, root
         self._settings = settings
         self.machines: dict[str, Machine] = {}
+        self.leftover: dict[str, Machine] = {}
         self.ended: dict[str, float] = {}
         self.gone: set[str] = set()
         self.disks: dict[str, Disk] = {}
@@ -74,8 +79,13 @@ class Kubelet:
 
     def at_address(self, address: str) -> Machine | None:
         """Whose address it is now; an address is never given twice."""
-        machine = self.machines.get(self.network.addresses.get(address, ""))
-        return machine if machine is not None and machine.address == address else None
+        place = self.network.addresses.get(address, "")
+        known = (self.machines.get(place), self.leftover.get(place))
+        return next((each for each in known if each is not None and each.address == address), None)
+
+    def reached(self) -> list[Machine]:
+        """Where clients still find a process: also one whose pod is gone."""
+        return [*self.running(), *(each for each in self.leftover.values() if each.up)]
 
     def _changed(self, kind: Kind, stored: Object, gone: bool) -> None:
         if kind is not PODS or gone or stored["metadata"]["labels"][COMPONENT_LABEL] != "member":
@@ -106,7 +116,8 @@ class Kubelet:
         if machine.rate != 1.0:
             self.network.noticed["clock drift"] += 1
         self.machines[name] = machine
-        self.network.addresses[machine.address] = name
+        if name not in self.leftover:
+            self.network.addresses[machine.address] = name
         self.clock.call_later(self.clock.random.uniform(*START_SECONDS), self._start, machine)
 
     def swap(self, one: Disk, other: Disk) -> None:
@@ -130,19 +141,34 @@ class Kubelet:
             return
         if machine.place in self.gone:
             return
+        if machine.place in self.leftover:
+            self._wait_for_volume(machine)
+            return
+        self.network.addresses[machine.address] = machine.place
         if self.clock.now < machine.held_until:
             self.clock.call_later(machine.held_until - self.clock.now, self._start, machine)
             return
         machine.starts += 1
         loop = ProcessLoop(self.clock, machine.place, self.network, machine.rate)
         loop.wall_seconds = machine.wall_seconds
-        settings = self._settings(machine.place)
+        where = {"pod_uid": machine.pod_uid, "boot_id": f"boot of {machine.place}"}
+        settings = replace(self._settings(machine.place), **where)
         machine.transfer = machine.transfer or TransferContainer(machine.disk, self, machine.place)
         machine.process = MemberProcess(
             settings, machine.disk, loop, machine.transfer.client, lambda _, why: self._ended(machine, why)
         )
         self.watch(machine, "starts")
         self._show(machine, {"running": {}})
+
+    def _wait_for_volume(self, machine: Machine) -> None:
+        """The process before it has the volume: it waits for it, or ends and is started again."""
+        if self.clock.random.random() < 0.5:
+            self.clock.call_later(0.1, self._start, machine)
+            return
+        machine.starts += 1
+        self._show(machine, {"running": {}})
+        self.clock.call_later(self.clock.random.uniform(0.01, 0.3), self._tell_end, machine, machine.starts)
+        self.clock.call_later(self.clock.random.uniform(*RESTART_SECONDS), self._start, machine)
 
     def _ended(self, machine: Machine, why: str) -> None:
         self.watch(machine, f"ends: {why}")
@@ -163,11 +189,18 @@ class Kubelet:
         pod = self.api.find(PODS, machine.place)
         if pod is None or pod["metadata"]["uid"] != machine.pod_uid:
             return
+        wall = BEGAN_UNIX_SECONDS + self.clock.now + machine.wall_seconds
+        if "running" in state:
+            machine.began_unix_seconds = wall
+        times = {"startedAt": _second(machine.began_unix_seconds)}
+        if "terminated" in state:
+            times["finishedAt"] = _second(wall)
+        what = next(iter(state))
         status: Object = {
             "name": "member",
             "containerID": f"container-{machine.pod_uid}-{machine.starts}",
             "restartCount": machine.starts - 1,
-            "state": state,
+            "state": {what: {**state[what], **times}},
         }
         self.api.patch_status(
             PODS,
@@ -185,12 +218,21 @@ class Kubelet:
         else:
             self._gone(machine)
 
+    def remove_by_force(self, machine: Machine, alive_seconds: float, *, politely: bool) -> None:
+        """The pod is gone at once; its process is told to stop, or killed, only after so long."""
+        machine.deleting = True
+        self.leftover[machine.place] = self.machines.pop(machine.place)
+        self._remove(machine.place, machine.pod_uid)
+        self.clock.call_later(alive_seconds, self._terminate if politely else self._gone, machine)
+
     def _gone(self, machine: Machine) -> None:
-        if machine.process is not None:
+        if machine.process is not None and machine.up:
             machine.process.end("its pod was deleted")
-        if self.machines.get(machine.place) is machine:
-            del self.machines[machine.place]
-            self.network.addresses.pop(machine.address, None)
+            self._show(machine, {"terminated": {"exitCode": 137}})
+        for known in (self.machines, self.leftover):
+            if known.get(machine.place) is machine:
+                del known[machine.place]
+                self.network.addresses.pop(machine.address, None)
         if machine.transfer is not None:
             machine.transfer.end()
         self._remove(machine.place, machine.pod_uid)
@@ -199,3 +241,8 @@ class Kubelet:
         pod = self.api.find(PODS, name)
         if pod is not None and pod["metadata"]["uid"] == uid:
             self.api.remove(PODS, name)
+
+
+def _second(unix_seconds: float) -> str:
+    """As the kubelet writes times."""
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,8 @@
 """Bugs planted in the product, to show that the simulation finds them. Each is a patch of one place."""
 
+import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -18,13 +19,18 @@ from stele.core.votes import Held
 from stele.master import facts
 from stele.member import serving
 from stele.member.exchange import Exchange
+from stele.member.links import InboundConnections
 from stele.member.migrations import Migrations
 from stele.member.node import Node
+from stele.member.replication import Replication
 from stele.member.settings import Fsync
+from stele.member.store import Store
 from stele.member.syncer import Syncer
 from stele.member.tablets import Tablets, log_range
+from stele.member.write_back import WriteBack
 from stele.model.cluster import PartitionCounts
 from stele.wire.keys import SERVICE
+from tests.simulation.disk import SimEngine
 from tests.simulation.profile import SWARM
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -253,6 +259,47 @@ def the_absent_are_believed() -> AbstractContextManager[Any]:
     return patch.object(facts, "_served", served)
 
 
+def acknowledges_while_stopping() -> AbstractContextManager[Any]:
+    """A member that stops goes on taking and acknowledging writes while its database is being closed, and
+    nobody has these later.
+    """
+
+    def close(self: SimEngine) -> None:
+        self.flush()
+        self.kept = copy.deepcopy((self._log, self._synced, self._unsynced))  # type: ignore[attr-defined]
+
+    def after_crash(self: SimEngine, **how: Any) -> SimEngine:
+        if hasattr(self, "kept"):
+            self._log, self._synced, self._unsynced = self.kept
+        return crashed(self, **how)
+
+    def settle_and_close(self: WriteBack) -> None:
+        self.settle()
+        self._engine.close()
+
+    async def stop(self: Syncer) -> None:
+        self._mode = Fsync.NEVER
+
+    crashed, stack = SimEngine.after_crash, ExitStack()
+    stack.enter_context(patch.object(SimEngine, "close", close))
+    stack.enter_context(patch.object(WriteBack, "close", settle_and_close))
+    stack.enter_context(patch.object(SimEngine, "after_crash", after_crash))
+    stack.enter_context(patch.object(Store, "stop", lambda self: None))
+    stack.enter_context(patch.object(Syncer, "stop", stop))
+    stack.enter_context(patch.object(Replication, "stop", lambda self: None))
+    stack.enter_context(patch.object(InboundConnections, "close_all", lambda self, reason: None))
+    return stack
+
+
+def a_new_pod_is_proof() -> AbstractContextManager[Any]:
+    """A process counts as dead as soon as there is another pod of its member's name."""
+
+    def known_dead(self: Contact) -> bool:
+        return self.ended and self.seen is not None and self.seen.pod is not None
+
+    return patch.object(Contact, "known_dead", property(known_dead))
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -275,6 +322,8 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     acknowledged_by_the_owner_alone: ("power", 1, "linearizable per key"),
     given_up_too_soon: (SWARM, 2, "never fewer copies"),
     never_given_up: (SWARM, 0, "safe, balanced and at rest in the end"),
+    acknowledges_while_stopping: ("stops", 0, "linearizable per key"),
+    a_new_pod_is_proof: ("stops", 0, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

@@ -62,6 +62,14 @@ USERS_MOVES = ("scale", "drain a member", "change replicas")
 STRIKES = ("strike a hand-over", "strike an arrival")
 """Several faults together, at a moment that is short."""
 
+STOPS = (
+    "delete a pod by force",
+    "lose a node",
+    "delete a pod, kill the others",
+    "cut the power of a stopping member",
+)
+"""Pods that go in other ways than a plain deletion."""
+
 ENDINGS = ("stay dead", "stay frozen", "stay cut off", "lower members by who stays away")
 """What becomes of a member that stays away when the faults are over, and what the user does about it."""
 
@@ -199,7 +207,7 @@ def _migrations(seed: int) -> Profile:
 def _swarm(seed: int) -> Profile:
     """A small cluster, and some of all faults."""
     chance = random.Random(f"profile {seed}")
-    stays = random.Random(f"ending {seed}")
+    stays, stops = random.Random(f"ending {seed}"), random.Random(f"stops {seed}")
     heartbeat = chance.choice((0.2, 0.3, 0.5))
     part = chance.choice((0.1, 0.3, 0.6))
     return Profile(
@@ -216,7 +224,10 @@ def _swarm(seed: int) -> Profile:
         retention_seconds=chance.choice((0, 5, 3600)),
         chaos_seconds=chance.choice((8.0, 15.0, 25.0)),
         calm_seconds=chance.choice((0.5, 1.0, 3.0)),
-        faults=tuple(name for name in FAULTS if chance.random() < part),
+        faults=(
+            *(name for name in FAULTS if chance.random() < part),
+            *(name for name in STOPS if stops.random() < part / 3),
+        ),
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
         fsync=chance.choice((Fsync.ALWAYS,) * 4 + (Fsync.INTERVAL, Fsync.NEVER)),
@@ -289,6 +300,27 @@ def _power(seed: int) -> Profile:
     )
 
 
+def _stops(seed: int) -> Profile:
+    """Members that are stopped under load: rows of one, of two, and others that die just then."""
+    chance = random.Random(f"stops {seed}")
+    return replace(
+        _swarm(seed),
+        members=3,
+        replicas=chance.choice((1, 2, 2)),
+        partitions=4,
+        clients=4,
+        keys=6,
+        think_seconds=(0.01, 0.05),
+        heartbeat_seconds=0.5,
+        lease_seconds=chance.choice((1.5, 2.5)),
+        chaos_seconds=20.0,
+        calm_seconds=1.5,
+        faults=("delete a pod", *STOPS, *chance.choice(((), ("keep a member down",), ("kill a member",)))),
+        rates={},
+        fsync=chance.choice((Fsync.ALWAYS, Fsync.ALWAYS, Fsync.INTERVAL)),
+    )
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
@@ -296,5 +328,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "strikes": _strikes,
     "damage": _damage,
     "power": _power,
+    "stops": _stops,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

@@ -9,7 +9,7 @@ from tests.simulation import __main__ as command_line
 from tests.simulation import shrink
 from tests.simulation.loop import Clock
 from tests.simulation.mutants import MUTANTS, Plant, vote_not_persisted
-from tests.simulation.profile import ENDINGS, FAMILIES, FAULTS, RATES, STRIKES, Profile, draw
+from tests.simulation.profile import ENDINGS, FAMILIES, FAULTS, RATES, STOPS, STRIKES, Profile, draw
 from tests.simulation.run import Result, run
 from tests.simulation.trace import Trace
 
@@ -139,6 +139,7 @@ KINDS = (
     "plan cancelled",
     "bit of a copy flipped",
     *STRIKES,
+    *STOPS,
     *RATES,
     *ENDINGS,
     "response lost",
@@ -154,7 +155,7 @@ KINDS = (
 def test_every_kind_of_fault_happens() -> None:
     """None of them silently stops: within some seeds each was counted."""
     seen: set[str] = set()
-    for family, seeds in (("strikes", 4), ("damage", 4), ("swarm", SEEDS)):
+    for family, seeds in (("strikes", 4), ("damage", 4), ("stops", 4), ("swarm", SEEDS)):
         for seed in range(seeds):
             result = run(seed, family)
             seen.update(result.faults)
