@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from e2e.bench.report import Column, Goal, Report, Row, factor
 from e2e.bench.talk import Talker
 from e2e.cluster import cache, images, kind
 from e2e.cluster.steps import say
+from stele.wire.pods import SPARK_SECRET_KEY, SPARK_SECRET_MOUNT, spark_secret_volume
 
 WORK = Path(__file__).with_name("copy_work.py")
 COMMAND_SECONDS_MAX = 400.0
@@ -402,7 +404,6 @@ def _copier_pod(image: str) -> dict[str, Any]:
     env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     env += [
         {"name": "STELE_SPARK_IMAGE", "value": image},
-        {"name": "STELE_SPARK_SERVICE_ACCOUNT", "value": "stele-spark"},
     ]
     container = {
         "name": "copier",
@@ -412,34 +413,30 @@ def _copier_pod(image: str) -> dict[str, Any]:
         "env": env,
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": 7010}, "periodSeconds": 1},
         "securityContext": _SECURITY,
+        "volumeMounts": [SPARK_SECRET_MOUNT],
     }
     spec = {
         "serviceAccountName": "stele-spark",
         "terminationGracePeriodSeconds": 2,
         "securityContext": _POD_SECURITY,
         "containers": [container],
+        "volumes": [spark_secret_volume("stele-spark-auth")],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _meta("copier"), "spec": spec}
 
 
 def _spark_account() -> list[dict[str, Any]]:
-    """What charts/stele gives the account of Spark drivers."""
+    """What charts/stele gives Spark's drivers and executors."""
     group = "rbac.authorization.k8s.io"
-    rules = [
-        (
-            "",
-            ["pods"],
-            ["get", "list", "watch", "create", "delete", "deletecollection", "patch"],
-        ),
-        ("", ["configmaps", "services"], ["get", "list", "create", "patch", "delete", "deletecollection"]),
-        ("", ["persistentvolumeclaims"], ["get", "list"]),
-        ("networking.k8s.io", ["networkpolicies"], ["create", "patch"]),
-    ]
+    verbs = ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]
     meta = _meta("stele-spark")
-    role = [{"apiGroups": [api], "resources": kinds, "verbs": verbs} for api, kinds, verbs in rules]
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]
+    secret = {SPARK_SECRET_KEY: secrets.token_hex(32)}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": meta, "rules": role},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta("stele-executor")},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": _meta("stele-spark-auth"), "stringData": secret},
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": meta, "rules": rules},
         {
             "apiVersion": f"{group}/v1",
             "kind": "RoleBinding",

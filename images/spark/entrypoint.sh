@@ -12,11 +12,13 @@ executor() {
     options+=("${!name}")
     count=$((count + 1))
   done
+  # Spark takes the secret from its file only when it knows that this is Kubernetes. It would hear that from the
+  # driver, which speaks to nobody without the secret; the driver's own setting then takes the place of this one.
   # Few classes, short life: the first compiler and the serial collector start fastest. The heap grows as needed.
   exec "$JAVA_HOME/bin/java" \
     ${STELE_EXECUTOR_JAVA_OPTIONS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
     ${STELE_ARCHIVE_OPTIONS--XX:SharedArchiveFile=/opt/stele-jvm/executor.jsa} \
-    "${options[@]}" -Xms"${STELE_EXECUTOR_HEAP_MIN:-64m}" -Xmx"$SPARK_EXECUTOR_MEMORY" @/opt/stele-jvm/classpath \
+    "${options[@]}" -Dspark.master=k8s://https://kubernetes.default.svc -Xms"${STELE_EXECUTOR_HEAP_MIN:-64m}" -Xmx"$SPARK_EXECUTOR_MEMORY" @/opt/stele-jvm/classpath \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
     --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \

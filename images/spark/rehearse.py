@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 FOLDER = "/opt/stele-jvm"
 NAMESPACE = "rehearsal"
 EXECUTOR_SECONDS_MAX = 300.0
+SECRET = "/tmp/rehearsal-secret"
 executors = []
 watched = []
 
@@ -117,6 +118,8 @@ def main():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     # The name of a machine that builds images need not be known to any name server.
     os.environ |= {"STELE_ARCHIVE_OPTIONS": archive("driver"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with open(SECRET, "w", encoding="utf-8") as file:
+        file.write("of this rehearsal alone")
     from pyspark import SparkConf, SparkContext
 
     k8s = "spark.kubernetes"
@@ -134,6 +137,12 @@ def main():
         "spark.executor.memory": "512m",
         "spark.executor.heartbeatInterval": "5s",
         "spark.network.timeout": "60s",
+        "spark.authenticate": "true",
+        "spark.authenticate.secret.file": SECRET,
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+        "spark.network.crypto.saslFallback": "false",
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.minExecutors": "0",
@@ -144,6 +153,8 @@ def main():
         f"{k8s}.driver.pod.name": "driver",
         f"{k8s}.executor.useDriverPodIP": "false",
         f"{k8s}.executor.disableConfigMap": "true",
+        f"{k8s}.driver.service.deleteOnTermination": "false",
+        f"{k8s}.driver.ownPersistentVolumeClaim": "false",
         f"{k8s}.executor.podNamePrefix": "rehearsal",
         f"{k8s}.allocation.batch.delay": "200ms",
         f"{k8s}.executor.volumes.persistentVolumeClaim.staging.options.claimName": "claim",

@@ -42,8 +42,45 @@ def test_memory_is_that_of_the_whole_pod(memory, overhead):
     assert conf["spark.executor.memoryOverhead"] == overhead
 
 
+def test_drivers_and_executors_know_each_other_by_a_secret_that_pods_do_not_show():
+    settings = read_settings(POD | {"STELE_SPARK_SECRET": "mine"})
+    conf = spark_conf(settings, JOB, "/t")
+    assert {name: value for name, value in conf.items() if name.startswith("spark.authenticate")} == {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret.file": "/etc/stele/spark/secret",
+    }
+    assert conf["spark.network.crypto.enabled"] == "true"
+    assert conf["spark.network.crypto.saslFallback"] == "false"
+    pod = json.loads(pod_template(JOB, "mine"))["spec"]
+    (volume,) = pod["volumes"]
+    assert volume["secret"]["secretName"] == "mine"
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert (mount["name"], mount["mountPath"], mount["readOnly"]) == (
+        volume["name"],
+        "/etc/stele/spark",
+        True,
+    )
+    assert volume["secret"]["defaultMode"] == 0o440, "the user of the image is in the group of its volumes"
+
+
+def test_spark_is_asked_for_nothing_that_its_account_may_not_do():
+    conf = spark_conf(read_settings(POD), JOB, "/t")
+    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
+    assert conf["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
+    assert conf["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
+    assert conf["spark.kubernetes.authenticate.executor.serviceAccountName"] == "stele-executor"
+
+
+def test_64_drivers_and_those_that_end_have_ports_of_their_own():
+    conf = spark_conf(read_settings(POD), JOB, "/t")
+    first, blocks = int(conf["spark.driver.port"]), int(conf["spark.driver.blockManager.port"])
+    tried = int(conf["spark.port.maxRetries"]) + 1
+    assert tried >= 2 * 64
+    assert not set(range(first, first + tried)) & set(range(blocks, blocks + tried))
+
+
 def test_the_executors_pod_sits_beside_the_member_under_the_restricted_profile():
-    pod = json.loads(pod_template(JOB))["spec"]
+    pod = json.loads(pod_template(JOB, "secret"))["spec"]
     (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["labelSelector"]["matchLabels"] == {"stele.dev/member": "demo-1"}
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -62,7 +99,7 @@ def test_local_mode_needs_no_pod():
     settings = read_settings({"STELE_SPARK_MASTER": "local[2]"})
     conf = spark_conf(settings, JOB, "/t")
     assert conf["spark.master"] == "local[2]"
-    assert not [name for name in conf if "kubernetes" in name]
+    assert not [name for name in conf if "kubernetes" in name or "authenticate" in name]
 
 
 @pytest.mark.parametrize(

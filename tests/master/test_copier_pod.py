@@ -11,9 +11,10 @@ from stele.core.reign import State
 from stele.core.table import PartitionTable
 from stele.core.waves import Engine, Stage, Wave
 from stele.master.cache import Cache
-from stele.master.manifests import copier_image
+from stele.master.manifests import copier_settings
 from stele.master.settings import Settings
 from stele.master.world import KubernetesWorld
+from stele.wire.pods import SPARK_SECRET_FILE
 from tests.master.test_statuses import cluster
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -97,7 +98,7 @@ async def settled(api: Api, world: KubernetesWorld) -> str:
         api.gone()
     for _ in range(2):
         await world.ensure_shared()
-    return copier_image(api.pods[NAME])
+    return copier_settings(api.pods[NAME])["STELE_SPARK_IMAGE"]
 
 
 @pytest.mark.parametrize("how", ["spec", "operator"])
@@ -119,6 +120,36 @@ async def test_another_image_replaces_the_pod_once(how: str) -> None:
     assert (api.deletions, api.pods[NAME]["metadata"]["uid"] == before) == ([NAME], False)
 
 
+@pytest.mark.parametrize("setting", ["spark_secret", "executor_account"])
+async def test_other_settings_of_the_operator_replace_the_pod_too(setting: str) -> None:
+    """As an upgrade of the chart brings them, with the same image."""
+    api = Api()
+    world = api.world()
+    await world.show(reign(), 0.0)
+    await settled(api, world)
+    world = api.world(replace(SETTINGS, **{setting: "another"}))  # type: ignore[arg-type]
+    await world.show(reign(), 0.0)
+    for _ in range(2):
+        await settled(api, world)
+    assert "another" in copier_settings(api.pods[NAME]).values()
+    assert api.deletions == [NAME]
+
+
+async def test_executors_have_an_account_without_rights_and_the_secret_s_name_only() -> None:
+    api = Api()
+    await settled(api, api.world())
+    spec = api.pods[NAME]["spec"]
+    told = copier_settings(api.pods[NAME])
+    assert (spec["serviceAccountName"], told["STELE_EXECUTOR_SERVICE_ACCOUNT"]) == (
+        "stele-spark",
+        "stele-executor",
+    )
+    secrets = [each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each]
+    assert secrets == [told["STELE_SPARK_SECRET"]] == ["stele-spark-auth"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "spark-secret"]
+    assert f"{mount['mountPath']}/secret" == SPARK_SECRET_FILE
+
+
 async def test_a_copy_under_way_ends_before_the_pod_is_replaced() -> None:
     api = Api()
     world = api.world()
@@ -130,11 +161,13 @@ async def test_a_copy_under_way_ends_before_the_pod_is_replaced() -> None:
     assert await settled(api, world) == "spark:2"
 
 
-async def test_an_image_that_a_webhook_rewrote_is_left_alone() -> None:
+async def test_what_a_webhook_rewrote_is_left_alone() -> None:
     api = Api()
     world = api.world()
     await world.show(reign(), 0.0)
     await settled(api, world)
-    api.pods[NAME]["spec"]["containers"][0]["image"] = "mirror.example/spark:1"
+    container = api.pods[NAME]["spec"]["containers"][0]
+    container["image"] = "mirror.example/spark:1"
+    container["env"] = [*container["env"], {"name": "HTTP_PROXY", "value": "http://proxy:1"}]
     assert await settled(api, world) == "spark:1"
     assert api.deletions == []

@@ -1,5 +1,7 @@
 """The Helm chart: what it renders is accepted by a real API server, and gives just the rights it should."""
 
+import base64
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +11,15 @@ import yaml
 
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane
 from stele.adapters.kubernetes.bulk_pod import manifest
-from stele.copyjob.conf import COPIER_LABEL
+from stele.copyjob.conf import (
+    COPIER_LABEL,
+    DRIVER_BLOCK_PORT,
+    DRIVER_PORT,
+    EXECUTOR_BLOCK_PORT,
+    PORTS_MAX,
+)
 from stele.master.manifests import labels
+from stele.master.settings import read
 
 pytestmark = pytest.mark.control_plane
 
@@ -35,6 +44,17 @@ class Installed:
             "kubectl", "auth", "can-i", verb, kind, f"--subresource={part}", who, "-n", where
         )
         return done.stdout.strip() == "yes"
+
+    def rights(self, account: str) -> dict[str, set[str]]:
+        """Verbs by resource, as the API server lists them; without what every login has."""
+        who = f"--as=system:serviceaccount:{self.namespace}:{account}"
+        found: dict[str, set[str]] = {}
+        for line in self.plane.kubectl("auth", "can-i", "--list", who, "-n", self.namespace).splitlines()[1:]:
+            row = re.fullmatch(r"(\S*)\s+\[(.*?)\]\s+\[(.*?)\]\s+\[(.*?)\]\s*", line)
+            assert row, line
+            if row[1] and not row[1].startswith("selfsubject"):
+                found.setdefault(row[1], set()).update(row[4].split())
+        return found
 
 
 def helm(plane: ControlPlane, *arguments: str) -> str:
@@ -156,7 +176,7 @@ def reaching(policy: dict[str, Any], port: int, pod: dict[str, str], namespace: 
         return there and "podSelector" in peer and labelled(peer["podSelector"], pod)
 
     return any(
-        ("ports" not in rule or port in [each["port"] for each in rule["ports"]])
+        any(each["port"] <= port <= each.get("endPort", each["port"]) for each in rule["ports"])
         and ("from" not in rule or any(map(among, rule["from"])))
         for rule in policy["spec"]["ingress"]
     )
@@ -190,8 +210,11 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
     assert let_in("members", 7001) == {"operator", "bulk"}
     assert let_in("members", 7002) == {"members", "executors", "bulk"}
     assert let_in("copiers", 7010) == {"operator", "executors"}
-    assert let_in("copiers", 40000) == {"executors"}
-    assert let_in("executors", 40000) == {"copiers", "executors"}
+    for first in (DRIVER_PORT, DRIVER_BLOCK_PORT):
+        assert let_in("copiers", first) == let_in("copiers", first + PORTS_MAX - 1) == {"executors"}
+        assert let_in("copiers", first - 1) == let_in("copiers", first + PORTS_MAX) == set()
+    assert let_in("executors", EXECUTOR_BLOCK_PORT) == {"copiers", "executors"}
+    assert let_in("executors", EXECUTOR_BLOCK_PORT + 1) == set()
     assert let_in("bulk", 7003) == set()
     assert not reaching(policies["members"], 7001, operator, "a")
 
@@ -232,6 +255,7 @@ def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane,
 @pytest.mark.parametrize(
     ("value", "text"),
     [
+        ("spark.existingSecret=No_Name", "at '/spark/existingSecret'"),
         ("images.pullPolicy=Sometimes", "at '/images/pullPolicy': value must be one of"),
         ("images.operator=", "at '/images/operator': minLength"),
         ("watchNamespaces={*}", "at '/watchNamespaces/0'"),
@@ -277,20 +301,77 @@ def test_the_notes_name_the_next_commands(control_plane: ControlPlane, installed
         ("stele-operator", "get", "secrets", False),
         ("stele-operator", "create", "roles.rbac.authorization.k8s.io", False),
         ("stele-operator", "delete", "namespaces", False),
-        ("stele-spark", "create", "pods", True),
-        ("stele-spark", "deletecollection", "services", True),
-        ("stele-spark", "patch", "networkpolicies.networking.k8s.io", True),
-        ("stele-spark", "list", "persistentvolumeclaims", True),
-        ("stele-spark", "delete", "persistentvolumeclaims", False),
-        ("stele-spark", "deletecollection", "persistentvolumeclaims", False),
-        ("stele-spark", "get", "tabletclusters.stele.dev", False),
-        ("stele-spark", "get", "secrets", False),
-        ("stele-member", "get", "pods", False),
-        ("stele-member", "get", "configmaps", False),
     ],
 )
 def test_rights(installed: Installed, account: str, verb: str, resource: str, allowed: bool) -> None:
     assert installed.may(account, verb, resource) is allowed
+
+
+@pytest.mark.parametrize(
+    ("account", "rights"),
+    [
+        ("stele-spark", {"pods": {"get", "list", "watch", "create", "delete", "deletecollection", "patch"}}),
+        ("stele-executor", {}),
+        ("stele-member", {}),
+    ],
+)
+def test_an_account_has_these_rights_and_no_other(
+    installed: Installed, account: str, rights: dict[str, set[str]]
+) -> None:
+    assert installed.rights(account) == rights
+
+
+def test_no_account_has_a_token_that_its_pods_do_not_ask_for(installed: Installed) -> None:
+    ours = ("-l", "app.kubernetes.io/part-of=stele", "-n", installed.namespace)
+    listed = installed.plane.kubectl("get", "serviceaccounts", *ours, "-o", "yaml")
+    mounting = {
+        each["metadata"]["name"]: each.get("automountServiceAccountToken")
+        for each in yaml.safe_load(listed)["items"]
+    }
+    names = ("stele-operator", "stele-member", "stele-spark", "stele-executor")
+    assert mounting == dict.fromkeys(names, False)
+
+
+def spark_secret(installed: Installed) -> str:
+    where = ("-n", installed.namespace, "-o", "jsonpath={.data.secret}")
+    return installed.plane.kubectl("get", "secret", "stele-spark-auth", *where)
+
+
+def test_an_upgrade_keeps_the_secret_of_spark(installed: Installed) -> None:
+    before = spark_secret(installed)
+    assert len(base64.b64decode(before)) == 64
+    helm(installed.plane, "upgrade", "stele", CHART, "-n", installed.namespace, "--set", "images.spark=s:2")
+    assert spark_secret(installed) == before
+
+
+def test_every_watched_namespace_has_a_secret_of_its_own(bare_control_plane: ControlPlane) -> None:
+    found = by_kind(render(bare_control_plane, "shop", "watchNamespaces={a,b}"))["Secret"]
+    assert [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found] == [
+        ("a", "stele-spark-auth"),
+        ("b", "stele-spark-auth"),
+    ]
+    assert len({each["data"]["secret"] for each in found}) == 2
+
+
+def test_a_secret_of_one_s_own_takes_the_place_of_that(bare_control_plane: ControlPlane) -> None:
+    rendered = by_kind(render(bare_control_plane, "shop", "spark.existingSecret=mine"))
+    assert "Secret" not in rendered
+    assert read(environment(rendered), "here").spark_secret == "mine"
+
+
+def test_the_operator_is_told_the_names_that_the_chart_made(bare_control_plane: ControlPlane) -> None:
+    sets = ("serviceAccounts.spark=driver", "serviceAccounts.executor=worker")
+    rendered = by_kind(render(bare_control_plane, "shop", *sets))
+    told = read(environment(rendered), "here")
+    assert (told.spark_account, told.executor_account) == ("driver", "worker")
+    assert {"driver", "worker"} < {each["metadata"]["name"] for each in rendered["ServiceAccount"]}
+    assert [each["metadata"]["name"] for each in rendered["Secret"]] == [told.spark_secret] == ["driver-auth"]
+
+
+def environment(rendered: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """What the operator's container is told by value."""
+    (container,) = rendered["Deployment"][0]["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
 def test_rights_end_at_the_watched_namespaces(installed: Installed) -> None:

@@ -21,6 +21,11 @@
 {{- default (include "stele.operator" .) .Values.serviceAccounts.operator -}}
 {{- end -}}
 
+{{/* The Secret of each watched namespace by which Spark's drivers and executors know each other. */}}
+{{- define "stele.sparkSecret" -}}
+{{- default (printf "%s-auth" .Values.serviceAccounts.spark) .Values.spark.existingSecret -}}
+{{- end -}}
+
 {{/* The watched namespaces, comma separated. */}}
 {{- define "stele.namespaces" -}}
 {{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}

@@ -10,7 +10,13 @@ from typing import Any
 
 from stele.copyjob.settings import Settings
 from stele.wire.copyjobs import CopyJob
-from stele.wire.pods import container_security, pod_security
+from stele.wire.pods import (
+    SPARK_SECRET_FILE,
+    SPARK_SECRET_MOUNT,
+    container_security,
+    pod_security,
+    spark_secret_volume,
+)
 
 HEAP_MIB = 512
 OVERHEAD_MIB_MIN = 256
@@ -21,6 +27,11 @@ COPIER_LABEL = "stele.dev/copier"
 START_LABEL = "stele.dev/copier-start"
 MOUNT = "/staging"
 CONTAINER = "spark-kubernetes-executor"
+DRIVER_PORT, DRIVER_BLOCK_PORT, EXECUTOR_BLOCK_PORT = 7100, 7300, 7079
+PORTS_MAX = 128
+"""Ports from DRIVER_PORT and from DRIVER_BLOCK_PORT on, of which each driver takes the first free ones: 64
+drivers, and as many that are about to end.
+"""
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _UNITS_KIB = {"k": 1, "m": 1024, "g": 1024 * 1024}
 
@@ -45,10 +56,31 @@ def spark_conf(settings: Settings, job: CopyJob, template: str) -> dict[str, str
     return common if settings.is_local else common | _kubernetes(settings, job, template)
 
 
+def _authenticated() -> dict[str, str]:
+    """Spark's ports are for who has the secret, and what goes over them is encrypted."""
+    crypto = "spark.network.crypto"
+    return {
+        "spark.authenticate": "true",
+        # Not the variants `.driver.file` and `.executor.file`: an executor that has not yet heard from the
+        # driver looks at this one only.
+        "spark.authenticate.secret.file": SPARK_SECRET_FILE,
+        f"{crypto}.enabled": "true",
+        f"{crypto}.authEngineVersion": "2",
+        # The default, CTR, does not notice bytes that were changed on the way.
+        f"{crypto}.cipher": "AES/GCM/NoPadding",
+        # Otherwise who has the secret could ask for a connection that is not encrypted.
+        f"{crypto}.saslFallback": "false",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(DRIVER_BLOCK_PORT),
+        "spark.blockManager.port": str(EXECUTOR_BLOCK_PORT),
+        "spark.port.maxRetries": str(PORTS_MAX - 1),
+    }
+
+
 def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, str]:
     k8s, volume = "spark.kubernetes", "spark.kubernetes.executor.volumes.persistentVolumeClaim.staging"
     overhead_mib = max(OVERHEAD_MIB_MIN, _mebibytes(job.memory) - HEAP_MIB)
-    return {
+    return _authenticated() | {
         "spark.submit.deployMode": "client",
         # Otherwise the application would wait up to 30 s for executors before it takes a job.
         "spark.scheduler.minRegisteredResourcesRatio": "0",
@@ -71,9 +103,12 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         f"{k8s}.driver.pod.name": settings.pod_name,
         f"{k8s}.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
         f"{k8s}.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
-        f"{k8s}.authenticate.executor.serviceAccountName": settings.service_account,
+        f"{k8s}.authenticate.executor.serviceAccountName": settings.executor_account,
         f"{k8s}.executor.useDriverPodIP": "false",
+        # Spark would make or delete each of these three, and needs no right to now.
         f"{k8s}.executor.disableConfigMap": "true",
+        f"{k8s}.driver.service.deleteOnTermination": "false",
+        f"{k8s}.driver.ownPersistentVolumeClaim": "false",
         f"{k8s}.executor.request.cores": "100m",
         f"{k8s}.executor.podNamePrefix": _pod_prefix(job.destination),
         f"{k8s}.executor.label.{COPIER_LABEL}": settings.pod_name,
@@ -92,7 +127,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
     }
 
 
-def pod_template(job: CopyJob) -> str:
+def pod_template(job: CopyJob, secret: str) -> str:
     """The executors' pod, as JSON: beside the destination's member, allowed nothing that it does not need."""
     terms = [
         {
@@ -103,6 +138,7 @@ def pod_template(job: CopyJob) -> str:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "securityContext": container_security(),
+        "volumeMounts": [SPARK_SECRET_MOUNT],
     }
     spec = {
         "automountServiceAccountToken": False,
@@ -112,6 +148,7 @@ def pod_template(job: CopyJob) -> str:
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         "securityContext": pod_security(),
         "containers": [container],
+        "volumes": [spark_secret_volume(secret)],
     }
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}, indent=1)
 

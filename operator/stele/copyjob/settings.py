@@ -17,7 +17,8 @@ VARIABLES = f"""\
 STELE_SPARK_MASTER            k8s://https://HOST, or local[N] to run the tasks in this machine's drivers
                               ({KUBERNETES})
 STELE_SPARK_IMAGE             image of the executors (required, but for local[N])
-STELE_SPARK_SERVICE_ACCOUNT   service account of the executors (stele-spark)
+STELE_EXECUTOR_SERVICE_ACCOUNT  service account of the executors (stele-executor)
+STELE_SPARK_SECRET            Secret by which drivers and executors know each other (stele-spark-auth)
 STELE_IMAGE_PULL_POLICY       of the executors: {", ".join(PULL_POLICIES)} ({PULL_POLICIES[0]})
 STELE_BIND                    address to listen on (0.0.0.0)
 STELE_COPIER_PORT             jobs of the operator, progress of tasks ({PORT})
@@ -47,7 +48,8 @@ class Settings:
     pod_ip: str
     staging: Path
     scratch: Path
-    service_account: str
+    executor_account: str
+    spark_secret: str
     pull_policy: str
     drivers_max: int
     start: str = "none"
@@ -80,7 +82,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         pod_ip=_text(environment, "POD_IP", here),
         staging=Path(environment.get("STELE_STAGING", "/staging")),
         scratch=_folder(environment, "STELE_SCRATCH", "/tmp"),
-        service_account=environment.get("STELE_SPARK_SERVICE_ACCOUNT", "stele-spark"),
+        executor_account=environment.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-executor"),
+        spark_secret=environment.get("STELE_SPARK_SECRET", "stele-spark-auth"),
         pull_policy=_pull_policy(environment),
         drivers_max=read_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 1, 64),
     )

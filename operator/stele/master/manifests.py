@@ -11,7 +11,7 @@ from typing import Any
 from stele.adapters.kubernetes.ownership import CLUSTER_UID_LABEL, belongs_to
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
-from stele.wire.pods import container_security, pod_security
+from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
 Object = dict[str, Any]
 
@@ -259,13 +259,15 @@ def _field(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def copier_image(pod: Object) -> str:
-    """What its executors run, and it too; that of its container may be rewritten by an admission webhook."""
+def copier_settings(pod: Object) -> dict[str, str]:
+    """What its container is told, its image too: that of the container may be a webhook's."""
     env = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
-    return next((str(each.get("value", "")) for each in env if each["name"] == "STELE_SPARK_IMAGE"), "")
+    return {each["name"]: str(each.get("value", "")) for each in env}
 
 
-def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -> Object:
+def copier_pod(
+    cluster: TabletCluster, *, image: str, pull: str, account: str, executor_account: str, secret: str
+) -> Object:
     """The pod in which the Spark drivers of a cluster run."""
     name = cluster.metadata.name
     image = cluster.spec.images.spark or image
@@ -276,7 +278,8 @@ def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -
         *_env(
             STELE_SPARK_IMAGE=image,
             STELE_IMAGE_PULL_POLICY=pull,
-            STELE_SPARK_SERVICE_ACCOUNT=account,
+            STELE_EXECUTOR_SERVICE_ACCOUNT=executor_account,
+            STELE_SPARK_SECRET=secret,
         ),
     ]
     container = {
@@ -289,7 +292,7 @@ def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -
         "readinessProbe": _probe("/healthz", "http", 2, 3),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
         "securityContext": _security(),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, SPARK_SECRET_MOUNT],
     }
     spec = {
         "serviceAccountName": account,
@@ -298,7 +301,7 @@ def copier_pod(cluster: TabletCluster, *, image: str, pull: str, account: str) -
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_security(),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(secret)],
     }
     marks = labels(name, "copier")
     return _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)

@@ -16,6 +16,8 @@ EXPLAINED = """environment:
   STELE_WATCH_NAMESPACES        namespaces to look after, comma separated (that of the operator)
   STELE_MEMBER_SERVICE_ACCOUNT  ServiceAccount of the members (stele-member)
   STELE_SPARK_SERVICE_ACCOUNT   ServiceAccount of the copier (stele-spark)
+  STELE_EXECUTOR_SERVICE_ACCOUNT  ServiceAccount of Spark executors (stele-executor)
+  STELE_SPARK_SECRET            Secret by which copier and Spark executors know each other (stele-spark-auth)
   STELE_LEASE_NAME              Lease that makes one process the master (stele-operator)
   STELE_HTTP_PORT               /healthz, /readyz, /metrics (8080)
   STELE_LOG_LEVEL               DEBUG, INFO, WARNING or ERROR (INFO)
@@ -36,6 +38,8 @@ class Settings:
     pull_policy: str = "IfNotPresent"
     member_account: str = "stele-member"
     spark_account: str = "stele-spark"
+    executor_account: str = "stele-executor"
+    spark_secret: str = "stele-spark-auth"
     lease_name: str = "stele-operator"
     http_port: int = 8080
     log_level: str = "INFO"
@@ -67,6 +71,8 @@ def read(env: Mapping[str, str], process: str) -> Settings:
         pull_policy=policy,
         member_account=env.get("STELE_MEMBER_SERVICE_ACCOUNT", "stele-member"),
         spark_account=env.get("STELE_SPARK_SERVICE_ACCOUNT", "stele-spark"),
+        executor_account=env.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-executor"),
+        spark_secret=env.get("STELE_SPARK_SECRET", "stele-spark-auth"),
         lease_name=env.get("STELE_LEASE_NAME", "stele-operator"),
         http_port=_port(env.get("STELE_HTTP_PORT", "8080")),
         log_level=level,

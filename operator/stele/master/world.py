@@ -245,7 +245,7 @@ class KubernetesWorld:
         await self._ensure_copier(cluster)
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
-        """A pod of the image that is wished for. Another one goes once no Spark job is under way."""
+        """A pod with the settings that are asked for. Another one goes once no Spark job is under way."""
         name, uid, children = manifests.copier_name(self.name), self.cluster_uid, self._children
         if not manifests.wants_copier(cluster):
             await children.delete(PODS, name, uid)
@@ -255,12 +255,16 @@ class KubernetesWorld:
             image=self._settings.spark_image,
             pull=self._settings.pull_policy,
             account=self._settings.spark_account,
+            executor_account=self._settings.executor_account,
+            secret=self._settings.spark_secret,
         )
         pod = await children.have(PODS, body, uid)
         if pod is None:
             return
         if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
-            manifests.copier_image(pod) != manifests.copier_image(body) and not self._has_spark_jobs()
+            # A webhook may tell the container more.
+            not manifests.copier_settings(body).items() <= manifests.copier_settings(pod).items()
+            and not self._has_spark_jobs()
         ):
             await children.delete(PODS, name, uid)
 
