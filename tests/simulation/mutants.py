@@ -322,8 +322,8 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     acknowledged_by_the_owner_alone: ("power", 1, "linearizable per key"),
     given_up_too_soon: (SWARM, 2, "never fewer copies"),
     never_given_up: (SWARM, 0, "safe, balanced and at rest in the end"),
-    acknowledges_while_stopping: ("stops", 0, "linearizable per key"),
-    a_new_pod_is_proof: ("stops", 0, "linearizable per key"),
+    acknowledges_while_stopping: ("stops", 2, "linearizable per key"),
+    a_new_pod_is_proof: ("stops", 17, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""
