@@ -92,6 +92,9 @@ class FakeWorld:
     def cluster_uid(self) -> str:
         return CLUSTER
 
+    def look(self) -> None:
+        return
+
     def wishes(self) -> Wishes:
         return self.wanted
 

@@ -11,7 +11,6 @@ from stele.core.reign import State
 from stele.core.table import PartitionTable
 from stele.core.waves import Engine, Stage, Wave
 from stele.master.cache import Cache
-from stele.master.manifests import copier_settings
 from stele.master.settings import Settings
 from stele.master.world import KubernetesWorld
 from stele.wire.pods import SPARK_SECRET_FILE
@@ -92,13 +91,18 @@ def spark_wave(stage: Stage = Stage.COPY) -> Wave:
 
 async def settled(api: Api, world: KubernetesWorld) -> str:
     """The image of the pod after the master looked a few times, and the kubelet did what it was told."""
+    world.look()
     for _ in range(2):
         await world.ensure_shared()
     if NAME in api.pods and api.pods[NAME]["metadata"].get("deletionTimestamp"):
         api.gone()
     for _ in range(2):
         await world.ensure_shared()
-    return copier_settings(api.pods[NAME])["STELE_SPARK_IMAGE"]
+    return settings_of(api.pods[NAME])["STELE_SPARK_IMAGE"]
+
+
+def settings_of(pod: Object) -> dict[str, str]:
+    return {each["name"]: str(each.get("value")) for each in pod["spec"]["containers"][0]["env"]}
 
 
 @pytest.mark.parametrize("how", ["spec", "operator"])
@@ -131,7 +135,7 @@ async def test_other_settings_of_the_operator_replace_the_pod_too(setting: str) 
     await world.show(reign(), 0.0)
     for _ in range(2):
         await settled(api, world)
-    assert "another" in copier_settings(api.pods[NAME]).values()
+    assert "another" in settings_of(api.pods[NAME]).values()
     assert api.deletions == [NAME]
 
 
@@ -139,7 +143,7 @@ async def test_executors_have_an_account_without_rights_and_the_secret_s_name_on
     api = Api()
     await settled(api, api.world())
     spec = api.pods[NAME]["spec"]
-    told = copier_settings(api.pods[NAME])
+    told = settings_of(api.pods[NAME])
     assert (spec["serviceAccountName"], told["STELE_EXECUTOR_SERVICE_ACCOUNT"]) == (
         "stele-spark",
         "stele-executor",

@@ -216,7 +216,13 @@ def test_a_plan_that_waits_for_approval_is_told_with_what_to_do() -> None:
 def test_the_counts_of_a_cluster() -> None:
     entries = {**ENTRIES, 3: Member(3, "demo-3", "uuid-3", "10.0.0.4", lite=True)}
     found = facts.cluster_status(cluster(), view((0, 1), (1, None), entries=entries), "")
-    assert found.members.to_dict() == {"desired": 3, "current": 4, "ready": found.members.ready, "lite": 1}
+    assert found.members.to_dict() == {
+        "desired": 3,
+        "current": 4,
+        "ready": found.members.ready,
+        "lite": 1,
+        "updated": 0,
+    }
     assert found.partitions.to_dict() == {"total": 2, "safe": 1, "underReplicated": 1, "lost": 0}
     assert (found.observed_generation, found.version_sum, found.rebalance) == (7, 2, "")
 

@@ -300,7 +300,7 @@ def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str
 @pytest.mark.parametrize(
     ("kind", "columns"),
     [
-        ("tc", "NAME DESIRED READY PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
+        ("tc", "NAME DESIRED READY UPDATED PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
         ("tm", "NAME CLUSTER STATE OWNED BACKUPS BYTES DRAIN SAFE-TO-EVICT RESTARTS AGE"),
         ("tr", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
     ],

@@ -39,6 +39,9 @@ from stele.model.rebalance import (
 )
 from stele.model.validation import Problem, problems
 
+OUTDATED_SHOWN = 20
+"""Objects that the message of a condition lists."""
+
 STALL_SECONDS = 60.0
 """A plan in which nothing was done for so long is shown as stalled."""
 
@@ -62,6 +65,8 @@ class View:
     asks: tuple[Ask, ...] = ()
     topology_problem: str = ""
     taken: tuple[str, ...] = ()
+    updated: int = 0
+    outdated: tuple[str, ...] = ()
 
     @property
     def formed(self) -> bool:
@@ -92,6 +97,18 @@ class View:
         return found[Life.ACTIVE] + found[Life.DRAINING]
 
     @property
+    def old(self) -> str:
+        """What is not as the spec says yet, and what to do; empty when all is."""
+        if not self.outdated:
+            return ""
+        more = len(self.outdated) - OUTDATED_SHOWN
+        listed = ", ".join(self.outdated[:OUTDATED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return (
+            f"not as the spec says: {listed}; delete such pods one by one, each when ReplicationSatisfied is "
+            "True, and raise the requests of such claims when their class lets volumes grow"
+        )
+
+    @property
     def short(self) -> bool:
         return self.ready < self.wishes.members
 
@@ -114,7 +131,11 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
     state, wishes, record = view.state, view.wishes, view.state.record
     phase, message = _phase(view)
     members = MemberCounts(
-        desired=wishes.members, current=len(state.contacts), ready=view.ready, lite=_lite(state)
+        desired=wishes.members,
+        current=len(state.contacts),
+        ready=view.ready,
+        lite=_lite(state),
+        updated=view.updated,
     )
     return TabletClusterStatus(
         observed_generation=cluster.metadata.generation,
@@ -158,7 +179,7 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
         return ClusterPhase.DEGRADED, text
     if changing := len(state.promotions) + len(state.shrinking):
         return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
-    return ClusterPhase.RUNNING, "everything is as wished"
+    return ClusterPhase.RUNNING, view.old or "everything is as wished"
 
 
 def _conditions(cluster: TabletCluster, view: View) -> Conditions:
@@ -276,6 +297,8 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MIGRATING, "migrations are under way"
     if view.state.promotions or view.state.shrinking:
         return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
+    if view.old:
+        return type_, False, Reason.MEMBERS_OUTDATED, view.old
     return type_, True, Reason.AS_DESIRED, "everything is as wished"
 
 
@@ -307,6 +330,8 @@ def _progressing(view: View) -> Condition:
         return type_, True, reason, f"{len(state.running)} active, {len(state.queues)} waiting"
     if not view.formed or view.short:
         return type_, True, Reason.MEMBERS_STARTING, "members are starting"
+    if view.old:
+        return type_, False, Reason.MEMBERS_OUTDATED, view.old
     return type_, False, Reason.AS_DESIRED, "nothing is to be done"
 
 

@@ -143,6 +143,7 @@ class ClusterLoop:
 
     async def tick(self) -> bool:
         """One round; whether something is under way."""
+        self._world.look()
         state = self.state or await self._begin()
         now = self._now()
         observed = Observation(

@@ -6,9 +6,11 @@ Pod. Volume claims are owned by nobody: data outlives what describes it (docs/op
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from stele.adapters.kubernetes.ownership import CLUSTER_UID_LABEL, belongs_to
+from stele.master.revision import REVISION, revision_of
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
@@ -102,7 +104,12 @@ def claim(cluster: TabletCluster, index: int) -> Object:
     name = cluster.metadata.name
     member = name_of(name, index)
     marks = labels(name, "member", member) | {CLUSTER_UID_LABEL: cluster.metadata.uid}
-    return _object("v1", "PersistentVolumeClaim", member, marks, None, spec=spec)
+    return _revised(_object("v1", "PersistentVolumeClaim", member, marks, None, spec=spec), revision_of(spec))
+
+
+def _revised(body: Object, revision: str) -> Object:
+    body["metadata"]["annotations"] = {REVISION: revision}
+    return body
 
 
 def is_foreign(claim: Object, cluster: TabletCluster) -> bool:
@@ -227,15 +234,42 @@ def _apart(cluster: TabletCluster) -> Object:
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}}
 
 
-def member_pod(
-    cluster: TabletCluster, member: TabletMember, *, image: str, pull: str, account: str
-) -> Object:
+@dataclass(frozen=True)
+class Setup:
+    """What the installation says of pods, unless a cluster names an image of its own."""
+
+    image: str
+    pull_policy: str
+    account: str
+
+
+@dataclass(frozen=True)
+class CopierSetup(Setup):
+    """And what it says of executors."""
+
+    executor_account: str
+    secret: str
+
+
+def member_pod(cluster: TabletCluster, member: TabletMember, setup: Setup) -> Object:
     name, own = cluster.metadata.name, member.metadata.name
-    image = cluster.spec.images.member or image
-    spec = {
+    owner = owner_reference("TabletMember", own, member.metadata.uid)
+    spec = _member_spec(cluster, own, setup)
+    body = _object("v1", "Pod", own, labels(name, "member", own), owner, spec=spec)
+    return _revised(body, member_revision(cluster, setup))
+
+
+def member_revision(cluster: TabletCluster, setup: Setup) -> str:
+    """The same for all members: it says nothing of their names."""
+    return revision_of(_member_spec(cluster, "", setup))
+
+
+def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
+    image, pull = cluster.spec.images.member or setup.image, setup.pull_policy
+    return {
         "hostname": own,
-        "subdomain": headless_name(name),
-        "serviceAccountName": account,
+        "subdomain": headless_name(cluster.metadata.name),
+        "serviceAccountName": setup.account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": TERMINATION_SECONDS,
@@ -247,8 +281,6 @@ def member_pod(
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
-    owner = owner_reference("TabletMember", own, member.metadata.uid)
-    return _object("v1", "Pod", own, labels(name, "member", own), owner, spec=spec)
 
 
 def wants_copier(cluster: TabletCluster) -> bool:
@@ -259,18 +291,10 @@ def _field(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def copier_settings(pod: Object) -> dict[str, str]:
-    """What its container is told, its image too: that of the container may be a webhook's."""
-    env = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
-    return {each["name"]: str(each.get("value", "")) for each in env}
-
-
-def copier_pod(
-    cluster: TabletCluster, *, image: str, pull: str, account: str, executor_account: str, secret: str
-) -> Object:
+def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
     """The pod in which the Spark drivers of a cluster run."""
     name = cluster.metadata.name
-    image = cluster.spec.images.spark or image
+    image, pull, account = cluster.spec.images.spark or setup.image, setup.pull_policy, setup.account
     env = [
         _field("POD_IP", "status.podIP"),
         _field("POD_NAME", "metadata.name"),
@@ -278,8 +302,8 @@ def copier_pod(
         *_env(
             STELE_SPARK_IMAGE=image,
             STELE_IMAGE_PULL_POLICY=pull,
-            STELE_EXECUTOR_SERVICE_ACCOUNT=executor_account,
-            STELE_SPARK_SECRET=secret,
+            STELE_EXECUTOR_SERVICE_ACCOUNT=setup.executor_account,
+            STELE_SPARK_SECRET=setup.secret,
         ),
     ]
     container = {
@@ -301,7 +325,8 @@ def copier_pod(
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_security(),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(secret)],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(setup.secret)],
     }
     marks = labels(name, "copier")
-    return _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)
+    body = _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)
+    return _revised(body, revision_of(spec))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from stele.core.errors import BadInput
+from stele.master.manifests import CopierSetup, Setup
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
@@ -43,6 +44,16 @@ class Settings:
     lease_name: str = "stele-operator"
     http_port: int = 8080
     log_level: str = "INFO"
+
+    @property
+    def members(self) -> Setup:
+        return Setup(self.member_image, self.pull_policy, self.member_account)
+
+    @property
+    def copier(self) -> CopierSetup:
+        return CopierSetup(
+            self.spark_image, self.pull_policy, self.spark_account, self.executor_account, self.spark_secret
+        )
 
     def in_namespace(self, namespace: str) -> "Settings":
         """With the namespace of the login where the environment names none."""

@@ -32,6 +32,7 @@ from stele.master.events import post
 from stele.master.fenced import patch_status
 from stele.master.nodes import Nodes
 from stele.master.plans import Asks, show_plans
+from stele.master.revision import has_revision, outdated_claim, outdated_pod
 from stele.master.settings import Settings
 from stele.master.status import patch_of
 from stele.model import TabletCluster, TabletMember, Unreadable
@@ -63,6 +64,7 @@ class KubernetesWorld:
         self._nodes = Nodes(api)
         self._zones: dict[str, tuple[str, ...]] = {}
         self._read: Object | None = None
+        self._seen: dict[str, tuple[Object, TabletMember]] = {}
         self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self.unreadable: Unreadable | None = None
 
@@ -79,10 +81,14 @@ class KubernetesWorld:
         return self._cluster.metadata.uid
 
     def cluster(self) -> TabletCluster:
-        """The newest version that can be read."""
+        """The version of the last look: what is decided, done and told in one round rests on one version."""
+        return self._cluster
+
+    def look(self) -> None:
+        """Take the newest version that can be read."""
         stored = self._cache.get(CLUSTERS, self.namespace, self.name)
         if stored is None or stored is self._read or stored["metadata"].get("uid") != self.cluster_uid:
-            return self._cluster
+            return
         self._read = stored
         found = TabletCluster.read(stored)
         if isinstance(found, Unreadable):
@@ -91,7 +97,6 @@ class KubernetesWorld:
             self.unreadable = found
         else:
             self._cluster, self.unreadable = found, None
-        return self._cluster
 
     def partitions(self) -> int:
         return self._cluster.spec.partitions
@@ -101,10 +106,12 @@ class KubernetesWorld:
 
     def seen(self) -> tuple[Seen, ...]:
         found = []
+        self._seen = {}
         for stored in self._members():
             member = self._member(stored)
             if isinstance(member, Unreadable):
                 continue
+            self._seen[member.metadata.name] = stored, member
             pod = self._pod(stored)
             former = self._cache.removed(PODS, self.namespace, member.metadata.name)
             found.append(
@@ -177,6 +184,33 @@ class KubernetesWorld:
         foreign = {f"{CLAIMS.kind} {name}" for name in self._foreign_claims()}
         return tuple(each for each in self._children.taken() if each not in foreign)
 
+    def _outdated(self, cluster: TabletCluster) -> tuple[int, tuple[str, ...]]:
+        """Members whose pod and volume are as the spec says, and the objects that are not."""
+        old, updated = [], 0
+        for stored, member in self._seen.values():
+            pod = self._outdated_pod(cluster, stored, member)
+            claim = self._outdated_claim(cluster, member)
+            old += [*pod, *claim]
+            updated += not pod and not claim and self._pod(stored) is not None
+        copier = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
+        if copier is not None and manifests.wants_copier(cluster):
+            old += _shown(
+                PODS, copier, outdated_pod(copier, manifests.copier_pod(cluster, self._settings.copier))
+            )
+        return updated, tuple(old)
+
+    def _outdated_pod(self, cluster: TabletCluster, stored: Object, member: TabletMember) -> list[str]:
+        pod, setup = self._pod(stored), self._settings.members
+        if pod is None or has_revision(pod, manifests.member_revision(cluster, setup)):
+            return []
+        return _shown(PODS, pod, outdated_pod(pod, manifests.member_pod(cluster, member, setup)))
+
+    def _outdated_claim(self, cluster: TabletCluster, member: TabletMember) -> list[str]:
+        claim = self._children.find(CLAIMS, member.metadata.name, self.cluster_uid)
+        if claim is None:
+            return []
+        return _shown(CLAIMS, claim, outdated_claim(claim, manifests.claim(cluster, member.spec.index)))
+
     def epoch_shown(self) -> int:
         """Of the master that wrote the status of the cluster last; 0 when none did."""
         stored = self._cache.get(CLUSTERS, self.namespace, self.name)
@@ -204,18 +238,12 @@ class KubernetesWorld:
 
     async def _make_pod(self, cluster: TabletCluster, member: Object, index: MemberIndex) -> None:
         """A pod mounts a claim by its name, so whose that is must be so now, not when it was cached."""
-        model, settings, children = self._member(member), self._settings, self._children
+        model, children = self._member(member), self._children
         if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
             return
         if await children.make(CLAIMS, manifests.claim(cluster, index), self.cluster_uid) is None:
             return
-        body = manifests.member_pod(
-            cluster,
-            model,
-            image=settings.member_image,
-            pull=settings.pull_policy,
-            account=settings.member_account,
-        )
+        body = manifests.member_pod(cluster, model, self._settings.members)
         await children.have(PODS, body, model.metadata.uid)
 
     async def remove_member(self, index: MemberIndex) -> None:
@@ -245,26 +273,17 @@ class KubernetesWorld:
         await self._ensure_copier(cluster)
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
-        """A pod with the settings that are asked for. Another one goes once no Spark job is under way."""
+        """A pod as the spec makes it. An older one goes once no Spark job is under way."""
         name, uid, children = manifests.copier_name(self.name), self.cluster_uid, self._children
         if not manifests.wants_copier(cluster):
             await children.delete(PODS, name, uid)
             return
-        body = manifests.copier_pod(
-            cluster,
-            image=self._settings.spark_image,
-            pull=self._settings.pull_policy,
-            account=self._settings.spark_account,
-            executor_account=self._settings.executor_account,
-            secret=self._settings.spark_secret,
-        )
+        body = manifests.copier_pod(cluster, self._settings.copier)
         pod = await children.have(PODS, body, uid)
         if pod is None:
             return
         if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
-            # A webhook may tell the container more.
-            not manifests.copier_settings(body).items() <= manifests.copier_settings(pod).items()
-            and not self._has_spark_jobs()
+            outdated_pod(pod, body) and not self._has_spark_jobs()
         ):
             await children.delete(PODS, name, uid)
 
@@ -292,8 +311,19 @@ class KubernetesWorld:
         cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
         keys = cluster.spec.placement.topology_keys
         unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
+        updated, outdated = self._outdated(cluster)
         view = facts.View(
-            state, wishes, now, clock, self._foreign_claims(), self.name, self.asks(), unknown, self._taken()
+            state,
+            wishes,
+            now,
+            clock,
+            self._foreign_claims(),
+            self.name,
+            self.asks(),
+            unknown,
+            self._taken(),
+            updated,
+            outdated,
         )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)
@@ -304,10 +334,7 @@ class KubernetesWorld:
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
         if early:
             return
-        for stored in self._members():
-            member = self._member(stored)
-            if isinstance(member, Unreadable):
-                continue
+        for stored, member in self._seen.values():
             status = facts.member_status(member, view, restarts_of(self._pod(stored)))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
         self._check_reigns(state)
@@ -355,6 +382,10 @@ def wishes_of(cluster: TabletCluster) -> Wishes:
         fragments=spec.migration.fragments,
         bandwidth_per_member=quantity_bytes(spec.migration.bandwidth_per_member or 0),
     )
+
+
+def _shown(kind: Kind, stored: Object, what: Sequence[str]) -> list[str]:
+    return [f"{kind.kind} {stored['metadata']['name']} ({', '.join(what)})"] if what else []
 
 
 def pod_facts(pod: Object) -> PodFacts:

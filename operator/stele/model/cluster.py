@@ -308,6 +308,8 @@ class MemberCounts(Model):
     """Members that serve."""
     lite: int = count()
     """Members that are there and hold no partitions by wish."""
+    updated: int = count()
+    """Members whose pod and volume are as the spec says."""
 
 
 class PartitionCounts(Model):

@@ -46,6 +46,7 @@ class Reason(StrEnum):
     FORMING = "Forming"
     MEMBERS_STARTING = "MembersStarting"
     MEMBER_UNREACHABLE = "MemberUnreachable"
+    MEMBERS_OUTDATED = "MembersOutdated"
     MIGRATING = "Migrating"
     DRAINING = "Draining"
     UNDER_REPLICATED = "UnderReplicated"

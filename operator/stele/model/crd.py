@@ -59,6 +59,7 @@ DEFINITIONS = (
         (
             Column("Desired", ".spec.members", "integer"),
             Column("Ready", ".status.members.ready", "integer"),
+            Column("Updated", ".status.members.updated", "integer"),
             Column("Partitions", ".status.partitions.total", "integer"),
             Column("Safe", ".status.partitions.safe", "integer"),
             Column("Under-Replicated", ".status.partitions.underReplicated", "integer"),

@@ -1,0 +1,70 @@
+"""Whether pods and volume claims are what the spec makes of them now; what they really have, where no
+revision says it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from stele.model.common import parse_quantity
+
+REVISION = "stele.dev/revision"
+"""Annotation of pods and claims: a hash of what the spec made of them."""
+
+REVISION_LETTERS = 12
+
+Object = dict[str, Any]
+
+
+def revision_of(spec: Mapping[str, Any]) -> str:
+    text = json.dumps(spec, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LETTERS]
+
+
+def has_revision(pod: Object, revision: str) -> bool:
+    return bool((pod["metadata"].get("annotations") or {}).get(REVISION) == revision)
+
+
+def outdated_pod(pod: Object, wanted: Object) -> tuple[str, ...]:
+    """What of the pod is not as wanted, empty when nothing is. One that has no revision was made by an
+    operator that wrote none: it is outdated only for what can be seen in it.
+    """
+    if has_revision(pod, wanted["metadata"]["annotations"][REVISION]):
+        return ()
+    found = tuple(dict.fromkeys(_differences(pod["spec"], wanted["spec"])))
+    return found or (("revision",) if REVISION in (pod["metadata"].get("annotations") or {}) else ())
+
+
+def outdated_claim(claim: Object, wanted: Object) -> tuple[str, ...]:
+    """By size alone, whoever enlarged it; one that is larger than wanted does."""
+    size = wanted["spec"]["resources"]["requests"]["storage"]
+    asked = claim["spec"]["resources"]["requests"]["storage"]
+    there = ((claim.get("status") or {}).get("capacity") or {}).get("storage", asked)
+    least = min(asked, there, key=parse_quantity)
+    return () if parse_quantity(least) >= parse_quantity(size) else (f"{least} of {size}",)
+
+
+def _differences(there: Object, wanted: Object) -> Iterator[str]:
+    present = {each["name"]: each for each in there["containers"]}
+    for container in wanted["containers"]:
+        found = present.get(container["name"], {})
+        if found.get("image") != container["image"]:
+            yield "image"
+        if not _amounts(container["resources"]).items() <= _amounts(found.get("resources") or {}).items():
+            yield "resources"
+        values = {each["name"]: each.get("value") for each in found.get("env") or ()}
+        yield from (
+            each["name"] for each in container["env"] if values.get(each["name"]) != each.get("value")
+        )
+    if there.get("affinity") != wanted.get("affinity"):
+        yield "placement"
+
+
+def _amounts(resources: Object) -> dict[tuple[str, str], Decimal]:
+    return {
+        (group, name): parse_quantity(amount)
+        for group in ("requests", "limits")
+        for name, amount in (resources.get(group) or {}).items()
+    }
