@@ -25,7 +25,7 @@ from stele.adapters.transfer import sessions as transfer_sessions
 from stele.copyjob import driver, drivers, pods, task
 from stele.copyjob import runner as runner_module
 from stele.copyjob.__main__ import make_app
-from stele.copyjob.messages import Ended, SliceProgress, Start, decode_result
+from stele.copyjob.messages import Ended, SliceProgress, Start, decode_result, encode
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
 from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
@@ -362,9 +362,9 @@ async def test_a_job_that_is_posted_again_while_it_ends_is_known_to_its_tasks(tm
         assert not ending.done()
         await client.submit(job)
         await ending
-        assert runner.progress("s-1", job.token, SliceProgress(0))
+        assert runner.progress("s-1", SliceProgress(0))
         await client.cancel("s-1")
-        assert not runner.progress("s-1", job.token, SliceProgress(0))
+        assert not runner.progress("s-1", SliceProgress(0))
 
 
 async def test_a_job_that_is_deleted_before_spark_runs_it_is_cancelled_all_the_same():
@@ -424,11 +424,35 @@ async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
 async def test_progress_of_an_unknown_job_is_refused(tmp_path, staging):
     async with copying(tmp_path, staging) as (client, _), aiohttp.ClientSession() as http:
         url = f"{client._url}/v1/jobs/s-1/progress"
-        async with http.post(url, data=b'{"part": 0}') as answer:
-            assert answer.status == 404
+        for body in (b'{"part": 0}', b"["):
+            async with http.post(url, data=body) as answer:
+                assert answer.status == 404
+
+
+async def test_progress_is_only_told_with_the_token_of_its_job(tmp_path, staging):
+    silent = socket.create_server(("127.0.0.1", 0))
+    job = job_of(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    async with copying(tmp_path, staging) as (client, _), aiohttp.ClientSession() as http:
+        url = f"{client._url}/v1/jobs/s-1/progress"
+        await client.submit(job)
+        await running(client)
+
+        async def told(body, **headers):
+            async with http.post(url, data=body, headers=headers) as answer:
+                return answer.status
+
+        good = encode(SliceProgress(0, 5, 1, (), 1, 0))
+        assert await told(good) == 401
+        for wrong in ("Bearer ", f"Bearer {job.token}x", "Bearer \xe9", job.token):
+            assert await told(good, Authorization=wrong) == 401
+        right = f"Bearer {job.token}"
+        assert await told(good, Authorization=right) == 204
         for garbage in (b"[", b'{"x":' + b"[" * 100_000):
-            async with http.post(url, data=garbage) as answer:
-                assert answer.status == 400
+            assert await told(garbage, Authorization=right) == 400
+        packed = {"Authorization": right, "Content-Encoding": "gzip"}
+        assert await told(good, **packed) == 415
+        await client.cancel("s-1")
+    silent.close()
 
 
 @pytest.mark.parametrize(

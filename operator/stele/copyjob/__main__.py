@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
+from stele.adapters import http
 from stele.adapters.transfer.jobs import JobBoard
 from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of, serve
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
@@ -33,15 +34,20 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
 
     async def progress(request: web.Request) -> web.Response:
         """Progress of a task; 404 tells it that its job is not wanted any more."""
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        session = request.match_info["session"]
+        token = runner.token_of(session)
+        if token is None:
+            return web.Response(status=404)
+        if not http.bears(request, token):
+            text = f"session {session[:63]} needs its own token: Authorization: Bearer TOKEN"
+            return web.Response(status=401, text=text)
         try:
             told = decode_slice(await request.read())
         except UNREADABLE as wrong:
             return web.Response(status=400, text=f"no progress of a slice: {wrong}")
-        known = runner.progress(request.match_info["session"], token, told)
-        return web.Response(status=204 if known else 404)
+        return web.Response(status=204 if runner.progress(session, told) else 404)
 
-    app = web.Application(client_max_size=JOB_BYTES_MAX)
+    app = http.application(body_bytes_max=JOB_BYTES_MAX)
     # Cleaned up in reverse: first the jobs are cancelled, then their drivers end.
     app.cleanup_ctx.append(running)
     add_job_routes(app, "/v1/jobs", lambda: JobBoard(runner, JOBS_PARALLEL))

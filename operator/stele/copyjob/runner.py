@@ -101,10 +101,15 @@ class SparkRunner:
         if ended.code:
             raise SteleError(text, ended.code)
 
-    def progress(self, session: str, token: str, progress: SliceProgress) -> bool:
+    def token_of(self, session: str) -> str | None:
+        """What the tasks of a job that is under way have to bear; None when it is not."""
+        running = self._running.get(session)
+        return None if running is None else running.job.token
+
+    def progress(self, session: str, progress: SliceProgress) -> bool:
         """News of a task; False when its job is not under way, so that the task stops."""
         running = self._running.get(session)
-        if running is None or running.job.token != token:
+        if running is None:
             return False
         running.take(progress)
         return True

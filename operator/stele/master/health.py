@@ -6,6 +6,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from stele.adapters import http
 from stele.core.reign import State
 from stele.core.table import version_sum
 from stele.master.facts import partition_counts, under_way
@@ -57,7 +58,7 @@ def application(alive: Callable[[], bool], ready: Callable[[], bool], clusters: 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
+    app = http.application()
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     return app
 

@@ -10,6 +10,7 @@ import mmh3
 import msgspec
 from aiohttp import web
 
+from stele.adapters import http
 from stele.core.errors import BadInput, SteleError
 from stele.member import limits
 from stele.member.exchange import Exchange
@@ -42,8 +43,8 @@ class Admin:
         self._quarantine = Quarantine(node)
 
     def application(self) -> web.Application:
-        app = web.Application(
-            client_max_size=limits.BODY_BYTES_MAX, middlewares=[_plain_errors, self._when_loaded]
+        app = http.application(
+            body_bytes_max=limits.BODY_BYTES_MAX, middlewares=[_plain_errors, self._when_loaded]
         )
         app.router.add_post("/v1/exchange", self._on_exchange)
         app.router.add_get("/healthz", self._on_health)

@@ -5,7 +5,6 @@ where the next begins. Without `at`, or in a session without fragments, it is th
 """
 
 import asyncio
-import hmac
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from stele.adapters.http import bears
 from stele.adapters.transfer.checkpoint import Checkpoint, find_tablet
 from stele.adapters.transfer.sessions import Sessions
 from stele.core.errors import BadInput, Corrupt, Stale, SteleError
@@ -100,8 +100,7 @@ class Source:
         session = self._sessions.describe(name)
         if session is None:
             raise _HttpError(404, f"session {name} does not exist at this member (any more)")
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {session.token}".encode()):
+        if not bears(request, session.token):
             raise _HttpError(401, f"session {name} needs its own token: Authorization: Bearer TOKEN")
         try:
             tablet = find_tablet(session, int(partition), int(generation))
