@@ -1,6 +1,9 @@
 """Files of bulk loads: pieces become a tablet's file, whole and checked, or an error tells what is wrong."""
 
+import os
+import socket
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from crc32c import crc32c
@@ -29,7 +32,7 @@ def entries(keys: list[bytes], value: bytes = b"v") -> dict[bytes, bytes]:
 
 
 def put(loads: LoadFiles, piece: str, body: bytes) -> None:
-    with loads.receiving("load", piece) as file:
+    with loads.receiving("load", piece, len(body)) as file:
         file.write(body)
 
 
@@ -40,7 +43,7 @@ def order(*pieces: str, generation: int = 3, duplicates: str = "error", **more: 
 @pytest.fixture
 def loads(tmp_path: Path) -> LoadFiles:
     (tmp_path / "loads").mkdir()
-    return LoadFiles(tmp_path / "loads")
+    return LoadFiles(tmp_path / "loads", lambda member: ("127.0.0.1", member))
 
 
 def test_pieces_become_one_file_that_the_database_takes(loads: LoadFiles, tmp_path: Path) -> None:
@@ -141,17 +144,76 @@ def test_an_index_that_contradicts_itself_is_refused(sections: list[Section], te
 
 
 def test_a_source_that_is_not_there_is_named(loads: LoadFiles) -> None:
-    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
-        loads.build("load", 1, order(source="http://127.0.0.1:1", crc32c=5))
-    with pytest.raises(BadInput, match="source is 'file:///etc/passwd'"):
-        loads.build("load", 1, order(source="file:///etc/passwd", crc32c=5))
+    with pytest.raises(Unavailable, match=r"member 1: .*refused"):
+        loads.build("load", 1, order(source=1, crc32c=5))
+    with pytest.raises(Unavailable, match="source is member 1; this process fetches nothing"):
+        LoadFiles(loads.run_path("load", 0, 0).parent.parent).build("load", 1, order(source=1, crc32c=5))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (b"HTTP/1.1 500 secret\r\nContent-Length: 6\r\n\r\nsecret", Unavailable, "answered 500, expected"),
+        (b"HTTP/1.1 200 OK\r\n\r\nsecret without an end", Unavailable, "answered 200, expected"),
+        (b"HTTP/1.1 404 no\r\nContent-Length: 0\r\n\r\n", Refused, "does not have the run"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n", Refused, "bytes free"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret and more", Corrupt, "has crc32c"),
+        (b"secret\r\n\r\n", Unavailable, "member"),
+    ],
+)
+def test_of_a_source_only_the_status_is_told(
+    loads: LoadFiles, answer: bytes, kind: type[Exception], text: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = Thread(target=serve)
+        thread.start()
+        with pytest.raises(kind, match=text) as caught:
+            loads.build("load", 1, order(source=server.getsockname()[1], crc32c=5))
+        thread.join()
+    assert "secret" not in str(caught.value)
+    assert not list(loads.run_path("load", 1, 5).parent.iterdir())
 
 
 def test_a_load_leaves_room_to_clients(loads: LoadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "SPARE_BYTES", 2**62)
     with pytest.raises(Refused, match=r"the volume has \d+ bytes free.*enlarge the volume") as caught:
-        loads.check_room(100)
+        put(loads, "a", bytes(100))
     assert caught.value.code == "NO_SPACE"
+
+
+def test_a_piece_takes_the_bytes_that_were_announced(loads: LoadFiles) -> None:
+    body = _piece({1: stream(entries(MINE))})
+    for sent, text in ((body + b"x", "more than the"), (body[:-1], "1 of the")):
+        with (
+            pytest.raises(BadInput, match=rf"{text} {len(body)} bytes"),
+            loads.receiving("load", "a", len(body)) as file,
+        ):
+            file.write(sent)
+    assert not list(loads.run_path("load", 1, 5).parent.iterdir())
+
+
+def test_room_is_kept_for_all_that_come_at_once(loads: LoadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = os.statvfs("/")
+    free = 1024 * 1024 * 1024 // usage.f_frsize
+    values = (usage.f_bsize, usage.f_frsize, free, free, free, 0, 0, 0, 0, 255)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+    half = (1024 * 1024 * 1024 - files.SPARE_BYTES) // 2
+    with (
+        loads._room(half),
+        loads._room(half),
+        pytest.raises(Refused, match="enlarge the volume"),
+        loads._room(1),
+    ):
+        raise AssertionError("there is no room")
+    with loads._room(2 * half):
+        pass
 
 
 def test_the_end_of_a_load_takes_its_pieces_only(loads: LoadFiles) -> None:

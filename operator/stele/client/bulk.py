@@ -41,7 +41,6 @@ from stele.wire.bulk import (
 )
 from stele.wire.keys import EXPIRY_BYTES, KEYSPACE_BYTES_MAX, pack_value, unpack_value
 from stele.wire.messages import SessionInfo
-from stele.wire.urls import http_root
 
 PIECE_BYTES = 32 * 1024 * 1024
 """Rows are gathered up to about this many bytes, then sent: a task needs a few times as much memory."""
@@ -202,7 +201,7 @@ class Loader:
         count = len(self._members.table.rows)
         return BuildOrder(generation, self._keyspace, count, pieces, self._duplicates)
 
-    def fetch(self, generation: int, source: str, crc: int) -> BuildOrder:
+    def fetch(self, generation: int, source: int, crc: int) -> BuildOrder:
         """To make a file of another member's run."""
         count = len(self._members.table.rows)
         return BuildOrder(generation, self._keyspace, count, source=source, crc32c=crc)
@@ -276,9 +275,8 @@ class _Tablet:
             other = next((m for m in self._made if m != member), None)
             if error.code != "NOT_STAGED" or other is None:
                 raise
-            source = http_root(*self._members.transfer(other))
             crc = self._made[other].crc32c
-            return self._post(member, self._loader.fetch(generation, source, crc))
+            return self._post(member, self._loader.fetch(generation, other, crc))
 
     def _post(self, member: int, order: BuildOrder) -> LoadManifest:
         place = self._members.transfer(member)

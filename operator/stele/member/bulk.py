@@ -37,7 +37,6 @@ from stele.wire.bulk import (
     file_name,
 )
 from stele.wire.messages import OpId
-from stele.wire.urls import http_root
 from stele.wire.volume import APPLIED, DataState, encode_state
 from stele.wire.volume_log import KIND_AT, LOAD, load_record, noop_record, split_record
 
@@ -225,15 +224,14 @@ class Loads:
         node, partition, gone = self._node, job.replica.partition, True
         try:
             for source in sources:
-                info = node.table.members.get(source)
-                if info is None:
+                if source not in node.table.members:
                     gone = False
                     continue
                 order = BuildOrder(
                     generation=job.generation,
                     keyspace=job.keyspace,
                     partitions=len(node.rows),
-                    source=http_root(info.address, node.settings.transfer_port),
+                    source=source,
                     crc32c=job.value.crc32c,
                 )
                 path = f"/v1/bulk/loads/{job.load}/partitions/{partition}"

@@ -7,12 +7,14 @@ so that serving clients never waits for copying. `VARIABLES` names its environme
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvloop
 from aiohttp import web
 
+from stele.adapters import http
 from stele.adapters.transfer.buffers import keep_buffers
 from stele.adapters.transfer.bulk import LoadFiles
 from stele.adapters.transfer.bulk_routes import Bulk
@@ -22,8 +24,10 @@ from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of, re
 from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.adapters.transfer.serve import Source
 from stele.adapters.transfer.sessions import Sessions
-from stele.core.errors import BadInput
+from stele.core.errors import BadInput, Corrupt, Unavailable
+from stele.member.volume import TABLE_FILE
 from stele.wire.bulk import LOADS
+from stele.wire.volume import decode_table
 
 DIRECT_JOBS_PARALLEL = 2
 PORT = 7002
@@ -54,7 +58,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 def make_app(settings: Settings) -> web.Application:
     """The HTTP application of one member's transfer process."""
-    app = web.Application(client_max_size=JOB_BYTES_MAX)
+    app = http.application(body_bytes_max=JOB_BYTES_MAX)
     sessions = Sessions(settings.data / "checkpoints")
 
     async def sent(request: web.Request) -> web.Response:
@@ -65,7 +69,8 @@ def make_app(settings: Settings) -> web.Application:
 
     Source(sessions).add_routes(app)
     app.router.add_get("/v1/sessions", sent)
-    Bulk(LoadFiles(settings.data / LOADS), sessions).add_routes(app)
+    sources = partial(transfer_place, settings.data, settings.port)
+    Bulk(LoadFiles(settings.data / LOADS, sources), sessions).add_routes(app)
     runner = DirectRunner(settings.data / "staging")
 
     async def copying(app: web.Application) -> AsyncIterator[None]:
@@ -76,6 +81,21 @@ def make_app(settings: Settings) -> web.Application:
     app.cleanup_ctx.append(copying)
     add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
     return app
+
+
+def transfer_place(data: Path, port: int, member: int) -> tuple[str, int]:
+    """Where another member's transfer process listens: as the member of this pod has it in its table.
+
+    Raise Unavailable (SOURCE) when it knows no such member yet, or its table cannot be read now.
+    """
+    try:
+        table = decode_table((data / TABLE_FILE).read_bytes(), TABLE_FILE)
+    except (OSError, Corrupt) as error:
+        raise Unavailable(f"the table of this member cannot be read: {error}", "SOURCE") from error
+    address = next((info.address for info in table.members if info.index == member), "")
+    if not address:
+        raise Unavailable(f"source is member {member}, which this member's table does not name", "SOURCE")
+    return address, port
 
 
 def _is_local(request: web.Request) -> bool:

@@ -22,7 +22,7 @@ from stele.core.errors import BadInput, Corrupt
 from stele.core.ids import PARTITIONS_MAX
 from stele.wire.blocks import End, Entry, encode_stream
 from stele.wire.keys import KEYSPACE_BYTES_MAX
-from stele.wire.messages import OpId, Slots
+from stele.wire.messages import INDEX_MAX, OpId, Slots
 from stele.wire.unreadable import UNREADABLE
 
 LOADS = "loads"
@@ -66,10 +66,10 @@ class PieceIndex(msgspec.Struct, frozen=True):
 
 
 class BuildOrder(msgspec.Struct, frozen=True):
-    """Make one tablet's run and SST file of these pieces, in this order; or of a run that `source` has.
+    """Make one tablet's run and SST file of these pieces, in this order; or of the run of member `source`.
 
     `duplicates` says what a key is that comes twice: an error, or the one in the last piece wins. `source` is
-    http://HOST:PORT of a transfer process, and `crc32c` that of the run there.
+    the index of another member (-1: none), and `crc32c` that of its run.
     """
 
     generation: Generation
@@ -77,7 +77,7 @@ class BuildOrder(msgspec.Struct, frozen=True):
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
     pieces: tuple[str, ...] = ()
     duplicates: Duplicates = "error"
-    source: str = ""
+    source: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
     crc32c: Checksum = 0
 
 

@@ -9,7 +9,8 @@ import errno
 import heapq
 import http.client
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from operator import itemgetter
@@ -40,7 +41,6 @@ from stele.wire.bulk import (
 )
 from stele.wire.keys import EXPIRY_BYTES, user_prefix
 from stele.wire.unreadable import UNREADABLE
-from stele.wire.urls import host_and_port
 
 READ_BYTES = 1024 * 1024
 FETCH_SECONDS_MAX = 60.0
@@ -51,20 +51,43 @@ PIECES_MAX = 4096
 
 _manifest = msgspec.json.Decoder(LoadManifest).decode
 Columns = tuple[list[bytes], list[bytes]]
+Sources = Callable[[int], tuple[str, int]]
+"""Host and port of a member's transfer process."""
+
+
+def _no_sources(member: int) -> tuple[str, int]:
+    raise Unavailable(f"source is member {member}; this process fetches nothing", "SOURCE")
 
 
 class LoadFiles:
     """The folder `loads` of one volume. Methods block; several threads may call them."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, sources: Sources = _no_sources) -> None:
+        self._root, self._sources = root, sources
+        self._coming_bytes = 0
+        self._lock = threading.Lock()
 
     # -- pieces
 
-    def check_room(self, size: int) -> None:
-        """Raise Refused (NO_SPACE) when `size` bytes more would leave too little to the members' clients."""
+    @contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        """Keep room for a file that is to come, beside all that come meanwhile.
+
+        Raise Refused (NO_SPACE) when that would leave too little to the members' clients. What of the others
+        is written already counts twice: at worst one waits that would have found room.
+        """
+        with self._lock:
+            self._check_room(size)
+            self._coming_bytes += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._coming_bytes -= size
+
+    def _check_room(self, size: int) -> None:
         usage = os.statvfs(self._root.parent)
-        free = usage.f_bavail * usage.f_frsize
+        free = usage.f_bavail * usage.f_frsize - self._coming_bytes
         if free - size < SPARE_BYTES:
             raise Refused(
                 f"the volume has {free} bytes free: a bulk load of {size} more would leave less than "
@@ -73,20 +96,23 @@ class LoadFiles:
             )
 
     @contextmanager
-    def receiving(self, load: str, piece: str) -> Iterator[BinaryIO]:
-        """A file for a piece's bytes, which becomes the piece when the block ends without an error."""
-        folder = self._make_folder(load)
-        part = folder / f"{piece}.{os.urandom(4).hex()}.part"
-        try:
-            with part.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            _check_piece(part)
-            part.rename(self._piece(load, piece))
-            _sync_folder(folder)
-        finally:
-            part.unlink(missing_ok=True)
+    def receiving(self, load: str, piece: str, size: int) -> Iterator["Announced"]:
+        """A file for a piece's `size` bytes, which becomes the piece when the block ends without an error."""
+        with self._room(size):
+            folder = self._make_folder(load)
+            part = folder / f"{piece}.{os.urandom(4).hex()}.part"
+            try:
+                with part.open("xb") as file:
+                    announced = Announced(file, size)
+                    yield announced
+                    announced.check_end()
+                    file.flush()
+                    os.fsync(file.fileno())
+                _check_piece(part)
+                part.rename(self._piece(load, piece))
+                _sync_folder(folder)
+            finally:
+                part.unlink(missing_ok=True)
 
     def _make_folder(self, load: str) -> Path:
         folder = self._root / load
@@ -127,12 +153,13 @@ class LoadFiles:
         Raise BadInput for entries or pieces that are wrong, Conflict (DUPLICATE_KEY), Refused (NOT_STAGED,
         NO_SPACE), Unavailable or Corrupt when the run cannot be had from `source`.
         """
-        done = self.manifest(load, partition, order.generation, order.crc32c) if order.source else None
+        fetched = order.source >= 0
+        done = self.manifest(load, partition, order.generation, order.crc32c) if fetched else None
         if done is not None:
             return done
         self._make_folder(load)
         try:
-            if order.source:
+            if fetched:
                 self._fetch(load, partition, order)
             return self._build(load, partition, order)
         except OSError as error:
@@ -150,7 +177,7 @@ class LoadFiles:
                 checked = _checked(merged, partition, order.partitions)
                 run_crc = _write_run(aside, encode_run(writer.passing(checked), partition))
             sst_bytes, sst_crc = writer.finish()
-            if order.source and run_crc != order.crc32c:
+            if order.source >= 0 and run_crc != order.crc32c:
                 raise Corrupt(f"the run of partition {partition} is not the one that its source has")
             manifest = LoadManifest(
                 format=FORMAT,
@@ -184,7 +211,7 @@ class LoadFiles:
 
     def _entries(self, load: str, partition: int, order: BuildOrder, stack: ExitStack) -> Iterator[Entry]:
         """All entries of the tablet in order of their keys, each key once."""
-        if order.source:
+        if order.source >= 0:
             run = stack.enter_context(self.run_path(load, partition, order.crc32c).open("rb"))
             return _rows(BlockReader(run.read))
         if not 1 <= len(order.pieces) <= PIECES_MAX:
@@ -214,12 +241,33 @@ class LoadFiles:
         part = target.with_name(f"{target.name}.{os.urandom(4).hex()}.part")
         try:
             path = f"/v1/bulk/loads/{load}/partitions/{partition}?crc32c={order.crc32c}"
-            crc = _download(order.source, path, part)
+            opened = _opened(self._sources(order.source), path, f"member {order.source}")
+            with opened as run, self._room(run.length or 0):
+                crc = _write_run(part, iter(lambda: run.read(READ_BYTES), b""))
             if crc != order.crc32c:
-                raise Corrupt(f"the run of partition {partition} from {order.source} has crc32c {crc}")
+                raise Corrupt(f"the run of partition {partition} from member {order.source} has crc32c {crc}")
             part.rename(target)
         finally:
             part.unlink(missing_ok=True)
+
+
+class Announced:
+    """A file that takes the bytes that were announced for it, and no more."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size, self._left = file, size, size
+
+    def write(self, data: bytes) -> None:
+        """Raise BadInput for more than was announced, before anything of that is written."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadInput(f"more than the {self._size} bytes of Content-Length came; send the piece again")
+        self._file.write(data)
+
+    def check_end(self) -> None:
+        """Raise BadInput when less came."""
+        if self._left:
+            raise BadInput(f"{self._left} of the {self._size} bytes did not come; send the piece again")
 
 
 class _Limited:
@@ -359,22 +407,25 @@ def _sum(file: BinaryIO) -> tuple[int, int]:
     return size, crc
 
 
-def _download(url: str, path: str, target: Path) -> int:
-    """Into a file; the crc32c of what came."""
-    place = host_and_port(url)
-    if place is None:
-        raise BadInput(f"source is '{url[:80]}', expected http://HOST:PORT of a member's transfer process")
+@contextmanager
+def _opened(place: tuple[str, int], path: str, who: str) -> Iterator[http.client.HTTPResponse]:
+    """What another transfer process answers. Of an error only the status is told on: what is there may be
+    no transfer process.
+    """
     connection = http.client.HTTPConnection(*place, timeout=FETCH_SECONDS_MAX)
     try:
         connection.request("GET", path)
-        response = connection.getresponse()
-        if response.status == 404:
-            raise Refused(f"{url} does not have the run (any more)", "NOT_FOUND")
-        if response.status != 200:
-            raise Unavailable(f"{url} answered {response.status}: {response.read(500)!r}", "SOURCE")
-        return _write_run(target, iter(lambda: response.read(READ_BYTES), b""))
-    except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"{url}: {error or type(error).__name__}", "SOURCE") from error
+        with connection.getresponse() as response:
+            if response.status == 404:
+                raise Refused(f"{who} does not have the run (any more)", "NOT_FOUND")
+            if response.status != 200 or response.length is None:
+                text = f"{who} answered {response.status}, expected 200 with Content-Length"
+                raise Unavailable(text, "SOURCE")
+            yield response
+    except http.client.HTTPException as error:
+        raise Unavailable(f"{who}: {type(error).__name__}", "SOURCE") from error
+    except OSError as error:
+        raise Unavailable(f"{who}: {error or type(error).__name__}", "SOURCE") from error
     finally:
         connection.close()
 

@@ -6,12 +6,11 @@
     DELETE /v1/bulk/loads/<load>                        the load is over: pieces go
     GET    /v1/bulk/sessions/<session>/partitions/<p>   one keyspace of a checkpoint, as blocks
 
-An error is `{"code": ..., "detail": ...}`: 400 (correct the request), 404, 409 (refused), 507 (no space), 503
-(try again).
+An error is `{"code": ..., "detail": ...}`: 400 (correct the request), 401, 404, 409 (refused), 507 (no
+space), 503 (try again).
 """
 
 import asyncio
-import hmac
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from stele.adapters.http import bears
 from stele.adapters.transfer.bulk import LoadFiles, disk_error
 from stele.adapters.transfer.checkpoint import Checkpoint, find_tablet
 from stele.adapters.transfer.sessions import Sessions
@@ -98,8 +98,7 @@ class Bulk:
         size, most = request.content_length or 0, PIECE_BYTES_MAX + INDEX_BYTES_MAX + HEAD_BYTES
         if not 1 <= size <= most:
             raise BadInput(f"the piece has {size} bytes; 1 to {most} are expected, with Content-Length")
-        self._files.check_room(size)
-        receiving = self._files.receiving(load, piece)
+        receiving = self._files.receiving(load, piece, size)
         file = await self._threaded(receiving.__enter__)
         try:
             async for chunk in request.content.iter_chunked(CHUNK_BYTES):
@@ -165,9 +164,8 @@ class Bulk:
         session = self._sessions.describe(name) if re.fullmatch(r"[a-z0-9-]{1,63}", name) else None
         if session is None:
             raise Refused(f"session {name[:80]} does not exist at this member (any more)", "NOT_FOUND")
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {session.token}".encode()):
-            raise Refused(f"session {name} needs its own token: Authorization: Bearer TOKEN", "FORBIDDEN")
+        if not bears(request, session.token):
+            raise Refused(f"session {name} needs its own token: Authorization: Bearer TOKEN", "UNAUTHORIZED")
         generation = next((t.generation for t in session.tablets if t.partition == number), -1)
         tablet = find_tablet(session, number, generation)
         if tablet is None:
@@ -226,7 +224,7 @@ def _missing(path: Path) -> web.Response:
 
 
 def _status(error: SteleError) -> int:
-    special = {"NO_SPACE": 507, "NOT_FOUND": 404, "FORBIDDEN": 403, "BUSY": 503}
+    special = {"NO_SPACE": 507, "NOT_FOUND": 404, "UNAUTHORIZED": 401, "BUSY": 503}
     if error.code in special:
         return special[error.code]
     if isinstance(error, BadInput):
