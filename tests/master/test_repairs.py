@@ -69,6 +69,20 @@ async def test_a_row_that_shrinks_while_a_plan_runs_is_repaired_at_once() -> Non
     await finished(harness, record)
 
 
+async def test_a_partition_that_began_anew_while_a_plan_runs_gets_its_copies_at_once() -> None:
+    harness = await busy(on_partition_loss="Reassign")
+    number = lose_a_backup(harness)
+    owner = state_of(harness).table.partitions[number].owner
+    assert owner is not None
+    del harness.world.volumes[owner].tablets[number]
+    harness.written.pop(number)
+    while number not in state_of(harness).lost:
+        await harness.tick()
+    harness.clock += harness.world.wanted.timing.grace
+    left = await until_copied(harness, number)
+    assert left > 10, f"with {left} migrations left"
+
+
 async def test_a_row_that_shrinks_while_a_plan_waits_for_approval_is_repaired_at_once() -> None:
     harness = await formed(partitions=PARTITIONS, approval="Manual")
     record = await proposed(harness, members=4)

@@ -19,6 +19,7 @@ from stele.wire.volume import Consensus, Superblock, decode_file
 from tests.simulation.api import merged
 from tests.simulation.history import Violation
 from tests.simulation.master import MasterProcess
+from tests.simulation.plans import Plans
 from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
 from tests.simulation.sight import Sight
@@ -43,6 +44,7 @@ class Rules:
         self.sight = Sight(world)
         self.states = States(world, self._check, self._may_be_lost)
         self.power = Power(world, self._is_away)
+        self.plans = Plans(world, self._check)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
@@ -316,6 +318,7 @@ class Rules:
         self.world.clock.call_later(LOOK_SECONDS, self._look)
         self.power.look()
         self.states.look()
+        self.plans.look()
         for machine in self.world.kubelet.running():
             node = machine.process.node if machine.process is not None else None
             if node is None or machine.process is None:

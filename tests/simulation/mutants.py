@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core import master
+from stele.core import master, planning
 from stele.core.errors import Conflict, Uncertain
 from stele.core.log import Log
 from stele.core.membership import Contact, Timing
@@ -300,6 +300,11 @@ def a_new_pod_is_proof() -> AbstractContextManager[Any]:
     return patch.object(Contact, "known_dead", property(known_dead))
 
 
+def plans_end_first() -> AbstractContextManager[Any]:
+    """What a row lacks is planned when everything that was planned before is done."""
+    return patch.object(planning, "_short", lambda state, seen: False)
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -325,5 +330,6 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     acknowledges_while_stopping: ("stops", 2, "linearizable per key"),
     a_new_pod_is_proof: ("stops", 17, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
+    plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

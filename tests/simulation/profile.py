@@ -321,6 +321,28 @@ def _stops(seed: int) -> Profile:
     )
 
 
+def _plans(seed: int) -> Profile:
+    """Plans that take long, while rows lose copies and copies fail."""
+    chance = random.Random(f"plans {seed}")
+    return replace(
+        _swarm(seed),
+        members=chance.choice((4, 5)),
+        replicas=chance.choice((2, 3)),
+        partitions=48,
+        clients=1,
+        keys=6,
+        think_seconds=(0.1, 0.5),
+        heartbeat_seconds=0.3,
+        lease_seconds=1.5,
+        grace_seconds=chance.choice((0, 5)),
+        chaos_seconds=40.0,
+        calm_seconds=1.5,
+        faults=("scale", *("cut both ways", "cut one way", "disk errors", "flip a bit of a copy") * 2),
+        rates={"copy late": 0.5},
+        parallel=1,
+    )
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
@@ -329,5 +351,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "damage": _damage,
     "power": _power,
     "stops": _stops,
+    "plans": _plans,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

@@ -17,6 +17,7 @@ from stele.wire.volume import Consensus, CopyRecord, Frozen, Superblock, encode_
 from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
+from tests.simulation.plans import LATE_DECISIONS
 from tests.simulation.profile import draw
 from tests.simulation.world import World
 
@@ -110,6 +111,18 @@ def _ready_with_something_pending(well: Well) -> None:
     well.rules._says(master, CLUSTERS, {"phase": "Running"})
 
 
+def _waits_for_the_rest(well: Well) -> None:
+    master = well.world.master
+    assert master is not None
+    state = master.state
+    assert state is not None
+    state.apply({0: Partition(well.row.version + 1, well.row.replicas[:1])})
+    state.queues.left = 1
+    for _ in range(LATE_DECISIONS + 2):
+        state.decided_seconds += 1.0
+        well.rules.plans.look()
+
+
 def _copy_while_forbidden(well: Well) -> None:
     well.rules._forbidden_since = 0.0
     well.rules._promised(well.owner, m.StartTabletCopy("m", 0, 1, 1))
@@ -183,6 +196,7 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "Running only with all copies": _running_with_too_few,
     "Running only with whole copies": _running_with_a_part,
     "Running and Ready only with nothing pending": _ready_with_something_pending,
+    "missing copies do not wait for a plan": _waits_for_the_rest,
     "no lower epoch is obeyed": _lower_epoch,
     "stored before published": lambda well: well.rules._published(m.Row(0, well.row.version + 1, (0,))),
     "promises are on disk": lambda well: well.rules._promised(well.owner, m.Fence(0, 50, False)),

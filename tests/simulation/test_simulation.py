@@ -16,7 +16,7 @@ from tests.simulation.trace import Trace
 SEEDS = 200
 SEEDS_AT_ONCE = 10
 KILLED_WITHIN_SEEDS = 60
-FAMILY_SEEDS = {"migrations": 2}
+FAMILY_SEEDS = {"migrations": 2, "plans": 4}
 FAMILY_SEEDS_ELSE = 8
 
 _DIGESTS = "from tests.simulation.run import run; print([run(seed).digest for seed in (7, 12, 17)])"
