@@ -54,8 +54,9 @@ class Asker:
 class Solo:
     """`rows` is what the master stored, for two partitions. A restart keeps volume and engine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, retention_seconds: int = 0) -> None:
         self.folder = folder
+        self.retention_seconds = retention_seconds
         self.engine = MemoryEngine()
         self.rows = {p: m.Row(p, 1, (OTHER, THIRD)) for p in (P, 1)}
         self.failures: list[str] = []
@@ -67,7 +68,8 @@ class Solo:
         # What a database on the disk would have left: the engine is in memory.
         volume.path(DATA).mkdir(exist_ok=True)
         (volume.path(DATA) / "CURRENT").touch()
-        settings = Settings(data_dir=self.folder, cluster=CLUSTER, name="m0", retention_seconds=0)
+        kept = self.retention_seconds
+        settings = Settings(data_dir=self.folder, cluster=CLUSTER, name="m0", retention_seconds=kept)
         self.node = Node(settings, (volume, instance), self.engine, self.failures.append)
         self.commands = Commands(self.node, NoTransfer())
         self.exchange = Exchange(self.node, self.commands)
@@ -195,8 +197,8 @@ class Solo:
 
 
 @asynccontextmanager
-async def solo(folder: Path) -> AsyncIterator[Solo]:
-    made = Solo(folder)
+async def solo(folder: Path, retention_seconds: int = 0) -> AsyncIterator[Solo]:
+    made = Solo(folder, retention_seconds)
     await made.start()
     try:
         yield made

@@ -45,6 +45,7 @@ WHERE: dict[str, Step] = {
     "ingest.ingested": steps.ingest,
     "block.ready": steps.ingest,
     "block.deleted": steps.delete,
+    "quarantine.log_aside": steps.replace,
     "quarantine.data_dropped": steps.delete,
     "quarantine.log_dropped": steps.delete,
     "restore.read": steps.delete,

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from stele.core.errors import Corrupt, Refused, Stale
 from stele.core.states import Event, TabletState, step
 from stele.member import crash
+from stele.member.aside import put_aside
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.sweep import quarantine
@@ -89,9 +90,11 @@ class Ingester:
         crash.reached("ingest.ingested")
         state = await self._slowly(partial(self._check_state, manifest))
         # The old log first: its operations must never be taken for what follows the new data.
+        await put_aside(node, replica)
         node.tablets.clear_log(replica)
         await node.syncer.sync()
-        await node.save_block(replica, self._next_block(replica, copy))
+        until_s = node.wall() + node.settings.retention_seconds
+        await node.save_block(replica, self._next_block(replica, copy, until_s))
         node.fresh_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
         log.info(
             "partition %d: ingested %d fragments, %d entries, %d bytes, up to %s",
@@ -106,11 +109,12 @@ class Ingester:
         return await self._node.loop.run_in_executor(self._node.slow, work)
 
     @staticmethod
-    def _next_block(replica: Replica, copy: CopyRecord) -> Superblock:
+    def _next_block(replica: Replica, copy: CopyRecord, until_s: float) -> Superblock:
+        """What served is given up like a tablet that is deleted."""
         block = replica.block
         assert block is not None
         if block.state == "READY":
-            block = quarantine(block, 0.0, replica.last)
+            block = quarantine(block, until_s, replica.last)
         step(TabletState(block.state), Event.INGEST)
         highest = max(block.highest, copy.generation)
         return msgspec.structs.replace(block, state="READY", generation=copy.generation, highest=highest)

@@ -93,6 +93,8 @@ LOAD_AGE_SECONDS = 3600.0
 """Files of a bulk load that no log names are swept when nothing of it was written for so long."""
 
 SWEEP_SECONDS = 10.0
+QUARANTINED_MAX = 4
+"""Generations of one tablet that are kept in quarantine."""
 NO_SPACE_BYTES = 64 * 1024 * 1024
 """With less free disk than this, writes are refused before RocksDB fails."""
 

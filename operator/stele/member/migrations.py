@@ -10,6 +10,7 @@ from stele.core.errors import Conflict, Refused, Stale
 from stele.core.log import Log
 from stele.core.states import Event, TabletState, step
 from stele.core.tablet_owner import Owner
+from stele.member.aside import put_aside
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.report import hand_over_point
@@ -55,6 +56,8 @@ class Migrations:
         made = CopyRecord(command.id, command.base, command.owner, generation, kept)
         lost = replica.promises_lost
         promised = command.base if lost else replica.tablet.promised
+        if not kept:
+            await put_aside(node, replica)
         await node.save_meta(replica, copy=made, promised=promised)
         if lost:
             replica.tablet.promised = promised
@@ -78,6 +81,7 @@ class Migrations:
             if replica.ready or replica.meta.copy is not None:
                 raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
             generation = self._next_generation(replica)
+            await put_aside(node, replica)
             block = self._receiving(replica, generation, False, self._until_s())
             await node.save_first_block(replica, block)
             replica.broken = ""

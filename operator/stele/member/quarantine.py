@@ -12,16 +12,15 @@ from functools import partial
 import msgspec
 
 from stele.core.errors import BadInput, Conflict, Corrupt, Refused
-from stele.core.log import Log
 from stele.core.states import Event, step
 from stele.member import crash
+from stele.member.aside import bring_back, forget_aside, last_held, put_aside
 from stele.member.holdings import quarantined_tablets
 from stele.member.node import Node
 from stele.member.replica import Replica
 from stele.member.sweep import drop_quarantined
 from stele.wire import holdings, keys
-from stele.wire.messages import OpId
-from stele.wire.volume import DataState, Quarantined
+from stele.wire.volume import Quarantined
 
 log = logging.getLogger("stele.quarantine")
 
@@ -72,16 +71,17 @@ class Quarantine:
             replica, entry = self._entry(partition, generation)
             self._check_restore(replica)
             state = step(replica.state, Event.RESTORE).value
+            await put_aside(node, replica)
+            await node.loop.run_in_executor(node.slow, node.engine.flush)
+            self._check_whole(replica, entry)
+            await self._bring_back(replica, entry)
+            restored, data = node.tablets.held(partition, generation)
             block = replica.block
             assert block is not None
-            node.tablets.write()
-            await node.loop.run_in_executor(node.slow, node.engine.flush)
-            restored, data = self._held(replica, entry)
-            await node.syncer.sync()
-            crash.reached("restore.read")
             left = tuple(each for each in block.quarantined if each != entry)
             made = msgspec.structs.replace(block, state=state, generation=generation, quarantined=left)
             await node.save_block(replica, made)
+            forget_aside(node, partition, generation)
             replica.tablet.log, replica.keyspaces = restored, dict(data.keyspaces)
             replica.flushed, replica.broken = restored.applied[1], ""
         log.warning("partition %d: generation %d was restored, up to %s", partition, generation, replica.last)
@@ -103,18 +103,27 @@ class Quarantine:
                 "NOT_NEEDED",
             )
 
-    def _held(self, replica: Replica, entry: Quarantined) -> tuple[Log, DataState]:
+    def _check_whole(self, replica: Replica, entry: Quarantined) -> None:
         try:
-            restored, data = self._node.tablets.held(replica.partition, entry.generation)
+            last = last_held(self._node, replica.partition, entry.generation)
         except Corrupt as error:
             raise Refused(f"{error}; read its entries instead", "INCOMPLETE") from error
-        if OpId(*restored.last) < entry.last:
+        if last < entry.last:
             raise Refused(
-                f"it held operations up to {entry.last}, here are those up to {restored.last}; "
+                f"it held operations up to {entry.last}, here are those up to {last}; "
                 "read its entries instead",
                 "INCOMPLETE",
             )
-        return restored, data
+
+    async def _bring_back(self, replica: Replica, entry: Quarantined) -> None:
+        """The log is nobody's until a superblock says that it is of this generation."""
+        node, block = self._node, replica.block
+        assert block is not None
+        await node.save_block(replica, msgspec.structs.replace(block, generation=0))
+        node.tablets.clear_log(replica)
+        await bring_back(node, replica.partition, entry.generation)
+        await node.syncer.sync()
+        crash.reached("restore.read")
 
     async def purge(self, partition: int, generation: int) -> bool:
         """Delete quarantined data now. Whether there was any."""

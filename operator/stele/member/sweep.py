@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.core.log import Log
-from stele.member import crash
+from stele.member import crash, limits
 from stele.member.replica import Replica
 from stele.member.tablets import log_range
 from stele.ports import Engine
@@ -17,6 +17,7 @@ from stele.wire.volume import CopyRecord, Quarantined, Superblock
 log = logging.getLogger("stele.sweep")
 
 _GENERATION_MAX = 2**32 - 1
+ASIDE = b"log"
 
 
 def kept_generations(block: Superblock) -> set[int]:
@@ -30,6 +31,17 @@ def _live_generations(block: Superblock, copy: CopyRecord | None) -> set[int]:
     return live | {copy.generation} if copy is not None and copy.kept else live
 
 
+def owns_log(block: Superblock) -> bool:
+    """Whether the log under the partition's keys belongs to the superblock's generation, or to none."""
+    return block.state == "READY" or block.generation in {entry.generation for entry in block.quarantined}
+
+
+def aside_range(partition: int, generation: int) -> tuple[bytes, bytes]:
+    """Where operations are that are kept beside a generation's data (`member.aside`)."""
+    begin = keys.meta_key(partition, generation, ASIDE)
+    return begin, keys.after_prefix(begin)
+
+
 def drop_leftovers(engine: Engine, replica: Replica) -> bool:
     """Delete what no superblock names: data of an interrupted ingest, abort or sweep, a tombstone's log.
 
@@ -39,9 +51,12 @@ def drop_leftovers(engine: Engine, replica: Replica) -> bool:
     if block is None:
         return False
     logged = log_range(replica.partition)
-    left = block.state == "DELETED" and not block.quarantined and engine.log_bounds(*logged) is not None
+    left = not owns_log(block) and engine.log_bounds(*logged) is not None
     if left:
         engine.write_log([], [logged])
+    aside = aside_range(replica.partition, block.generation)
+    if block.state == "READY" and engine.scan(*aside, 1):
+        engine.drop_data(*aside)
     kept = kept_generations(block) | _live_generations(block, replica.meta.copy)
     return _drop_generations(engine, replica.partition, kept) or left
 
@@ -62,9 +77,16 @@ def _drop_generations(engine: Engine, partition: int, kept: set[int]) -> bool:
 
 
 def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
-    """The same superblock, with its generation given up until then. `last`: where its log ends."""
-    entry = Quarantined(block.generation, until_s, last)
-    return msgspec.structs.replace(block, quarantined=(*block.quarantined, entry))
+    """The same superblock, with its generation given up until then. `last`: where its log ends.
+
+    With more than QUARANTINED_MAX those whose time ends first go with the next sweep.
+    """
+    entries = (*block.quarantined, Quarantined(block.generation, until_s, last))
+    kept = sorted(entries, key=lambda entry: entry.until_s)[-limits.QUARANTINED_MAX :]
+    return msgspec.structs.replace(
+        block,
+        quarantined=tuple(e if e in kept else msgspec.structs.replace(e, until_s=0.0) for e in entries),
+    )
 
 
 def drop_expired(engine: Engine, replica: Replica, now_s: float) -> Superblock | None:
@@ -75,8 +97,8 @@ def drop_expired(engine: Engine, replica: Replica, now_s: float) -> Superblock |
 def drop_quarantined(
     engine: Engine, replica: Replica, due: Callable[[Quarantined], bool]
 ) -> Superblock | None:
-    """Delete the quarantined data that is due, and a tombstone's log with the last of it; the superblock to
-    save then, None when nothing was due.
+    """Delete the quarantined data that is due, and a tombstone's log with the data that it belongs to; the
+    superblock to save then, None when nothing was due.
 
     Data goes before the superblock forgets it: after a crash in between it is due again.
     """
@@ -88,9 +110,10 @@ def drop_quarantined(
         engine.drop_data(*keys.tablet_range(replica.partition, generation))
     crash.reached("quarantine.data_dropped")
     left = tuple(entry for entry in block.quarantined if not due(entry))
-    if block.state == "DELETED" and not left:
+    made = msgspec.structs.replace(block, quarantined=left)
+    if block.state == "DELETED" and not owns_log(made):
         engine.write_log([], [log_range(replica.partition)])
         crash.reached("quarantine.log_dropped")
         replica.tablet.log = Log()
         replica.records.clear()
-    return msgspec.structs.replace(block, quarantined=left)
+    return made
