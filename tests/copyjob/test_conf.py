@@ -42,6 +42,13 @@ def test_memory_is_that_of_the_whole_pod(memory, overhead):
     assert conf["spark.executor.memoryOverhead"] == overhead
 
 
+def test_executors_pull_with_the_secrets_that_the_copier_is_told():
+    name = "spark.kubernetes.container.image.pullSecrets"
+    assert name not in spark_conf(read_settings(POD | {"STELE_IMAGE_PULL_SECRETS": ""}), JOB, "/t")
+    settings = read_settings(POD | {"STELE_IMAGE_PULL_SECRETS": "one,two"})
+    assert spark_conf(settings, JOB, "/t")[name] == "one,two"
+
+
 def test_drivers_and_executors_know_each_other_by_a_secret_that_pods_do_not_show():
     settings = read_settings(POD | {"STELE_SPARK_SECRET": "mine"})
     conf = spark_conf(settings, JOB, "/t")

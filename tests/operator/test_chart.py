@@ -1,6 +1,7 @@
 """The Helm chart: what it renders is accepted by a real API server, and gives just the rights it should."""
 
 import base64
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from stele.copyjob.conf import (
     EXECUTOR_BLOCK_PORT,
     PORTS_MAX,
 )
-from stele.master.manifests import labels
+from stele.master.manifests import copier_pod, labels, member_pod
 from stele.master.settings import read
+from stele.model import TabletCluster, TabletMember
 
 pytestmark = pytest.mark.control_plane
 
@@ -160,6 +162,37 @@ def test_the_operator_is_confined_and_told_what_it_needs(bare_control_plane: Con
     assert environment["STELE_WATCH_NAMESPACES"] == "a,b"
     assert environment["STELE_MEMBER_IMAGE"] == "m:1"
     assert {"POD_NAME", "POD_NAMESPACE", "POD_UID", "STELE_SPARK_IMAGE"} <= environment.keys()
+
+
+def test_secrets_to_pull_with_reach_every_account_and_every_pod(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    names = [{"name": "one"}, {"name": "two"}]
+    rendered = render(control_plane, namespace, "images.pullSecrets={one,two}", "crds.install=false")
+    kinds = by_kind(rendered)
+    (deployment,) = kinds["Deployment"]
+    template = deployment["spec"]["template"]["spec"]
+    assert template["imagePullSecrets"] == names
+    accounts = [each for each in kinds["ServiceAccount"] if each["metadata"]["name"] != "stele-operator"]
+    assert len(accounts) == 3
+    assert all(each["imagePullSecrets"] == names for each in accounts)
+    given = {each["name"]: str(each.get("value", "")) for each in template["containers"][0]["env"]}
+    settings = read(given, "test")
+    cluster = TabletCluster.read({**CLUSTER, "spec": {"members": 1, "storage": {"size": "1Gi"}}})
+    member = TabletMember.read({"metadata": {"name": "demo-0"}, "spec": {"cluster": "demo", "index": 0}})
+    assert isinstance(cluster, TabletCluster)
+    assert isinstance(member, TabletMember)
+    pods = [member_pod(cluster, member, settings.members), copier_pod(cluster, settings.copier)]
+    for each in pods:
+        del each["metadata"]["ownerReferences"]
+    control_plane.apply(namespace, *accounts, *pods)
+    for each in (*accounts, *pods):
+        where = (each["kind"], each["metadata"]["name"], "-n", namespace)
+        made = json.loads(control_plane.kubectl("get", *where, "-o", "json"))
+        assert made.get("spec", made)["imagePullSecrets"] == names
+    copier = pods[1]["spec"]
+    told = {each["name"]: each.get("value") for each in copier["containers"][0]["env"]}
+    assert told["STELE_IMAGE_PULL_SECRETS"] == "one,two"
 
 
 def reaching(policy: dict[str, Any], port: int, pod: dict[str, str], namespace: str = "a") -> bool:

@@ -77,6 +77,12 @@ def _authenticated() -> dict[str, str]:
     }
 
 
+def _pull_secrets(settings: Settings) -> dict[str, str]:
+    """Spark takes an empty list for a Secret without a name."""
+    name = "spark.kubernetes.container.image.pullSecrets"
+    return {name: settings.pull_secrets} if settings.pull_secrets else {}
+
+
 def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, str]:
     k8s, volume = "spark.kubernetes", "spark.kubernetes.executor.volumes.persistentVolumeClaim.staging"
     overhead_mib = max(OVERHEAD_MIB_MIN, _mebibytes(job.memory) - HEAP_MIB)
@@ -99,6 +105,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         f"{k8s}.namespace": settings.namespace,
         f"{k8s}.container.image": settings.image,
         f"{k8s}.container.image.pullPolicy": settings.pull_policy,
+        **_pull_secrets(settings),
         # Executors belong to this pod, so they go when it goes.
         f"{k8s}.driver.pod.name": settings.pod_name,
         f"{k8s}.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",

@@ -20,6 +20,7 @@ STELE_SPARK_IMAGE             image of the executors (required, but for local[N]
 STELE_EXECUTOR_SERVICE_ACCOUNT  service account of the executors (stele-executor)
 STELE_SPARK_SECRET            Secret by which drivers and executors know each other (stele-spark-auth)
 STELE_IMAGE_PULL_POLICY       of the executors: {", ".join(PULL_POLICIES)} ({PULL_POLICIES[0]})
+STELE_IMAGE_PULL_SECRETS      Secrets that executors' images are pulled with, comma separated (none)
 STELE_BIND                    address to listen on (0.0.0.0)
 STELE_COPIER_PORT             jobs of the operator, progress of tasks ({PORT})
 STELE_DRIVERS_MAX             Spark drivers that live at once, 1 to 64 ({DRIVERS_MAX})
@@ -51,6 +52,7 @@ class Settings:
     executor_account: str
     spark_secret: str
     pull_policy: str
+    pull_secrets: str
     drivers_max: int
     start: str = "none"
 
@@ -85,6 +87,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         executor_account=environment.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-executor"),
         spark_secret=environment.get("STELE_SPARK_SECRET", "stele-spark-auth"),
         pull_policy=_pull_policy(environment),
+        pull_secrets=environment.get("STELE_IMAGE_PULL_SECRETS", ""),
         drivers_max=read_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 1, 64),
     )
 

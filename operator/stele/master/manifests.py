@@ -241,6 +241,12 @@ class Setup:
     image: str
     pull_policy: str
     account: str
+    pull_secrets: tuple[str, ...]
+
+    def pulled(self, spec: Object) -> Object:
+        """The spec of a pod, with what its images are pulled with."""
+        names = [{"name": each} for each in self.pull_secrets]
+        return {**spec, "imagePullSecrets": names} if names else spec
 
 
 @dataclass(frozen=True)
@@ -266,7 +272,7 @@ def member_revision(cluster: TabletCluster, setup: Setup) -> str:
 
 def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
     image, pull = cluster.spec.images.member or setup.image, setup.pull_policy
-    return {
+    spec = {
         "hostname": own,
         "subdomain": headless_name(cluster.metadata.name),
         "serviceAccountName": setup.account,
@@ -281,6 +287,7 @@ def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
+    return setup.pulled(spec)
 
 
 def wants_copier(cluster: TabletCluster) -> bool:
@@ -302,6 +309,7 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         *_env(
             STELE_SPARK_IMAGE=image,
             STELE_IMAGE_PULL_POLICY=pull,
+            STELE_IMAGE_PULL_SECRETS=",".join(setup.pull_secrets),
             STELE_EXECUTOR_SERVICE_ACCOUNT=setup.executor_account,
             STELE_SPARK_SECRET=setup.secret,
         ),
@@ -318,15 +326,17 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         "securityContext": _security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, SPARK_SECRET_MOUNT],
     }
-    spec = {
-        "serviceAccountName": account,
-        "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 5,
-        "securityContext": pod_security(),
-        "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(setup.secret)],
-    }
+    spec = setup.pulled(
+        {
+            "serviceAccountName": account,
+            "automountServiceAccountToken": True,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 5,
+            "securityContext": pod_security(),
+            "containers": [container],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(setup.secret)],
+        }
+    )
     marks = labels(name, "copier")
     body = _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)
     return _revised(body, revision_of(spec))

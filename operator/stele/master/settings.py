@@ -14,6 +14,7 @@ EXPLAINED = """environment:
   STELE_MEMBER_IMAGE            image of the members, unless a TabletCluster names its own (required)
   STELE_SPARK_IMAGE             image of copier and Spark executors (required)
   STELE_IMAGE_PULL_POLICY       Always, IfNotPresent or Never (IfNotPresent)
+  STELE_IMAGE_PULL_SECRETS      Secrets that the pods of clusters pull images with, comma separated (none)
   STELE_WATCH_NAMESPACES        namespaces to look after, comma separated (that of the operator)
   STELE_MEMBER_SERVICE_ACCOUNT  ServiceAccount of the members (stele-member)
   STELE_SPARK_SERVICE_ACCOUNT   ServiceAccount of the copier (stele-spark)
@@ -37,6 +38,7 @@ class Settings:
     own_namespace: str
     identity: str
     pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
     member_account: str = "stele-member"
     spark_account: str = "stele-spark"
     executor_account: str = "stele-executor"
@@ -47,12 +49,17 @@ class Settings:
 
     @property
     def members(self) -> Setup:
-        return Setup(self.member_image, self.pull_policy, self.member_account)
+        return Setup(self.member_image, self.pull_policy, self.member_account, self.pull_secrets)
 
     @property
     def copier(self) -> CopierSetup:
         return CopierSetup(
-            self.spark_image, self.pull_policy, self.spark_account, self.executor_account, self.spark_secret
+            self.spark_image,
+            self.pull_policy,
+            self.spark_account,
+            self.pull_secrets,
+            self.executor_account,
+            self.spark_secret,
         )
 
     def in_namespace(self, namespace: str) -> "Settings":
@@ -66,7 +73,7 @@ def read(env: Mapping[str, str], process: str) -> Settings:
     where the environment names none. Raises BadInput with the variable and what to do.
     """
     own = env.get("POD_NAMESPACE", "").strip()
-    listed = [each.strip() for each in env.get("STELE_WATCH_NAMESPACES", "").split(",")]
+    listed = _listed(env.get("STELE_WATCH_NAMESPACES", ""))
     policy = env.get("STELE_IMAGE_PULL_POLICY", "IfNotPresent")
     level = env.get("STELE_LOG_LEVEL", "INFO")
     if policy not in PULL_POLICIES:
@@ -76,10 +83,11 @@ def read(env: Mapping[str, str], process: str) -> Settings:
     return Settings(
         member_image=_required(env, "STELE_MEMBER_IMAGE"),
         spark_image=_required(env, "STELE_SPARK_IMAGE"),
-        namespaces=tuple(dict.fromkeys(each for each in listed if each)) or ((own,) if own else ()),
+        namespaces=listed or ((own,) if own else ()),
         own_namespace=own,
         identity=env.get("POD_UID", "").strip() or process,
         pull_policy=policy,
+        pull_secrets=_listed(env.get("STELE_IMAGE_PULL_SECRETS", "")),
         member_account=env.get("STELE_MEMBER_SERVICE_ACCOUNT", "stele-member"),
         spark_account=env.get("STELE_SPARK_SERVICE_ACCOUNT", "stele-spark"),
         executor_account=env.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-executor"),
@@ -88,6 +96,11 @@ def read(env: Mapping[str, str], process: str) -> Settings:
         http_port=_port(env.get("STELE_HTTP_PORT", "8080")),
         log_level=level,
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    names = (each.strip() for each in text.split(","))
+    return tuple(dict.fromkeys(each for each in names if each))
 
 
 def _required(env: Mapping[str, str], name: str) -> str:
