@@ -26,7 +26,7 @@ every replica. The first wrong answer ends the storm and is told with all that l
 _EPILOG = """\
 exit codes: 0 every promise was kept; 1 one was broken, or the cluster did not become well again; 2 wrong use,
 or something is missing that was found before work began; 130 interrupted. The same seed draws the same faults
-at the same times; what they meet differs from run to run."""
+in the same order; what they meet differs from run to run."""
 
 
 def parser() -> argparse.ArgumentParser:

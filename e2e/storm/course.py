@@ -24,7 +24,7 @@ from e2e.demo.settings import PADDED_KEYSPACE, SAFE_HELD_SECONDS, Settings
 from e2e.demo.state import unsafe_reason
 from e2e.storm import doors, final
 from e2e.storm.clients import Load
-from e2e.storm.faults import MEMBERS_AT_FIRST, MEMBERS_DRAWN, draw
+from e2e.storm.faults import MEMBERS_AT_FIRST, MEMBERS_DRAWN, Clock, draw
 from e2e.storm.network import Network, process_of_node
 from e2e.storm.report import Report
 from e2e.storm.story import Scene, tell
@@ -140,10 +140,11 @@ class Course:
     async def _storm(self, watch: Watch, strikes: Strikes, clients: asyncio.Task[None]) -> None:
         """Faults as they were drawn, until time is up or an answer is wrong."""
         todo = draw(self._report.seed, self._report.seconds)
-        begin = self._start = time.monotonic()
-        told = begin
+        begin = self._start = told = time.monotonic()
+        clock = Clock(begin)
         while (now := time.monotonic()) < begin + self._report.seconds and not self._broken.is_set():
-            while todo and todo[0].at <= now - begin:
+            seconds = clock.turn(now, watch.ready())
+            while todo and todo[0].at <= seconds:
                 strikes.begin(todo.pop(0))
             if now - told >= TELL_SECONDS:
                 told = now

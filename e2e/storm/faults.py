@@ -17,6 +17,7 @@ BURST_OF_100 = 40
 BURST_GAP_SECONDS, GAP_SECONDS = (0.05, 0.8), (2.0, 8.0)
 MEMBERS_AT_FIRST, MEMBERS_DRAWN = 3, (3, 4, 5)
 VICTIMS = 1 << 16
+READY_MIN, STILL_SECONDS_MAX = 2, 10.0
 
 
 class Kind(StrEnum):
@@ -96,6 +97,12 @@ class Fault:
     lasts: float = 0.0
     word: str = ""
 
+    def __str__(self) -> str:
+        facts = [self.word] if self.word else []
+        facts += [f"{self.victim} members"] if self.kind is Kind.SCALE else []
+        facts += [f"{self.lasts} s"] if self.lasts else []
+        return f"{self.at:8.2f} s  {self.kind}" + (f": {', '.join(facts)}" if facts else "")
+
 
 def draw(seed: int, seconds: float) -> list[Fault]:
     """The faults of a storm, by time. About four of ten follow the one before within a second."""
@@ -115,3 +122,21 @@ def _one(chance: random.Random, at: float, kind: Kind) -> Fault:
     word = chance.choice(WORDS.get(kind, ("",)))
     victim = chance.choice(MEMBERS_DRAWN) if kind is Kind.SCALE else chance.randrange(VICTIMS)
     return Fault(at, kind, victim, chance.randrange(VICTIMS), lasts, word)
+
+
+class Clock:
+    """The storm's time. While hardly a member is ready it stands still, though not for long: faults would
+    find nobody, and on a slow machine most of them did.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._seconds, self._last, self._ready_at = 0.0, now, now
+
+    def turn(self, now: float, ready: int) -> float:
+        """Seconds of the storm until `now`, when so many members are ready."""
+        if ready >= READY_MIN:
+            self._ready_at = now
+        if not 0 < now - self._ready_at <= STILL_SECONDS_MAX:
+            self._seconds += now - self._last
+        self._last = now
+        return self._seconds

@@ -67,7 +67,7 @@ class Strikes:
         """Take away pods that their kubelet lets wait before it starts them again, up to five minutes: a new
         pod starts at once.
         """
-        for pod in self.watch.of("member"):
+        for pod in self.watch.pods:
             if _waits(pod) and pod["metadata"]["uid"] not in self._relieved:
                 self._relieved.add(pod["metadata"]["uid"])
                 with suppress(DemoError):

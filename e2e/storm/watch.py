@@ -80,6 +80,14 @@ class Watch:
         found = [each for each in self.of("member") if runs(each, "member")]
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
+    def ready(self) -> int:
+        """How many members are ready."""
+        return sum(
+            each["name"] == "member" and bool(each.get("ready"))
+            for pod in self.of("member")
+            for each in (pod.get("status") or {}).get("containerStatuses") or ()
+        )
+
     def of(self, component: str) -> list[Json]:
         """Pods of the cluster with this component."""
         wanted = {CLUSTER_LABEL: self.cluster, COMPONENT_LABEL: component}

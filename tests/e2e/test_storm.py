@@ -1,9 +1,10 @@
-"""What a storm draws, what its checker and its clients complain of, and what it tells."""
+"""What a storm draws, what its checker and its clients complain of, what it tells; and a short one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import hiredis
@@ -12,6 +13,7 @@ import pytest
 from e2e.demo.history import Breach, Outcome, Violation, value_of
 from e2e.demo.resp import Endpoint
 from e2e.storm import course, doors, faults, network, story
+from e2e.storm.__main__ import entry
 from e2e.storm.books import LARGE_BYTES, Books, Counters, packed, unpacked
 from e2e.storm.clients import Load, Operation
 from e2e.storm.faults import Kind, draw
@@ -46,6 +48,15 @@ def test_faults_come_in_time_and_often_close_together() -> None:
     assert times[0] >= faults.FIRST_SECONDS
     assert all(gap > 0 for gap in gaps)
     assert 0.2 < sum(gap < 1 for gap in gaps) / len(gaps) < 0.6
+
+
+def test_time_stands_still_while_nobody_is_ready_but_not_for_long() -> None:
+    clock = faults.Clock(100.0)
+    assert clock.turn(101.0, 3) == 1.0
+    assert clock.turn(105.0, 1) == 1.0
+    assert clock.turn(106.0, 2) == 2.0
+    assert clock.turn(116.0, 0) == 2.0
+    assert clock.turn(117.0, 0) == 3.0
 
 
 # -- counters
@@ -330,3 +341,41 @@ def test_a_report_with_anything_wrong_is_a_broken_promise(wrong: dict[str, Any])
     assert not Report(1, 10.0, "now").broken
     assert Report(1, 10.0, "now", **wrong).broken
     assert "broken" in Report(1, 10.0, "now", **wrong).lines()[-1]
+
+
+# -- the command line
+
+
+@pytest.mark.parametrize("words", [["--seconds", "5"], ["--seconds", "soon"], ["--seed", "x"], ["more"]])
+def test_wrong_use_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        entry(words)
+    assert end.value.code == 2
+    assert "usage: python -m e2e.storm" in capsys.readouterr().err
+
+
+def test_a_cluster_of_the_user_is_not_stormed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\n")
+    monkeypatch.setenv("STELE_KUBECONFIG", str(tmp_path / "config"))
+    assert entry([]) == 2
+    assert "the project's own test cluster" in capsys.readouterr().err
+
+
+def test_what_would_strike_is_printed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry(["--draw", "--seed", "7", "--seconds", "60"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(draw(7, 60))
+
+
+# -- on the real cluster
+
+
+@pytest.mark.cluster
+def test_a_short_storm_breaks_no_promise() -> None:
+    """Its seed draws a stop that is followed by a strike, an orphan, a kill, a pause and cuts."""
+    report, _ = course.run(seed=2456, seconds=35.0)
+    assert not report.broken, "\n".join(report.lines())
+    assert sum(report.faults.values()) >= 4, report.faults
+    assert report.doors == faults.MEMBERS_AT_FIRST
+    assert report.operations["INCR acknowledged"] > 100
