@@ -20,7 +20,7 @@ from e2e.demo.judge import Tally, partition_of
 from e2e.demo.kube import Api, proxy
 from e2e.demo.loader import load
 from e2e.demo.resp import Endpoint
-from e2e.demo.settings import PADDED_KEYSPACE, SAFE_HELD_SECONDS, Settings
+from e2e.demo.settings import PADDED_KEYSPACE, Settings
 from e2e.demo.state import unsafe_reason
 from e2e.storm import doors, final
 from e2e.storm.clients import Load
@@ -34,11 +34,11 @@ from e2e.storm.watch import Watch
 NAME = "stele-storm"
 """Namespace and release: an operator of its own, for it is struck too."""
 CLUSTER, NODE_PORT, PARTITIONS = "storm", 30383, 31
-PADDED_ENTRIES = 400
+REPLICAS, PADDED_ENTRIES = 2, 400
 GRACE_SECONDS = 8
 """A member that stays away for longer is replaced by a copy, so that a storm has both."""
 TELL_SECONDS, TURN_SECONDS = 10.0, 0.05
-WELL_SECONDS_MAX = 300.0
+WELL_SECONDS_MAX, WELL_HELD_SECONDS = 300.0, 3.0
 VIOLATIONS_TOLD_MAX = 3
 
 
@@ -165,9 +165,10 @@ class Course:
 
     async def _until_well(self, watch: Watch, strikes: Strikes, clients: asyncio.Task[None]) -> None:
         start = safe_since = time.monotonic()
-        while (now := time.monotonic()) - safe_since < SAFE_HELD_SECONDS:
-            reason = unsafe_reason(watch.resource, MEMBERS_AT_FIRST) if watch.resource else "nothing is seen"
-            if reason:
+        healed_at = time.time()
+        while (now := time.monotonic()) - safe_since < WELL_HELD_SECONDS:
+            reason = unsafe_reason(watch.resource, MEMBERS_AT_FIRST)
+            if reason or watch.looked_at < healed_at:
                 safe_since = now
             if now - start > WELL_SECONDS_MAX:
                 raise DemoError(f"The cluster is not well {WELL_SECONDS_MAX:.0f} s after the storm: {reason}")
@@ -184,6 +185,8 @@ class Course:
         self._report.keys, self._report.doors = len(self._load.books.keys()), len(open_doors)
         tally: Tally = await final.compare_replicas(api, self._settings, self._load.books)
         self._report.replicas = dict(tally.faults)
+        if tally.replicas != REPLICAS * tally.partitions:
+            raise DemoError(f"{tally.partitions} partitions have {tally.replicas} replicas at the end")
         for each in tally.differences:
             self._say(f"replica of partition {each.partition} at {each.member}: {each.fault}: {each.key!r}")
 

@@ -29,7 +29,10 @@ Json = Mapping[str, Any]
 
 @dataclass
 class Watch:
-    """`rows` has, by partition, every row that was seen: (time, version, members with the owner first)."""
+    """`rows` has, by partition, every row that was seen: (time, version, members with the owner first).
+
+    `looked_at` is when what is known was asked for.
+    """
 
     api: Api
     namespace: str
@@ -37,6 +40,7 @@ class Watch:
     folder: Path
     pods: Sequence[Json] = field(default_factory=list)
     resource: Json = field(default_factory=dict)
+    looked_at: float = 0.0
     rows: dict[int, list[tuple[float, int, tuple[str, ...]]]] = field(default_factory=dict)
     _logs: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -54,7 +58,7 @@ class Watch:
 
     async def look(self) -> None:
         """Read everything once."""
-        core = f"/api/v1/namespaces/{self.namespace}"
+        core, now = f"/api/v1/namespaces/{self.namespace}", time.time()
         self.pods = await self.api.list(f"{core}/pods")
         for pod in self.pods:
             self._follow(pod)
@@ -67,6 +71,7 @@ class Watch:
             for row in decode_shard(data, number, head.partitions).rows:
                 self._note(first, row.version, names_of(head, row.replicas))
                 first += 1
+        self.looked_at = now
 
     def _note(self, partition: int, version: int, members: tuple[str, ...]) -> None:
         seen = self.rows.setdefault(partition, [])
