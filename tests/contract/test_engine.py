@@ -248,6 +248,8 @@ USES: list[Callable[[Engine], object]] = [
     lambda engine: engine.sync_log(),
     lambda engine: engine.flush(),
     lambda engine: engine.checkpoint("/never/made"),
+    lambda engine: engine.open_checkpoint("/never/made"),
+    lambda engine: engine.make_file("/never/made", [(b"a", b"1")]),
     lambda engine: engine.ingest([]),
 ]
 

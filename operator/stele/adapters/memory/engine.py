@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from threading import Lock
 
 from stele.core.errors import Corrupt, Unavailable
 from stele.ports import SCAN_BYTES_MAX
@@ -71,6 +72,7 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self._closed = False
+        self._writing = Lock()
         self._log, self._data = _Sorted(), _Sorted()
         self._synced, self._flushed = _Sorted(), _Sorted()
         self.checkpoints: dict[str, _Sorted] = {}
@@ -102,12 +104,13 @@ class MemoryEngine:
         return keys[-1] if keys else None
 
     def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        self._check_open()
-        for key, value in changes:
-            if value is None:
-                self._data.delete(key)
-            else:
-                self._data.put(key, value)
+        with self._writing:
+            self._check_open()
+            for key, value in changes:
+                if value is None:
+                    self._data.delete(key)
+                else:
+                    self._data.put(key, value)
 
     def drop_data(self, begin: bytes, end: bytes) -> None:
         self._check_open()
@@ -120,11 +123,12 @@ class MemoryEngine:
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        self._check_open()
-        for begin, end in drops:
-            self._log.drop(begin, end)
-        for key, value in puts:
-            self._log.put(key, value)
+        with self._writing:
+            self._check_open()
+            for begin, end in drops:
+                self._log.drop(begin, end)
+            for key, value in puts:
+                self._log.put(key, value)
 
     def get_log(self, key: bytes) -> bytes | None:
         self._check_open()
@@ -180,6 +184,7 @@ class MemoryEngine:
         self.flush()
 
     def close(self) -> None:
-        if not self._closed:
-            self.flush()
-        self._closed = True
+        with self._writing:
+            if not self._closed:
+                self.flush()
+            self._closed = True

@@ -84,6 +84,12 @@ class RocksEngine:
         """How many keys the family `default` has, DEFAULT_KEYS_MAX at most: none of them belongs there."""
         return len(_scan(_walk(self._db), b"", b"\xff" * KEY_BYTES_MAX, DEFAULT_KEYS_MAX))
 
+    def _open_database(self) -> Any:
+        database = self._db
+        if isinstance(database, _Closed):
+            raise _closed()
+        return database
+
     @staticmethod
     def _batch(family: Any) -> WriteBatch:
         """An empty batch. Without a handle of a family rocksdict would write to the family `default`."""
@@ -190,18 +196,18 @@ class RocksEngine:
         # A checkpoint flushes by itself, but holds Python's lock while it does.
         self._writing(lambda: self._log.flush(True))
         self.flush()
-        database = self._db
-        if isinstance(database, _Closed):
-            raise _closed()
+        database = self._open_database()
         try:
             Checkpoint(database).create_checkpoint(path)
         except Exception as error:  # rocksdict raises bare Exception
             raise _unavailable("checkpoint", error) from error
 
     def open_checkpoint(self, path: str) -> "CheckpointReader":
+        self._open_database()
         return open_checkpoint(Path(path))
 
     def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self._open_database()
         writer = SstFileWriter(data_options())
         try:
             writer.open(path)
