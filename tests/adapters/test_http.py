@@ -4,6 +4,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -72,8 +73,19 @@ async def test_bodies_are_not_unpacked(port: int, encoding: bytes) -> None:
     assert await ask(port, head.replace(b"POST / ", b"POST /nothing "), b"x") == 415
 
 
+class NoClusters:
+    def silent(self) -> tuple[str, ...]:
+        return ()
+
+    def states(self) -> dict[Any, Any]:
+        return {}
+
+    def statuses(self) -> dict[Any, Any]:
+        return {}
+
+
 async def test_the_operator_takes_no_packed_body() -> None:
-    runner, port = await listening(health.application(lambda: True, lambda: True, dict))
+    runner, port = await listening(health.application(NoClusters(), lambda: True, lambda: True))
     assert await ask(port, b"GET /healthz HTTP/1.1\r\nContent-Encoding: gzip\r\n", b"x") == 415
     assert await ask(port, b"GET /healthz HTTP/1.1\r\n") == 200
     await runner.cleanup()

@@ -1,6 +1,7 @@
 """Loops are let go of, whatever they do with a cancellation."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
@@ -89,3 +90,38 @@ def test_a_loop_that_ran_for_long_pauses_shortly_again() -> None:
     key = ("ns", "demo")
     assert [supervisor._pause(key, 1.0, DEPOSED_SECONDS) for _ in range(2)] == [15.0, 30.0]
     assert supervisor._pause(key, FAILED_SECONDS_MAX + 1, FAILED_SECONDS) == FAILED_SECONDS
+
+
+async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tested, "SILENT_SECONDS", 0.05)
+
+    class Loop(_Loop):
+        turned_seconds = time.monotonic()
+
+        def __init__(self, fails: bool) -> None:
+            self._fails = fails
+
+        async def run(self) -> None:
+            if self._fails:
+                raise Corrupt("such a table")
+            await asyncio.sleep(60)
+
+        async def close(self) -> None:
+            return
+
+    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
+    tasks = [
+        asyncio.create_task(supervisor._guard(("ns", name), cast("ClusterLoop", Loop(name == "failed"))))
+        for name in ("hangs", "failed")
+    ]
+    await asyncio.sleep(0.1)
+    (told,) = supervisor.silent()
+    assert told.startswith("the loop of ns/hangs for ")
+    supervisor._turned_seconds = time.monotonic() - 1
+    assert len(supervisor.silent()) == 2
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert supervisor._turning == {}

@@ -129,7 +129,7 @@ class Process:
         return task
 
     async def _serve(self) -> None:
-        app = health.application(lambda: True, lambda: self._standing_by, self._supervisor.states)
+        app = health.application(self._supervisor, lambda: self._standing_by, lambda: self._reigns)
         self._server = web.AppRunner(app, access_log=None)
         await self._server.setup()
         await web.TCPSite(self._server, "0.0.0.0", self._settings.http_port).start()

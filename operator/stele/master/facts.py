@@ -570,6 +570,14 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
     )
 
 
+def remaining_bytes(state: State) -> int:
+    """What the present plan is yet to copy, as estimated."""
+    record = state.record
+    if record is None:
+        return 0
+    return max(0, record.bytes_planned - record.bytes_copied - _in_flight(record, state))
+
+
 def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -> int | None:
     """By bytes while there are some left to copy, else by migrations; each is (done, planned)."""
     done, planned = copied if 0 < copied[0] < copied[1] else migrations

@@ -1,56 +1,85 @@
 """/healthz, /readyz and /metrics of the operator."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from stele import __version__
 from stele.adapters import http
 from stele.core.reign import State
 from stele.core.table import version_sum
-from stele.master.facts import partition_counts, under_way
-from stele.master.metrics import DECISION, copy_metrics
+from stele.master.facts import remaining_bytes, under_way
+from stele.master.metrics import DECISION, copy_metrics, status_metrics
+from stele.model.cluster import TabletClusterStatus
 
-Clusters = Callable[[], dict[tuple[str, str], State]]
+Key = tuple[str, str]
 
 LABELS = ["namespace", "cluster"]
 
 
+class Clusters(Protocol):
+    """What the supervisor knows, by namespace and name of each cluster."""
+
+    def silent(self) -> Sequence[str]: ...
+    def states(self) -> Mapping[Key, State]: ...
+    def statuses(self) -> Mapping[Key, TabletClusterStatus]: ...
+
+
 class ClusterCollector:
-    """Gauges of every cluster, computed when they are asked for."""
+    """Gauges of every cluster, computed when they are asked for: the numbers of its status, and others."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
 
     def collect(self) -> Iterable[Metric]:
-        parts = GaugeMetricFamily("stele_partitions", "Partitions by safety.", labels=[*LABELS, "state"])
-        steps = GaugeMetricFamily("stele_migrations_active", "Migrations by step.", labels=[*LABELS, "step"])
-        waiting = GaugeMetricFamily("stele_migrations_waiting", "Migrations not begun.", labels=LABELS)
-        members = GaugeMetricFamily("stele_members", "Members in the dictionary.", labels=LABELS)
-        epoch = GaugeMetricFamily("stele_epoch", "Number of the reign.", labels=LABELS)
-        versions = GaugeMetricFamily("stele_version_sum", "Sum of all versions.", labels=LABELS)
-        for key, state in self._clusters().items():
-            found = partition_counts(state, max((len(r.members) for r in state.table.partitions), default=0))
-            parts.add_metric([*key, "lost"], found.lost)
-            parts.add_metric([*key, "total"], found.total)
-            for step, number in under_way(state).items():
-                steps.add_metric([*key, step], number)
-            waiting.add_metric(list(key), len(state.queues))
-            members.add_metric(list(key), len(state.table.members))
-            epoch.add_metric(list(key), state.epoch)
-            versions.add_metric(list(key), version_sum(state.table))
-        return [parts, steps, waiting, members, epoch, versions, *copy_metrics(self._clusters())]
+        states = self._clusters.states()
+        return [
+            *status_metrics(self._clusters.statuses()),
+            *_state_metrics(states),
+            *copy_metrics(states),
+        ]
 
 
-def application(alive: Callable[[], bool], ready: Callable[[], bool], clusters: Clusters) -> web.Application:
-    """`alive`: the loops turn. `ready`: it reigns, or stands by for the one that does."""
+def _state_metrics(states: Mapping[Key, State]) -> list[Metric]:
+    steps = GaugeMetricFamily("stele_migrations_active", "Migrations by step.", labels=[*LABELS, "step"])
+    left = GaugeMetricFamily("stele_rebalance_remaining_bytes", "Bytes to copy yet.", labels=LABELS)
+    epoch = GaugeMetricFamily("stele_epoch", "Epoch of this master.", labels=LABELS)
+    versions = GaugeMetricFamily("stele_version_sum", "Sum of all versions.", labels=LABELS)
+    for key, state in states.items():
+        for step, number in under_way(state).items():
+            steps.add_metric([*key, step], number)
+        left.add_metric(list(key), remaining_bytes(state))
+        epoch.add_metric(list(key), state.epoch)
+        versions.add_metric(list(key), version_sum(state.table))
+    return [steps, left, epoch, versions]
+
+
+class ProcessFacts:
+    """Which build this is, and whether it is the one that acts."""
+
+    def __init__(self, leads: Callable[[], bool]) -> None:
+        self._leads = leads
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("stele_operator_leader", "Whether it holds the Lease.", value=self._leads())
+        build = GaugeMetricFamily("stele_build_info", "Version of the program.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+
+
+def application(clusters: Clusters, ready: Callable[[], bool], leads: Callable[[], bool]) -> web.Application:
+    """`ready`: it acts, or stands by for the one that does. `leads`: it acts."""
     registry = CollectorRegistry()
-    registry.register(ClusterCollector(clusters))
-    registry.register(DECISION)
+    for each in (ClusterCollector(clusters), ProcessFacts(leads), DECISION):
+        registry.register(each)
+    ProcessCollector(registry=registry)
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer(alive(), "a loop stands still")
+        silent = clusters.silent()
+        return _answer(not silent, f"hangs: {', '.join(silent)}")
 
     async def readyz(_: web.Request) -> web.Response:
         return _answer(ready(), "not started yet")

@@ -81,6 +81,8 @@ class ClusterLoop:
         self._made_seconds: dict[object, float] = {}
         self._epoch_above = 0
         self._trace = Trace()
+        self.turned_seconds = now()
+        """When it got on last; one that hangs does not."""
         self.state: State | None = None
 
     def wake(self) -> None:
@@ -91,6 +93,7 @@ class ClusterLoop:
         the table.
         """
         while True:
+            self.turned_seconds = self._now()
             try:
                 busy = await self.tick()
             except (Conflict, Uncertain, Unavailable, Stale) as error:
@@ -310,6 +313,7 @@ class ClusterLoop:
                 await self._try(self._world.remove_member(intent.index), f"removal of {intent.index}")
 
     async def _try(self, work: Awaitable[None], what: str) -> None:
+        self.turned_seconds = self._now()
         try:
             await work
         except SteleError as error:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from prometheus_client import Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from stele.core.reign import State
 from stele.master.copied import totals
+from stele.model.cluster import TabletClusterStatus
+from stele.model.conditions import ConditionStatus
 
 DECISION = Histogram(
     "stele_decision_seconds",
@@ -33,3 +35,29 @@ def copy_metrics(clusters: Mapping[tuple[str, str], State]) -> list[Metric]:
             retries.add_metric(labels, copied.retries)
             failures.add_metric(labels, copied.failures)
     return [sizes, tasks, retries, failures]
+
+
+STATE_LABELS = ["namespace", "cluster", "state"]
+
+
+def status_metrics(statuses: Mapping[tuple[str, str], TabletClusterStatus]) -> list[Metric]:
+    """The counts and conditions of each cluster, as its status says them."""
+    parts = GaugeMetricFamily("stele_cluster_partitions", "Partitions by safety.", labels=STATE_LABELS)
+    members = GaugeMetricFamily("stele_cluster_members", "Members; states overlap.", labels=STATE_LABELS)
+    moves = GaugeMetricFamily("stele_migrations", "Migrations of the present plan.", labels=STATE_LABELS)
+    labels = ["namespace", "cluster", "type", "status"]
+    conditions = GaugeMetricFamily("stele_cluster_condition", "1 for the status it has.", labels=labels)
+    for key, status in statuses.items():
+        counted, migrations = status.partitions, status.migrations
+        _by_state(parts, key, safe=counted.safe, under_replicated=counted.under_replicated, lost=counted.lost)
+        _by_state(members, key, **status.members.model_dump())
+        _by_state(moves, key, active=migrations.active, waiting=migrations.waiting)
+        for condition in status.conditions:
+            for each in ConditionStatus:
+                conditions.add_metric([*key, condition.type, each.value], condition.status is each)
+    return [parts, members, moves, conditions]
+
+
+def _by_state(metric: GaugeMetricFamily, key: tuple[str, str], **counts: int) -> None:
+    for state, number in counts.items():
+        metric.add_metric([*key, state], number)

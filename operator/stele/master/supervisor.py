@@ -22,6 +22,7 @@ from stele.master.ports import Members
 from stele.master.settings import Settings
 from stele.master.world import KubernetesWorld, clock_of
 from stele.model import TabletCluster, Unreadable
+from stele.model.cluster import TabletClusterStatus
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ FAILED_SECONDS_MAX = 60.0
 
 DEPOSED_SECONDS = 15.0
 """The same at least, when the table has a higher epoch: a process that lost its Lease has ended by then."""
+
+SILENT_SECONDS = 30.0
+"""A loop that has not got on for so long hangs; each of its requests ends sooner."""
 
 LIST_SECONDS = 30.0
 """Between two full lists, in case a watch missed something."""
@@ -62,11 +66,29 @@ class Supervisor:
         self._uids: dict[Key, str] = {}
         self._failures: dict[Key, str] = {}
         self._pauses: dict[Key, float] = {}
+        self._worlds: dict[Key, KubernetesWorld] = {}
+        self._turning: dict[Key, ClusterLoop] = {}
+        self._turned_seconds: float | None = None
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
 
     def states(self) -> dict[Key, State]:
         return {key: loop.state for key, loop in self._loops.items() if loop.state is not None}
+
+    def statuses(self) -> dict[Key, TabletClusterStatus]:
+        """What each cluster's status says, as it was written last."""
+        return {key: world.shown for key, world in self._worlds.items() if world.shown is not None}
+
+    def silent(self) -> tuple[str, ...]:
+        """Who hangs, and for how long. One that waits to start again after an error does not."""
+        turned = {
+            f"the loop of {place}/{name}": loop.turned_seconds
+            for (place, name), loop in self._turning.items()
+        }
+        if self._turned_seconds is not None:
+            turned["the supervisor"] = self._turned_seconds
+        now = time.monotonic()
+        return tuple(f"{who} for {now - at:.0f} s" for who, at in turned.items() if now - at > SILENT_SECONDS)
 
     def _changed(self, kind: Kind, stored: dict[str, Any]) -> None:
         meta = stored["metadata"]
@@ -83,6 +105,7 @@ class Supervisor:
         """Fill the cache by lists; what is gone since is noticed."""
         for namespace in self._settings.namespaces:
             for kind in WATCHED:
+                self._turned_seconds = time.monotonic()
                 label = manifests.CLUSTER_LABEL if kind in (PODS, CLAIMS) else ""
                 before = self.cache.newest()
                 self.cache.replace(kind, namespace, await self._api.list(kind, namespace, label), before)
@@ -91,6 +114,7 @@ class Supervisor:
         """Until cancelled."""
         listed = time.monotonic()
         while True:
+            self._turned_seconds = time.monotonic()
             await self._match()
             await self._show_orphans()
             self._woken.clear()
@@ -143,6 +167,7 @@ class Supervisor:
         store = KubernetesTableStore(self._api, meta.namespace, meta.name, owner, marks)
         world = KubernetesWorld(self._api, self.cache, self._settings, cluster, self._clock)
         key = (meta.namespace, meta.name)
+        self._worlds[key] = world
 
         def wake() -> None:
             if key in self._loops:
@@ -156,6 +181,7 @@ class Supervisor:
         write: a higher epoch in one table, which anybody may have written there, ends that one loop.
         """
         began, least = time.monotonic(), FAILED_SECONDS
+        self._turning[key] = loop
         try:
             await loop.run()
         except Deposed as error:
@@ -167,6 +193,7 @@ class Supervisor:
             log.exception("the loop of %s/%s failed and starts again", *key)
         finally:
             await loop.close()
+            del self._turning[key]
         await asyncio.sleep(self._pause(key, time.monotonic() - began, least))
 
     def _pause(self, key: Key, ran_seconds: float, least: float) -> float:
@@ -192,6 +219,7 @@ class Supervisor:
         log.info("leaves TabletCluster %s/%s alone", *key)
         task = self._tasks.pop(key)
         self._loops.pop(key)
+        self._worlds.pop(key, None)
         while not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=STOP_SECONDS)

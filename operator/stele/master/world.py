@@ -36,6 +36,7 @@ from stele.master.revision import has_revision, outdated_claim, outdated_pod
 from stele.master.settings import Settings
 from stele.master.status import patch_of
 from stele.model import TabletCluster, TabletMember, Unreadable
+from stele.model.cluster import TabletClusterStatus
 from stele.model.common import quantity_bytes
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class KubernetesWorld:
         self._seen: dict[str, tuple[Object, TabletMember]] = {}
         self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self.unreadable: Unreadable | None = None
+        self.shown: TabletClusterStatus | None = None
 
     @property
     def namespace(self) -> str:
@@ -332,6 +334,7 @@ class KubernetesWorld:
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
+        self.shown = wanted
         if early:
             return
         for stored, member in self._seen.values():
@@ -345,6 +348,7 @@ class KubernetesWorld:
         cluster = self.cluster()
         wanted = facts.name_taken(cluster.status, names, cluster.metadata.generation, self._clock_at(now))
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
+        self.shown = wanted
 
     def _check_reigns(self, state: State) -> None:
         if is_above(state.epoch, self.epoch_shown()):
