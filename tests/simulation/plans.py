@@ -57,9 +57,14 @@ class Plans:
 
 
 def _may_plan(state: State) -> bool:
-    """Whether a plan is under way, and nothing forbids another."""
+    """Whether a plan is under way, and nothing forbids another. While a member is away some rows wait for it;
+    which, each plan chooses.
+    """
     waits = state.promotions or state.shrinking or state.cancelled or state.change.state != "Active"
-    return state.settled and len(state.queues) > 0 and not waits
+    if waits or not state.settled or not state.queues or not state.plan_key:
+        return False
+    members, *_ = state.plan_key
+    return not any(each.away for each in members)  # type: ignore[attr-defined]
 
 
 def _unplanned(state: State, now: float) -> list[int]:
