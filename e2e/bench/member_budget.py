@@ -154,7 +154,7 @@ class Crowd:
     """Connections that send at the same moment and wait for their replies."""
 
     def __init__(self, node: Node, connections: int, pipeline: int) -> None:
-        self._door = Door(node.store, DoorLimits())
+        self._door = Door(node.store, DoorLimits(), node.serving_requests.turn)
         self._pipeline = pipeline
         self._wires = [Wire() for _ in range(connections)]
         self._connections = [_Connection(self._door) for _ in range(connections)]

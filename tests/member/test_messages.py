@@ -15,7 +15,8 @@ from stele.core.log import Log
 from stele.core.table import Partition
 from stele.core.tablet import Code, Tablet
 from stele.core.tablet_owner import Flow
-from stele.member.links import Inbound, InboundConnections
+from stele.member import limits
+from stele.member.links import Inbound, InboundConnections, forwarded_bytes
 from stele.member.replica import PROMISES_LOST
 from stele.wire import messages as m
 from stele.wire import peer
@@ -49,6 +50,7 @@ class Who:
 class Wire:
     def __init__(self) -> None:
         self.peer = "?"
+        self.full = False
         self.sent: list[peer.Message] = []
         self.closed = ""
 
@@ -88,6 +90,30 @@ def test_a_greeting_names_both_sides_or_nothing_is_taken(change: dict[str, Any],
         assert answer == peer.Welcome("uuid-0")
     inbound.received(wire, peer.Heartbeat(1.0))
     assert taken == ([] if code else [peer.Heartbeat(1.0)])
+
+
+async def test_requests_wait_while_their_sender_reads_no_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[peer.Message] = []
+    inbound = Inbound(InboundConnections(cast("Any", Who()), lambda sender, message: taken.append(message)))
+    wire = cast("Any", Wire())
+    inbound.opened(wire)
+    inbound.received(wire, peer.Hello(peer.PEER_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0"))
+    requests = [peer.Forward(n, 1, P, b"default", [[b"GET", b"k"]], 9) for n in range(4)]
+    size = forwarded_bytes(requests[0])
+    monkeypatch.setattr(limits, "FORWARDS_WAITING_BYTES_MAX", 3 * size)
+    wire.full = True
+    for message in (*requests, peer.Heartbeat(1.0)):
+        inbound.received(wire, message)
+    assert taken == [peer.Heartbeat(1.0)], "what replicates waits for nothing"
+    assert wire.sent[-1] == peer.Forwarded(
+        3, "Unavailable", f"requests of {3 * size} bytes wait until this member's answers are read", b""
+    )
+    wire.full = False
+    inbound.drained(wire)
+    inbound.received(wire, requests[3])
+    assert taken[1:] == requests
 
 
 # -- operations

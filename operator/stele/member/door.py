@@ -11,21 +11,27 @@ worked off (design 60-data-plane, "Doors").
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import cast
 
 from stele.core.commands import Failure
 from stele.core.errors import SteleError, Unavailable, Uncertain
+from stele.member.door_budget import ReplyBytes, TooManyRepliesError
 from stele.member.door_run import WRITE_BYTES, Runner
 from stele.member.door_scan import Positions
 from stele.member.door_session import Session
 from stele.member.door_turn import Batch, Turns
 from stele.member.seldom import Seldom
+from stele.member.turn import Turn
 from stele.ports import Store
-from stele.wire.resp import Request, RequestReader, chunks, encode_all
+from stele.wire.resp import ARGUMENT_BYTES, Request, RequestReader, chunks, encode_all
 
 log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often is looked whether others need the room of replies that a client does not read."""
 
 DEFECT_SECONDS = 60.0
 """One defect in this time is logged; the others are counted."""
@@ -40,14 +46,17 @@ class DoorLimits:
     pipeline_bytes_max: int = 16 * 1024 * 1024
     waiting_bytes_max: int = 512 * 1024 * 1024
     batch_commands_max: int = 512
-    output_bytes_high: int = 1024 * 1024
+    output_bytes_high: int = 256 * 1024
     stalled_seconds_max: float = 60.0
+    stalled_seconds_max_scarce: float = 5.0
     backlog: int = 512
 
 
-async def start_door(store: Store, bind: str, port: int, limits: DoorLimits | None = None) -> "Door":
+async def start_door(
+    store: Store, bind: str, port: int, limits: DoorLimits | None = None, turn: Turn | None = None
+) -> "Door":
     """Listen for clients; port 0 takes a free one (see `Door.port`). OSError when the port cannot be had."""
-    door = Door(store, limits or DoorLimits())
+    door = Door(store, limits or DoorLimits(), turn)
     await door.listen(bind, port)
     return door
 
@@ -55,11 +64,14 @@ async def start_door(store: Store, bind: str, port: int, limits: DoorLimits | No
 class Door:
     """The listening socket and its connections. `waiting_bytes` is always the sum over the connections."""
 
-    def __init__(self, store: Store, limits: DoorLimits) -> None:
+    def __init__(self, store: Store, limits: DoorLimits, turn: Turn | None = None) -> None:
+        """`turn` is that of the store, when it counts what it does."""
         self.store = store
         self.limits = limits
         self.positions = Positions()
-        self.turns = Turns(store, _failure)
+        self.replies = ReplyBytes()
+        self.turn = turn or Turn(asyncio.get_running_loop().call_soon)
+        self.turns = Turns(store, _failure, self.turn, self.replies)
         self.waiting_bytes = 0
         self._ids = count(1)
         self._open: set[_Connection] = set()
@@ -103,6 +115,7 @@ class Door:
             "connected_clients": len(self._open),
             "maxclients": self.limits.clients_max,
             "waiting_bytes": self.waiting_bytes,
+            "reply_bytes": self.replies.held,
             **self._counts,
         }
 
@@ -165,6 +178,7 @@ class _Connection(asyncio.Protocol):
         self._reader = RequestReader()
         self._queue: list[Request] = []
         self._held_bytes = 0
+        self._unsent_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._in_turn = False
         self._idle: asyncio.Future[None] | None = None
@@ -194,15 +208,17 @@ class _Connection(asyncio.Protocol):
         self._stopping = self._gone = True
         self._queue.clear()
         self._hold(0)
-        self._writable.set()
+        self.resume_writing()
         self._door.forget(self)
 
     def data_received(self, data: bytes) -> None:
         """Part of asyncio.Protocol."""
         if self._stopping:
             return
-        self._queue += self._reader.feed(data)
-        self._hold(self._held_bytes + len(data))
+        before, requests = self._reader.arguments, self._reader.feed(data)
+        self._queue += requests
+        arguments = self._reader.arguments - before
+        self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * arguments)
         if self._door.waiting_bytes > self._limits.waiting_bytes_max:
             self._refuse_bytes()
             return
@@ -226,7 +242,9 @@ class _Connection(asyncio.Protocol):
             if batch is None:
                 break
             del self._queue[: len(batch.replies)]
-            if batch.missing:
+            if not batch.replies:
+                self._door.turn.later(1, self._continue)
+            if batch.missing or not batch.replies:
                 self._in_turn = True
                 return
             self._answer(batch)
@@ -235,18 +253,30 @@ class _Connection(asyncio.Protocol):
         else:
             self._rest()
 
+    def _continue(self) -> None:
+        """There is a new turn."""
+        self._end_turn()
+        if not self._transport.is_closing():
+            self._go_on()
+
     def _finish(self, batch: Batch) -> None:
         """All commands that ran in the turn have their replies."""
+        self._end_turn()
+        if not self._transport.is_closing():
+            if batch.later:
+                self._task = asyncio.get_running_loop().create_task(self._work(batch))
+            elif self._door.replies.is_full:
+                self._refuse(TooManyRepliesError())
+            else:
+                self._answer(batch)
+                self._go_on()
+        self._door.replies.add(-batch.bytes)
+
+    def _end_turn(self) -> None:
         self._in_turn = False
         if self._idle is not None:
             self._idle.set_result(None)
-        if self._transport.is_closing():
-            return
-        if batch.later:
-            self._task = asyncio.get_running_loop().create_task(self._work(batch))
-            return
-        self._answer(batch)
-        self._go_on()
+            self._idle = None
 
     def _answer(self, batch: Batch) -> None:
         out: list[bytes] = []
@@ -269,10 +299,14 @@ class _Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Part of asyncio.Protocol."""
         self._writable.clear()
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._door.replies.add(self._unsent_bytes)
 
     def resume_writing(self) -> None:
         """Part of asyncio.Protocol."""
         self._writable.set()
+        unsent, self._unsent_bytes = self._unsent_bytes, 0
+        self._door.replies.add(-unsent)
 
     def stop(self) -> "asyncio.Future[None] | None":
         """Read nothing more; what still runs, if anything does."""
@@ -308,10 +342,12 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _refuse_bytes(self) -> None:
-        """The one that makes it too much is closed; the others go on."""
         limit = self._limits.waiting_bytes_max
-        text = b"-ERR requests of more than %d bytes wait at this member: connect again later\r\n" % limit
-        self._transport.write(text)
+        self._refuse(f"requests of more than {limit} bytes wait at this member: connect again later")
+
+    def _refuse(self, reason: object) -> None:
+        """The one that makes it too much is closed; the others go on."""
+        self._transport.write(f"-ERR {reason}\r\n".encode())
         self._transport.close()
         self._stopping = True
 
@@ -326,6 +362,8 @@ class _Connection(asyncio.Protocol):
                 await self._batch()
         except ConnectionResetError:
             pass  # The client is gone, and what did not run needs not.
+        except TooManyRepliesError as error:
+            self._refuse(error)
         except Exception:
             log.exception("connection %s is closed after a defect", self.session.address)
             self._transport.close()
@@ -359,13 +397,17 @@ class _Connection(asyncio.Protocol):
 
     async def _until_written(self) -> None:
         """Wait for a client that asks faster than it reads; cut off one that does not read at all."""
-        try:
-            async with asyncio.timeout(self._limits.stalled_seconds_max):
-                await self._writable.wait()
-        except TimeoutError:
-            log.warning(
-                "connection %s is closed: it read no reply for %s seconds",
-                self.session.address,
-                self._limits.stalled_seconds_max,
-            )
-            self._transport.abort()
+        loop = asyncio.get_running_loop()
+        begin, most = loop.time(), self._limits.stalled_seconds_max
+        while not self._writable.is_set():
+            if self._door.replies.scarce:
+                most = min(most, self._limits.stalled_seconds_max_scarce)
+            left = begin + most - loop.time()
+            if left <= 0:
+                address = self.session.address
+                log.warning("connection %s is closed: it read no reply for %s seconds", address, most)
+                self._transport.abort()
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, LOOK_SECONDS)):
+                    await self._writable.wait()

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from stele.core.commands import REPLY_BYTES_MAX, Failure, Reply
-from stele.core.errors import Corrupt
+from stele.core.errors import Corrupt, Unavailable
 from stele.core.routing import partition_of
 from stele.member import limits
+from stele.member.door_budget import ReplyBytes, TooManyRepliesError
 from stele.member.door_plan import (
     LATER,
     SEGMENT_COMMANDS_MAX,
@@ -34,6 +35,8 @@ Put = Callable[[list[bytes]], Awaitable[None]]
 class Host(Server, Protocol):
     """What is needed of the door."""
 
+    replies: ReplyBytes
+
     def failure(self, error: BaseException) -> Failure: ...
 
 
@@ -46,9 +49,19 @@ class Runner:
         self._put = put
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._held = 0
+        self._encoded = 0
 
     async def run(self, requests: Sequence[Request]) -> None:
-        """Run them and write their replies, in order. Never raises for what a client sent."""
+        """Run them and write their replies, in order. Never raises for what a client sent but
+        TooManyRepliesError.
+        """
+        try:
+            await self._run(requests)
+        finally:
+            self._hold(-self._held)
+
+    async def _run(self, requests: Sequence[Request]) -> None:
         segment = self._segment()
         for request in requests:
             name = request[0].upper()
@@ -71,8 +84,16 @@ class Runner:
         segment = self._segment()
         for request in requests:
             segment.add(request[0].upper(), request)
-        await self._give(segment, results)
-        await self._write()
+        try:
+            self._hold(sum(map(_size, results)))
+            await self._give(segment, results)
+            await self._write()
+        finally:
+            self._hold(-self._held)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._door.replies.add(size)
 
     def _segment(self) -> Segment:
         return Segment(self._door.store.partitions)
@@ -101,6 +122,7 @@ class Runner:
             reply = await self._whole(segment, 0, results, size)
             replies.append(reply)
             size += sum(map(_size, results))
+            self._encoded += sum(map(_size, results))
             if size > limits.REQUEST_REPLY_BYTES_MAX:
                 return reply
         return join(name, replies)
@@ -118,12 +140,18 @@ class Runner:
             await groups[0]
         elif groups:
             await asyncio.gather(*groups)
+        self._check()
         return results
+
+    def _check(self) -> None:
+        if self._door.replies.is_full:
+            raise TooManyRepliesError
 
     async def _group(self, segment: Segment, partition: int, results: list[Reply], room: int) -> None:
         """The commands of one partition, call after call, until one has no room."""
         for call in segment.calls(segment.groups[partition]):
-            if await self._ask(segment, partition, call, results, room) < len(call):
+            ran = await self._ask(segment, partition, call, results, room)
+            if ran < len(call) or self._door.replies.is_full:
                 return
 
     async def _ask(
@@ -137,6 +165,7 @@ class Runner:
             replies = [self._door.failure(error)] * len(call)
         for place, reply in zip(call, replies, strict=False):
             results[place] = reply
+        self._hold(sum(map(_size, replies)))
         return len(replies)
 
     async def _give(self, segment: Segment, results: list[Reply]) -> None:
@@ -146,6 +175,7 @@ class Runner:
                 await self._write()
             self._encode(await self._whole(segment, number, results, 0))
             for place in places:
+                self._encoded += _size(results[place])
                 results[place] = None
             if self._out_bytes >= WRITE_BYTES:
                 await self._write()
@@ -165,9 +195,20 @@ class Runner:
         partition = partition_of(segment.key(place), segment.partitions)
         behind = [p for p in segment.groups[partition] if p >= place and results[p] is LATER]
         call = next(iter(segment.calls(behind)))
-        if not await self._ask(segment, partition, call, results, REPLY_BYTES_MAX):
-            error = Corrupt(f"partition {partition}: its owner has no room for any reply")
+        room = REPLY_BYTES_MAX + limits.REPLY_BYTES
+        try:
+            await self._door.replies.take(room)
+        except Unavailable as error:
             results[place] = self._door.failure(error)
+            return
+        try:
+            ran = await self._ask(segment, partition, call, results, REPLY_BYTES_MAX)
+        finally:
+            self._door.replies.add(-room)
+        self._check()
+        if not ran:
+            text = f"partition {partition}: its owner has no room for any reply"
+            results[place] = self._door.failure(Corrupt(text))
 
     def _encode(self, reply: Reply) -> None:
         before = len(self._out)
@@ -176,8 +217,10 @@ class Runner:
 
     async def _write(self) -> None:
         out, self._out, self._out_bytes = self._out, [], 0
+        written, self._encoded = self._encoded, 0
         if out:
             await self._put(out)
+        self._hold(-written)
 
 
 def _size(reply: Reply) -> int:

@@ -6,21 +6,22 @@ apart from writes, so that they do not wait for a disk; a batch of one connectio
 together, because its commands run in their order.
 """
 
-import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 
 from stele.core.commands import ARGUMENTS_MAX, ARITIES, WRITES, Reply
 from stele.core.routing import partitions_of
 from stele.member import limits
+from stele.member.door_budget import ReplyBytes
 from stele.member.door_plan import LATER, first_room
+from stele.member.turn import Turn
 from stele.ports import Store
 from stele.wire.resp import Request
 
 BATCH_COMMANDS_MAX = 256
-BATCH_BYTES_MAX = 1024 * 1024
-TURN_COMMANDS_MAX = 2048
-TURN_BYTES_MAX = 1024 * 1024
+GATHERED_COMMANDS_MAX = 2048
+"""Of one connection, and of all: what is gathered and did not run yet."""
 
 _GET = {b"GET"}
 _SPELLINGS = {spelt: name for name in ARITIES for spelt in (name, name.lower())}
@@ -29,10 +30,11 @@ _SPELLINGS = {spelt: name for name in ARITIES for spelt in (name, name.lower())}
 class Batch:
     """Commands of one connection that run together; `finish` is called once no reply is `missing`.
 
-    `later`: some had no room for their replies and did not run; LATER stands in their places.
+    `later`: some had no room for their replies and did not run; LATER stands in their places. `bytes`: those
+    of the replies that came.
     """
 
-    __slots__ = ("finish", "later", "missing", "replies", "requests")
+    __slots__ = ("bytes", "finish", "later", "missing", "replies", "requests")
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Batch:
     ) -> None:
         self.requests = requests
         self.later = False
+        self.bytes = 0
         self.replies = replies
         self.missing = missing
         self.finish = finish
@@ -51,9 +54,10 @@ class Batch:
 class Lane:
     """The commands of one partition: the outcome of one request, told to the batches."""
 
-    __slots__ = ("commands", "failure", "finished", "places")
+    __slots__ = ("commands", "failure", "finished", "held", "places")
 
-    def __init__(self, failure: Callable[[BaseException], Reply]) -> None:
+    def __init__(self, failure: Callable[[BaseException], Reply], held: ReplyBytes) -> None:
+        self.held = held
         self.commands: list[Request] = []
         self.places: list[tuple[Batch, int]] = []
         self.failure = failure
@@ -68,11 +72,19 @@ class Lane:
             for batch, _ in self.places[len(result) :]:
                 batch.later = True
             result = [*result, *repeat(LATER, len(self.places) - len(result))]
+        size = 0
+        finished: list[Batch] = []
         for (batch, slot), reply in zip(self.places, result, strict=True):
             batch.replies[slot] = reply
+            if type(reply) is bytes:
+                batch.bytes += len(reply)
+                size += len(reply)
             batch.missing -= 1
             if not batch.missing:
-                batch.finish(batch)
+                finished.append(batch)
+        self.held.add(size)
+        for batch in finished:
+            batch.finish(batch)
 
     def set_exception(self, exception: BaseException) -> None:
         self.set_result([self.failure(exception)] * len(self.places))
@@ -81,13 +93,17 @@ class Lane:
 class Turns:
     """Gathers, and runs what was gathered when the turn ends. `failure` makes a reply of an error."""
 
-    def __init__(self, store: Store, failure: Callable[[BaseException], Reply]) -> None:
+    def __init__(
+        self, store: Store, failure: Callable[[BaseException], Reply], turn: Turn, held: ReplyBytes
+    ) -> None:
         self._store = store
         self._failure = failure
-        self._loop = asyncio.get_running_loop()
+        self._turn = turn
+        self._held = held
         self._reads: dict[tuple[bytes, int], Lane] = {}
         self._writes: dict[tuple[bytes, int], Lane] = {}
         self._full: list[tuple[tuple[bytes, int], Lane]] = []
+        self._ready: deque[tuple[tuple[bytes, int], Lane, int]] = deque()
         self._commands = 0
         self._bytes = 0
         self._scheduled = False
@@ -95,14 +111,19 @@ class Turns:
     def gather(
         self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[Batch], None]
     ) -> Batch | None:
-        """A batch of the leading requests that can be, if any; `size` is about their bytes.
+        """A batch of the leading requests that can be, if any; `size` is about their bytes. An empty one says
+        to wait for the next turn.
 
         Nothing is missing when it is answered already; else `finish` is called later.
         """
         number = self._store.partitions
-        taken = requests[: leading(requests)] if number and size <= BATCH_BYTES_MAX else []
+        taken = requests[: leading(requests)] if number else []
+        if size > limits.REQUEST_BYTES:
+            taken, size = fitting(taken, limits.REQUEST_BYTES)
         if not taken:
             return None
+        if self._commands >= GATHERED_COMMANDS_MAX or not self._turn.fits(1):
+            return Batch([], [], 0, finish)
         names = {_SPELLINGS[name] for name in {args[0] for args in taken}}
         keys = [args[1] for args in taken]
         partitions = partitions_of(keys, number)
@@ -114,7 +135,7 @@ class Turns:
             home = (keyspace, partition)
             lane = lanes.get(home)
             if lane is None:
-                lane = lanes[home] = Lane(self._failure)
+                lane = lanes[home] = Lane(self._failure, self._held)
             lane.commands.append(taken[slot])
             lane.places.append((batch, slot))
             if len(lane.commands) >= limits.REQUEST_COMMANDS_MAX:
@@ -125,28 +146,47 @@ class Turns:
     def _gathered(self, commands: int, size: int) -> None:
         self._commands += commands
         self._bytes += size
-        if self._commands >= TURN_COMMANDS_MAX or self._bytes >= TURN_BYTES_MAX:
+        if self._bytes >= limits.REQUEST_BYTES:
             self._close_lanes()
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._turn.later(1, self._run)
 
     def _close_lanes(self) -> None:
         """Nothing more joins these requests. Reads go first: they need not see what comes with them."""
-        self._full += chain(self._reads.items(), self._writes.items())
-        self._reads, self._writes = {}, {}
-        self._commands = self._bytes = 0
+        lanes = [*self._full, *self._reads.items(), *self._writes.items()]
+        room = first_room(len(lanes))
+        self._ready.extend((home, lane, room) for home, lane in lanes)
+        self._full, self._reads, self._writes = [], {}, {}
+        self._bytes = 0
 
     def _run(self) -> None:
+        """Start what was gathered, as much as fits in a turn."""
         self._scheduled = False
         self._close_lanes()
-        lanes, self._full = self._full, []
-        start, room = self._store.start, first_room(len(lanes))
-        for (keyspace, partition), lane in lanes:
+        while self._ready:
+            (keyspace, partition), lane, room = self._ready[0]
+            if not self._turn.fits(len(lane.commands)):
+                self._scheduled = True
+                self._turn.later(len(lane.commands), self._run)
+                return
+            self._ready.popleft()
+            self._commands -= len(lane.commands)
             try:
-                start(partition, keyspace, lane.commands, lane, room)
+                self._store.start(partition, keyspace, lane.commands, lane, room)
             except Exception as error:  # noqa: BLE001  every request gets an answer
                 lane.set_exception(error)
+
+
+def fitting(requests: list[Request], most: int) -> tuple[list[Request], int]:
+    """As many of the first requests as take at most so many bytes, and how many these take."""
+    size = 0
+    for place, args in enumerate(requests):
+        more = sum(map(len, args))
+        if size + more > most:
+            return requests[:place], size
+        size += more
+    return requests, size
 
 
 def leading(requests: list[Request]) -> int:

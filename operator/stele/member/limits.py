@@ -22,8 +22,29 @@ FIRST_REPLIES_BYTES = 16 * 1024 * 1024
 REQUEST_REPLY_BYTES_MAX = 64 * 1024 * 1024
 """A longer reply is refused: that of an MGET."""
 
+REPLIES_BYTES_MAX = 512 * 1024 * 1024
+LARGE_REPLIES_BYTES_MAX = 256 * 1024 * 1024
+"""Replies to clients that a member holds. Above the second, what asks with room for any reply waits; the
+connection that comes above the first is closed.
+"""
+
+HELD_REPLIES_BYTES_MAX = 64 * 1024 * 1024
+"""Replies of an owner that wait for a commit or a lease; above it new requests wait before they run."""
+
+REQUEST_OVERHEAD_BYTES = 1024
+"""What Python takes for a request that waits for its partition, beside its arguments."""
+
+FORWARDS_WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""Requests of one other member that wait while it does not read answers; above it new ones fail."""
+
+TURN_ENTRIES_MAX = 256
+TURN_BYTES_MAX = 1024 * 1024
+"""What clients' requests may make one turn of the event loop handle: commands, or entries that SCAN looks at,
+and their bytes; or a single command with a longer value or reply.
+"""
+
 REQUEST_COMMANDS_MAX = 256
-REQUEST_BYTES = 512 * 1024
+REQUEST_BYTES = 256 * 1024
 """Commands of one request to a partition, and about their bytes; a single command may be longer."""
 
 LOSSES_MAX = 2

@@ -15,6 +15,7 @@ from stele.member import limits
 from stele.member.requests import Request
 from stele.wire import peer
 from stele.wire.messages import MemberInfo
+from stele.wire.resp import ARGUMENT_BYTES
 
 log = logging.getLogger("stele.links")
 
@@ -214,12 +215,25 @@ class InboundConnections:
         return len(self._greeting) + len(self._members)
 
 
+FORWARDS = (peer.Forward, peer.ForwardScan, peer.ForwardCount)
+
+
+def forwarded_bytes(message: peer.Message) -> int:
+    """About what a forwarded request takes while it waits."""
+    commands = message.commands if isinstance(message, peer.Forward) else []
+    return limits.REQUEST_OVERHEAD_BYTES + sum(
+        len(arg) + ARGUMENT_BYTES for args in commands for arg in (*args, b"")
+    )
+
+
 class Inbound:
     """Dialled by another member: the greeting is checked first; anything else closes the connection."""
 
     def __init__(self, all: InboundConnections) -> None:
         self._all = all
         self._connection: Connection | None = None
+        self._forwards: deque[peer.Message] = deque()
+        self._forwards_bytes = 0
         self.sender = -1
 
     def opened(self, connection: Connection) -> None:
@@ -232,7 +246,9 @@ class Inbound:
             self._connection.close("no greeting")
 
     def received(self, connection: Connection, message: peer.Message) -> None:
-        if self.sender >= 0:
+        if self.sender >= 0 and isinstance(message, FORWARDS) and (connection.full or self._forwards):
+            self._wait(message)
+        elif self.sender >= 0:
             self._all.take(self, message)
         elif isinstance(message, peer.Hello):
             self._greet(connection, message)
@@ -267,8 +283,22 @@ class Inbound:
         if self._connection is not None:
             self._connection.send(message)
 
+    def _wait(self, message: peer.Forward | peer.ForwardScan | peer.ForwardCount) -> None:
+        """Until the answers to those before are read."""
+        size = forwarded_bytes(message)
+        if self._forwards_bytes + size > limits.FORWARDS_WAITING_BYTES_MAX:
+            text = f"requests of {self._forwards_bytes} bytes wait until this member's answers are read"
+            self.send(peer.Forwarded(message.id, "Unavailable", text, b""))
+            return
+        self._forwards.append(message)
+        self._forwards_bytes += size
+
     def drained(self, connection: Connection) -> None:
-        """Answers are small or bounded by what was asked: nothing waits for room."""
+        """Answers were read: what waits is taken, in order."""
+        while self._forwards and not connection.full:
+            message = self._forwards.popleft()
+            self._forwards_bytes -= forwarded_bytes(message)
+            self._all.take(self, message)
 
     def closed(self, connection: Connection, reason: str) -> None:
         self._connection = None

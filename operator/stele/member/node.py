@@ -34,6 +34,7 @@ from stele.member.sweep import drop_leftovers
 from stele.member.syncer import Syncer
 from stele.member.table import Table
 from stele.member.tablets import Tablets
+from stele.member.turn import Turn
 from stele.member.volume import CONSENSUS, TABLE_FILE, TABLETS, MetaWriter, Volume
 from stele.ports import Engine
 from stele.wire import peer
@@ -77,7 +78,9 @@ class Node:
         leases = (self.granted, self.held)
         self.replication = Replication(self.tablets, self.syncer, leases, self, self.loop)
         self.follower = Follower(self.replication, self, self.loop)
-        self.serving_requests = Serving(self.replication, self.held, self.loop.time, wall)
+        self.serving_requests = Serving(
+            self.replication, self.held, self.loop.time, wall, Turn(self.loop.call_soon)
+        )
         self.store = Store(self, self.serving_requests)
         self.tablets.on_cut = self.serving_requests.cut
         self.tablets.on_broken = self.take_role

@@ -158,7 +158,9 @@ class Process:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, settings.bind, settings.admin_port).start()
-        door = await start_door(node.store, settings.bind, settings.resp_port)
+        door = await start_door(
+            node.store, settings.bind, settings.resp_port, turn=node.serving_requests.turn
+        )
         stack.push_async_callback(door.close)
         return commands, exchange
 

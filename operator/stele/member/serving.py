@@ -6,6 +6,7 @@ all that was seen is committed. So a client never reads what could still be lost
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -30,6 +31,7 @@ from stele.member.once import Attempt, run_once
 from stele.member.replica import Replica
 from stele.member.replication import Replication
 from stele.member.requests import Kind, Request
+from stele.member.turn import Turn
 from stele.wire.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
 from stele.wire.volume_log import Change, batch_record, delete_record, put_record
 
@@ -69,6 +71,7 @@ class Serving:
         held: Held,
         now: Callable[[], float],
         wall: Callable[[], float] = time.time,
+        turn: Turn | None = None,
     ) -> None:
         self._replication = replication
         self.tablets = replication.tablets
@@ -77,19 +80,24 @@ class Serving:
         self._now = now
         self._wall = wall
         self.refusal: Failure | None = None
+        self.turn = turn or Turn(lambda work: None)
         self.pending_bytes = 0
+        self.held_bytes = 0
         self.counters = Counters()
         self.latencies = {"read": Histogram(), "write": Histogram()}
         self.starved: dict[int, Replica] = {}
 
     @property
     def has_room(self) -> bool:
-        return self.pending_bytes < limits.PENDING_BYTES_MAX
+        """For more operations that are not committed, and replies that wait for that or for a lease."""
+        few = self.pending_bytes < limits.PENDING_BYTES_MAX
+        return few and self.held_bytes < limits.HELD_REPLIES_BYTES_MAX
 
     def run(self, replica: Replica, request: Request) -> None:
         """Take the request; it is answered now or once it is committed and a lease allows it."""
         if request.kind is Kind.EXECUTE:
             self._execute(replica, request)
+            self.turn.spend(len(request.replies), request.reply_bytes + request.bytes)
         else:
             request.reads = True
             self.counters.reads += 1
@@ -98,9 +106,13 @@ class Serving:
             else:
                 request.replies = [replica.keyspaces.get(request.keyspace, (0, 0))[0]]
         if request.index:
+            self._hold(request)
             replica.waiters.append(request)
         else:
             self._answer(replica, request)
+
+    def _hold(self, request: Request) -> None:
+        self.held_bytes += request.reply_bytes
 
     def _execute(self, replica: Replica, request: Request) -> None:
         prefix = replica.prefix(request.keyspace)
@@ -110,7 +122,7 @@ class Serving:
         pending, owner = replica.pending, replica.owner
         assert owner is not None
         index, term, keyspace = replica.tablet.log.last[1], owner.term, request.keyspace
-        refusal, left = self.refusal_at(owner), min(request.room, limits.REPLY_BYTES)
+        refusal = self.refusal_at(owner)
         for args in request.commands:
             if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
                 # The commonest write, as `evaluate` does it, but nothing needs to be read for it.
@@ -132,11 +144,8 @@ class Serving:
                 elif (raw := self._engine.get(data_key)) is not None:
                     stored = unpack_value(raw)
             made = evaluate(args, stored, now_ms)
-            if type(made.reply) is bytes:
-                size = len(made.reply)
-                if size > left and (replies or size > request.room):
-                    break  # It did not run, nor do those behind it: their order is kept.
-                left -= size
+            if type(made.reply) is bytes and not request.takes(len(made.reply)):
+                break  # It did not run, nor do those behind it: their order is kept.
             if made.op is None:
                 request.reads = True
                 replies.append(made.reply)
@@ -167,12 +176,12 @@ class Serving:
     ) -> list[Reply] | None:
         """Committed values that a lease allows to be read, without a request; None when one is not.
 
-        Of about REPLY_BYTES, so perhaps only of the first keys.
+        As much as fits in this turn, so perhaps only of the first keys, or none.
         """
         now, now_ms = self._now(), int(self._wall() * 1000)
         get, found, left = self._engine.get, list[Reply](), limits.REPLY_BYTES
         try:
-            for partition, key in places:
+            for partition, key in islice(places, max(0, limits.TURN_ENTRIES_MAX - self.turn.entries)):
                 replica = replicas.get(partition)
                 if replica is None or len(key) > KEY_BYTES_MAX or not self._serves_reads(replica, now):
                     return None
@@ -190,9 +199,10 @@ class Serving:
                     break
         except Corrupt:
             return None  # A request finds it again, and puts the tablet offline.
+        self.turn.spend(len(found), limits.REPLY_BYTES - left)
         self.counters.reads += len(found)
         self.latencies["read"].add(0.0, len(found))
-        return found
+        return found or None
 
     def _serves_reads(self, replica: Replica, now: float) -> bool:
         owner = replica.owner
@@ -280,7 +290,10 @@ class Serving:
         page = self._engine.scan(begin, end, limit, limits.SCAN_BYTES)
         now_ms = int(self._wall() * 1000)
         keys = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
-        full = len(page) == limit or sum(len(key) + len(value) for key, value in page) >= limits.SCAN_BYTES
+        size = sum(len(key) + len(value) for key, value in page)
+        request.reply_bytes = min(size, limits.SCAN_BYTES)
+        self.turn.spend(len(page), size)
+        full = len(page) == limit or size >= limits.SCAN_BYTES
         return keys, page[-1][0][len(prefix) :] if full else None
 
     # -- answering
@@ -296,6 +309,7 @@ class Serving:
     def _answer(self, replica: Replica, request: Request) -> None:
         # A committed write proves that this member was the owner after the request came: it needs no lease.
         if request.reads and not request.wrote and not self.may_read(replica):
+            self._hold(request)
             replica.starved.append(request)
             self.starved[replica.partition] = replica
             return
@@ -322,9 +336,11 @@ class Serving:
         for replica in starved.values():
             waiting, replica.starved = replica.starved, []
             for request in waiting:
+                self._release(request)
                 self._answer(replica, request)
 
     def _release(self, request: Request) -> None:
+        self.held_bytes -= request.reply_bytes
         if request.wrote:
             self.pending_bytes -= request.bytes
             request.bytes = 0
@@ -343,6 +359,7 @@ class Serving:
         again: list[Request] = []
         for request in waiting:
             if not request.wrote:
+                self._release(request)
                 reset(request)
                 again.append(request)
             elif follows:
@@ -372,6 +389,7 @@ class Serving:
         if late:
             replica.starved = [request for request in replica.starved if request.deadline > now]
             for request in late:
+                self._release(request)
                 self.fail(request)
 
     def fail(self, request: Request) -> None:
@@ -418,6 +436,7 @@ def reset(request: Request) -> None:
     request.index = 0
     request.reads = False
     request.replies = []
+    request.reply_bytes = 0
 
 
 def _expired(stored: bytes, now_ms: int) -> bool:

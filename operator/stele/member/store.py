@@ -8,6 +8,7 @@ the same time may run in any order, so a door sends the next only when the one b
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -23,6 +24,7 @@ from stele.member.serving import Serving
 from stele.ports import Outcome
 from stele.wire import peer
 from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
+from stele.wire.resp import ARGUMENT_BYTES
 
 _ERRORS: dict[str, type[SteleError]] = {
     kind.__name__: kind for kind in (BadInput, Corrupt, Refused, Stale, Unavailable, Uncertain)
@@ -60,6 +62,7 @@ class Store:
         self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
         self._queued_bytes = 0
+        self._due: set[int] = set()
         self._order = 0
         self._next_id = 0
         self._loop = asyncio.get_running_loop()
@@ -154,6 +157,9 @@ class Store:
             "forwarded": counters.forwarded,
             "errors": counters.errors,
             "waiting_requests": self._queued,
+            "waiting_requests_bytes": self._queued_bytes,
+            "turn_entries_max": self._serving.turn.entries_max,
+            "turn_bytes_max": self._serving.turn.bytes_max,
         }
 
     def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
@@ -181,7 +187,7 @@ class Store:
         if self.stopping:
             self._give_up(request, STOPPING)
             return
-        size = sum(len(arg) for args in request.commands for arg in args)
+        size = _bytes(request.commands)
         full = self._queued >= limits.QUEUE_REQUESTS_MAX or self._queued_bytes + size > limits.QUEUE_BYTES_MAX
         if full:
             text = f"{self._queued} requests of {self._queued_bytes} bytes wait here; try again later"
@@ -206,6 +212,17 @@ class Store:
             self._left(queue.popleft())
         if not queue:
             self._waiting.pop(partition, None)
+
+    def _drain_later(self, request: Request) -> None:
+        """In a turn in which it fits."""
+        partition = request.partition
+        if partition not in self._due:
+            self._due.add(partition)
+            self._serving.turn.later(request.entries, partial(self._drain_due, partition))
+
+    def _drain_due(self, partition: int) -> None:
+        self._due.discard(partition)
+        self.drain(partition)
 
     def _left(self, request: Request) -> None:
         self._queued -= 1
@@ -235,6 +252,9 @@ class Store:
         owner = None if replica is None else replica.owner
         if replica is None or owner is None or not owner.serving or not self._serving.has_room:
             return False
+        if not self._serving.turn.fits(request.entries):
+            self._drain_later(request)
+            return False
         if replica.loads and replica.loading:
             return False
         try:
@@ -250,6 +270,7 @@ class Store:
         self._next_id += 1
         link.requests[self._next_id] = request
         self._serving.counters.forwarded += 1
+        self._serving.turn.spend(len(request.commands), 0)
         link.send(_message(self._next_id, version, request))
 
     def answered(self, link: Link, message: peer.Forwarded) -> None:
@@ -372,6 +393,14 @@ class Store:
             return
         self._serving.counters.errors += 1
         request.failed(Unavailable(text))
+
+
+def _bytes(commands: Sequence[Sequence[bytes]]) -> int:
+    """What a request with these takes while it waits."""
+    size = limits.REQUEST_OVERHEAD_BYTES
+    for args in commands:
+        size += sum(map(len, args)) + ARGUMENT_BYTES * (len(args) + 1)
+    return size
 
 
 _KINDS: dict[Any, Kind] = {

@@ -14,6 +14,9 @@ REQUEST_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
 HEADER_BYTES_MAX = 24
 
+ARGUMENT_BYTES = 64
+"""What Python takes for one argument beside its bytes."""
+
 SPLIT_BYTES_MAX = 512 * 1024
 """Up to so many bytes are cut at every line end at once."""
 
@@ -29,12 +32,16 @@ Request = list[bytes]
 class RequestReader:
     """Bytes of one connection -> complete requests. After `error` is set, it reads nothing more.
 
+    `arguments` counts those that were read so far.
+
     What is not complete yet is kept as the chunks that came, joined once when enough is there, so that a
-    large value costs one copy. `buffered_bytes` says how much that is; it stays below `REQUEST_BYTES_MAX`.
+    large value costs one copy. `buffered_bytes` says how much that is; without what Python takes for each
+    argument it stays below `REQUEST_BYTES_MAX`.
     """
 
     def __init__(self) -> None:
         self.error: str | None = None
+        self.arguments = 0
         self._chunks: list[bytes] = []
         self._have = 0
         self._need = 0
@@ -44,8 +51,8 @@ class RequestReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held of a request that is not complete."""
-        return self._have + self._args_bytes
+        """What is held of a request that is not complete, with what Python takes for each argument."""
+        return self._have + self._args_bytes + ARGUMENT_BYTES * len(self._args)
 
     def feed(self, data: bytes) -> list[Request]:
         """Requests that are complete now, in order. Look at `error` afterwards."""
@@ -59,12 +66,14 @@ class RequestReader:
             data = b"".join(self._chunks)
             self._chunks.clear()
         requests: list[Request] = []
+        begun = len(self._args)
         try:
             rest = 0 if self._missing or len(data) > SPLIT_BYTES_MAX else _split(data, requests)
             rest = self._parse(data, rest, requests)
         except _GarbageError as garbage:
             self.error = f"Protocol error: {garbage}"
             rest = len(data)
+        self.arguments += sum(map(len, requests)) + len(self._args) - begun
         self._have = len(data) - rest
         if self._have:
             self._chunks.append(data[rest:] if rest else data)
