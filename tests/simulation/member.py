@@ -47,6 +47,7 @@ class MemberProcess:
         self.node: Node | None = None
         self.exchange: Exchange | None = None
         self.commands: Commands | None = None
+        self._closed = False
         loop.before_slow = disk.before_slow
         loop.create_task(self._run())
 
@@ -127,6 +128,7 @@ class MemberProcess:
         """SIGTERM: what the product does before it ends."""
         if self.node is not None and self.commands is not None:
             await self.node.drain()
+            self._closed = True
             self.network.stop_listening((self.place, PEER_PORT))
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
                 await self.commands.sessions.stop()
@@ -141,4 +143,4 @@ class MemberProcess:
 
     @property
     def listens(self) -> bool:
-        return self.loop.alive and self.exchange is not None
+        return self.loop.alive and self.exchange is not None and not self._closed

@@ -14,6 +14,11 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
+def is_stopping(error: BaseException) -> bool:
+    """Whether the error says that this member takes nothing more because it is about to end."""
+    return isinstance(error, SteleError) and error.code in ("STOPPING", "CLOSED")
+
+
 def raise_unless_full(error: Exception) -> None:
     """Call it where the error is caught: only a full volume is waited for, anything else is raised again."""
     if not is_full(error):

@@ -21,7 +21,7 @@ from stele.core.votes import Granted, Held
 from stele.member import crash, limits
 from stele.member.expiry import Expiry
 from stele.member.follower import Follower
-from stele.member.full import is_full
+from stele.member.full import is_full, is_stopping
 from stele.member.links import Inbound, InboundConnections, Link
 from stele.member.replica import PROMISES_LOST, Replica
 from stele.member.replication import Replication
@@ -138,8 +138,8 @@ class Node:
         return None if info is None else info.uuid
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run in the background; an error that nobody expected ends the process. Without room for it, it is
-        left undone.
+        """Run in the background; an error that nobody expected ends the process. Without room for it, or when
+        the member stops, it is left undone.
         """
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -150,7 +150,7 @@ class Node:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if is_full(error):
+        if is_full(error) or is_stopping(error):
             log.warning("background work is put off: %s", error)
             return
         log.error("background work failed", exc_info=error)
