@@ -116,14 +116,14 @@ class Turns:
 
         Nothing is missing when it is answered already; else `finish` is called later.
         """
+        if self._commands >= GATHERED_COMMANDS_MAX or not self._turn.fits(1):
+            return Batch([], [], 0, finish)
         number = self._store.partitions
         taken = requests[: leading(requests)] if number else []
         if size > limits.REQUEST_BYTES:
             taken, size = fitting(taken, limits.REQUEST_BYTES)
         if not taken:
             return None
-        if self._commands >= GATHERED_COMMANDS_MAX or not self._turn.fits(1):
-            return Batch([], [], 0, finish)
         names = {_SPELLINGS[name] for name in {args[0] for args in taken}}
         keys = [args[1] for args in taken]
         partitions = partitions_of(keys, number)
