@@ -95,7 +95,8 @@ class Client:
         """Until the load stops."""
         while not self._load.stopping:
             await asyncio.sleep(self._random.uniform(*THINK_SECONDS))
-            door = self._random.choice(list(self._load.doors))
+            # A connection that stands may lead to a process that nothing shows any more.
+            door = self._random.choice(sorted({*self._load.doors, *self._connections}))
             connection = await self._connected(door)
             if connection is not None:
                 await self._send(self._batch(), door, connection)
@@ -219,6 +220,8 @@ class Client:
             return connection
         if connection is not None:
             self._connections.pop(door).close()
+        if door not in self._load.doors:
+            return None
         try:
             opened = await Connection.open(self._load.doors[door], KEYSPACE, CONNECT_SECONDS_MAX)
         except OSError:
