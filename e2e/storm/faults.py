@@ -17,6 +17,7 @@ BURST_OF_100 = 40
 BURST_GAP_SECONDS, GAP_SECONDS = (0.05, 0.8), (2.0, 8.0)
 MEMBERS_AT_FIRST, MEMBERS_DRAWN = 3, (3, 4, 5)
 VICTIMS = 1 << 16
+REACHABLE, UNREACHABLE = "reachable", "unreachable"
 READY_MIN, STILL_SECONDS_MAX = 2, 10.0
 
 
@@ -80,10 +81,13 @@ SECONDS = {
 """How long those last that end by themselves."""
 WORDS = {
     Kind.STOP_THEN_STRIKE: ("SIGKILL", "SIGSTOP"),
+    Kind.ORPHAN: (REACHABLE, UNREACHABLE),
     Kind.SCALE: ("Direct", "Direct", "Spark"),
     Kind.STATE: ("NoMigration", "Frozen", "Passive"),
 }
-"""What else is drawn: the signal for the others, the engine that copies, the state."""
+"""What else is drawn: the signal for the others, whether the operator reaches the process, the engine that
+copies, the state.
+"""
 
 
 @dataclass(frozen=True)

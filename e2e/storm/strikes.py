@@ -17,7 +17,7 @@ from e2e.demo.errors import DemoError
 from e2e.demo.kube import kubectl
 from e2e.demo.settings import Settings
 from e2e.demo.victims import container_of, kill, kubelet_of, main_process, send, until_ended
-from e2e.storm.faults import Fault, Kind
+from e2e.storm.faults import UNREACHABLE, Fault, Kind
 from e2e.storm.network import Network, Way, between, to_api_server
 from e2e.storm.watch import Json, Watch
 
@@ -184,13 +184,12 @@ class Strikes:
         self._stopped.add(kubelet)
         send(kubelet, signal.SIGSTOP)
         await self._kubectl("delete", "pod", _name(victim), "--wait=false", *FORCE)
-        done = (
-            f"kubectl delete pod {_name(victim)} by force, and its kubelet stands still for {fault.lasts} s"
-        )
-        self._note(Struck(time.time(), fault.kind, done))
-        await asyncio.sleep(fault.lasts)
+        operators = self.watch.operators() if fault.word == UNREACHABLE else []
+        ways = [way for each in operators for way in between(_address(victim), _address(each))]
+        text = f"deleted {_name(victim)} by force, {fault.word} for the operator, its kubelet stands still"
+        done = await self._cut_for(fault, ways, text)
         self._go_on([kubelet])
-        return ""
+        return done
 
     async def _evict(self, fault: Fault) -> str:
         name, namespace = _name(self._member(fault)), self.settings.namespace
