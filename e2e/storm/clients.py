@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from e2e.demo.history import Outcome, Violation, number_of
 from e2e.demo.resp import Command, Connection, Endpoint, Reply, ReplyFailure
 from e2e.storm.books import Books, is_counter, packed, unpacked
+from e2e.storm.report import NOT_CONNECTED
 
 CLIENTS = 48
 SLOTS = {"count": 3, "once": 1, "set": 2, "large": 1}
@@ -225,7 +226,7 @@ class Client:
         try:
             opened = await Connection.open(self._load.doors[door], KEYSPACE, CONNECT_SECONDS_MAX)
         except OSError:
-            self._load.counts["connections refused"] += 1
+            self._load.counts[NOT_CONNECTED] += 1
             await asyncio.sleep(RETRY_SECONDS)
             return None
         self._connections[door] = opened

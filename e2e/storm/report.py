@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+NOT_CONNECTED = "connections refused"
+"""What is counted beside operations: none was sent."""
+
 
 @dataclass
 class Report:
@@ -32,7 +35,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        total = sum(self.operations.values())
+        total = sum(count for name, count in self.operations.items() if name != NOT_CONNECTED)
         told = [
             f"seed {self.seed}: {self.storm_seconds:.0f} s, {total:,} operations, "
             f"{sum(self.faults.values())} faults ({sum(self.missed.values())} missed their victim)",
