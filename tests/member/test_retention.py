@@ -21,6 +21,7 @@ from stele.member.requests import Request
 from stele.member.retention import pinned_bytes, release
 from stele.member.serving import Counters, Serving
 from stele.member.store import Store
+from stele.member.turn import Turn
 from stele.wire import messages as m
 
 FOREVER = 2**62
@@ -225,6 +226,7 @@ class Stub:
         self.owner = cast("Any", self)
         self.serving = True
         self.loads: dict[int, Any] = {}
+        self.turn = Turn(asyncio.get_running_loop().call_soon)
         self.store = Store(cast("Any", self), cast("Serving", self))
 
     def run(self, replica: object, request: Request) -> None:
@@ -252,7 +254,13 @@ async def test_requests_wait_while_too_much_is_uncommitted_and_then_run_in_order
     assert (made.store._queued, made.store._queued_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("QUEUE_REQUESTS_MAX", 3), ("QUEUE_BYTES_MAX", 3 * 5)])
+WAITING_BYTES = 1285
+"""What `SET k v` takes while it waits, as it is counted."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("QUEUE_REQUESTS_MAX", 3), ("QUEUE_BYTES_MAX", 3 * WAITING_BYTES)]
+)
 async def test_a_full_queue_answers_at_once_that_nothing_was_done(
     limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +268,7 @@ async def test_a_full_queue_answers_at_once_that_nothing_was_done(
     made = Stub()
     waiting = [await asked(made.store, b"SET", b"k", b"v") for _ in range(3)]
     async with asyncio.timeout(5):
-        with pytest.raises(Unavailable, match="3 requests of 15 bytes wait here"):
+        with pytest.raises(Unavailable, match=f"3 requests of {3 * WAITING_BYTES} bytes wait here"):
             await (await asked(made.store, b"SET", b"k", b"v"))
     made.store.expire(1e12)
     for task in waiting:
