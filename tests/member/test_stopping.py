@@ -158,3 +158,23 @@ async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) 
     assert await asyncio.wait_for(member.stop(), 5) == 0
     assert not (tmp_path / "m0" / "instance").exists()
     os.close(handle)
+
+
+async def test_a_start_in_a_passive_cluster_takes_no_write_before_it_hears_of_the_master(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        made.state = "Passive"
+        await made.publish()
+        await made.members[0].kill()
+        await made.members[0].start()
+
+        async def write() -> str:
+            try:
+                return str(await Client(made).call(0, b"SET", b"k", b"v"))
+            except RespError as error:
+                return str(error)
+
+        # It waits while the volume is loaded, and is the first to be run.
+        answer = await eventually(write, lambda text: "LOADING" not in text)
+        assert "CLUSTER_PASSIVE" in answer

@@ -230,6 +230,8 @@ class Node:
 
     def start(self) -> None:
         """Take up the roles that the persisted table gives, and reach for the others."""
+        # Before anything is served: the cluster may be Passive, or the volume full.
+        self.refuse_writes()
         self.connect_members()
         for replica in self.replicas.values():
             self.take_role(replica)
