@@ -328,7 +328,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     given_up_too_soon: (SWARM, 2, "never fewer copies"),
     never_given_up: (SWARM, 0, "safe, balanced and at rest in the end"),
     acknowledges_while_stopping: ("stops", 4, "linearizable per key"),
-    a_new_pod_is_proof: ("stops", 17, "linearizable per key"),
+    a_new_pod_is_proof: ("stops", 53, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
 }
