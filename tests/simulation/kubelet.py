@@ -121,8 +121,11 @@ class Kubelet:
         self.clock.call_later(self.clock.random.uniform(*START_SECONDS), self._start, machine)
 
     def swap(self, one: Disk, other: Disk) -> None:
-        """Whoever has one of these volumes gets the other, and starts anew."""
+        """Whoever has one of these volumes gets the other, and starts again."""
         instead = {one: other, other: one}
+        for machine in [each for each in self.leftover.values() if each.disk in instead]:
+            # Of a volume that is detached no process is left.
+            self._gone(machine)
         self.disks = {key: instead.get(disk, disk) for key, disk in self.disks.items()}
         for machine in [each for each in self.machines.values() if each.disk in instead]:
             if machine.process is not None:
