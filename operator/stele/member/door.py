@@ -373,6 +373,8 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b"-ERR " + self._reader.error.encode() + b"\r\n")
         if self._reader.error is not None or self._stopping or self.session.quitting:
             self._transport.close()
+        else:
+            self._rest()
 
     async def _batch(self) -> None:
         size = self._limits.batch_commands_max

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 from stele.core.errors import Unavailable
 from stele.member import limits
@@ -55,6 +56,10 @@ class ReplyBytes:
             async with asyncio.timeout(limits.WAIT_SECONDS_MAX):
                 await future
         except TimeoutError:
+            if future.done() and not future.cancelled():
+                return
+            with suppress(ValueError):
+                self._waiting.remove((size, future))
             text = f"replies of {self.held} bytes wait for clients of this member to read them; try again"
             raise Unavailable(text) from None
         except asyncio.CancelledError:

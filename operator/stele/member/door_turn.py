@@ -6,7 +6,7 @@ apart from writes, so that they do not wait for a disk; a batch of one connectio
 together, because its commands run in their order.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 
@@ -131,6 +131,8 @@ class Turns:
             return Batch(taken, found, 0, finish)
         batch = Batch(taken, [None] * len(taken), len(taken), finish)
         lanes = self._reads if WRITES.isdisjoint(names) else self._writes
+        if self._commands + len(taken) > limits.REQUEST_COMMANDS_MAX:
+            self._close_long(lanes, keyspace, partitions)
         for slot, partition in enumerate(partitions):
             home = (keyspace, partition)
             lane = lanes.get(home)
@@ -138,10 +140,20 @@ class Turns:
                 lane = lanes[home] = Lane(self._failure, self._held)
             lane.commands.append(taken[slot])
             lane.places.append((batch, slot))
-            if len(lane.commands) >= limits.REQUEST_COMMANDS_MAX:
-                self._full.append((home, lanes.pop(home)))
         self._gathered(len(taken), size)
         return batch
+
+    def _close_long(
+        self, lanes: dict[tuple[bytes, int], Lane], keyspace: bytes, partitions: Sequence[int]
+    ) -> None:
+        """Nothing more joins requests that would get too long. A batch's commands of one partition stay
+        together: of two requests the second may run before the rest of the first.
+        """
+        for partition, more in Counter(partitions).items():
+            home = (keyspace, partition)
+            lane = lanes.get(home)
+            if lane is not None and len(lane.commands) + more > limits.REQUEST_COMMANDS_MAX:
+                self._full.append((home, lanes.pop(home)))
 
     def _gathered(self, commands: int, size: int) -> None:
         self._commands += commands

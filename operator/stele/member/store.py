@@ -205,13 +205,14 @@ class Store:
 
     def drain(self, partition: int) -> None:
         """Something changed for the partition: let go what can."""
-        queue = self._waiting.get(partition)
-        if queue is None:
-            return
-        while queue and (queue[0].future.done() or self._dispatch(queue[0])):
-            self._left(queue.popleft())
-        if not queue:
-            self._waiting.pop(partition, None)
+        while queue := self._waiting.get(partition):
+            # Out of the queue first: a request that runs may bring others back to the queue's front.
+            request = queue.popleft()
+            if not request.future.done() and not self._dispatch(request):
+                self._waiting.setdefault(partition, queue).appendleft(request)
+                return
+            self._left(request)
+        self._waiting.pop(partition, None)
 
     def _drain_later(self, request: Request) -> None:
         """In a turn in which it fits."""

@@ -1,0 +1,150 @@
+"""What several connections ask for in one turn: the order of their commands, and what is held afterwards."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from door_twin import MemoryStore
+
+from stele.core.errors import Corrupt, Unavailable
+from stele.member import limits
+from stele.member.door import Door, start_door
+from stele.member.door_budget import ReplyBytes
+from stele.member.requests import Kind, Request
+from stele.member.store import Store
+from stele.wire.resp import encode_request
+
+HALF_ROOM = 400_000
+"""Two replies of so many bytes do not fit into one answer of an owner."""
+
+
+class Wire:
+    """One connection, whose replies are read by their length."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, data: bytes, length: int) -> bytes:
+        self._writer.write(data)
+        return await asyncio.wait_for(self._reader.readexactly(length), 20)
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[tuple[Door, Wire, Wire]]:
+    """A door on a store of one partition, and two connections."""
+    door = await start_door(MemoryStore(1), "127.0.0.1", 0)
+    wires = [Wire(*await asyncio.open_connection("127.0.0.1", door.port)) for _ in range(2)]
+    yield door, wires[0], wires[1]
+    for wire in wires:
+        await wire.close()
+    await door.close(0)
+
+
+def bulk_length(size: int) -> int:
+    return len(f"${size}\r\n\r\n") + size
+
+
+async def large(wire: Wire, *keys: bytes, size: int = HALF_ROOM) -> None:
+    for key in keys:
+        await wire.ask(encode_request((b"SET", key, bytes(size))), len(b"+OK\r\n"))
+
+
+async def test_writes_of_one_pipeline_keep_their_order_whatever_others_ask_in_the_same_turn(
+    place: tuple[Door, Wire, Wire],
+) -> None:
+    """The replies that others get fill the room of the requests that come before."""
+    _, one, other = place
+    await large(one, b"a", b"b")
+    noise = encode_request((b"SET", b"z", b"0"))
+    gets = encode_request((b"GET", b"a")) + encode_request((b"GET", b"b"))
+    first, second = encode_request((b"SET", b"k", b"first")), encode_request((b"SET", b"k", b"second"))
+    answers = await asyncio.gather(
+        one.ask(noise + gets + noise * 197, 198 * len(b"+OK\r\n") + 2 * bulk_length(HALF_ROOM)),
+        other.ask(first * 56 + second * 10, 66 * len(b"+OK\r\n")),
+    )
+    assert answers[1] == b"+OK\r\n" * 66
+    assert await other.ask(encode_request((b"GET", b"k")), bulk_length(6)) == b"$6\r\nsecond\r\n"
+
+
+@pytest.mark.parametrize(
+    ("many", "keys", "size"), [(5120, (b"a", b"b"), HALF_ROOM), (5000, (b"a",), 8_000_000)]
+)
+async def test_a_long_pipeline_that_ends_with_large_replies_is_followed_by_others(
+    place: tuple[Door, Wire, Wire], many: int, keys: tuple[bytes, ...], size: int
+) -> None:
+    door, wire, _ = place
+    await large(wire, *keys, size=size)
+    data = encode_request((b"GET", b"none")) * many + b"".join(encode_request((b"GET", key)) for key in keys)
+    await wire.ask(data, many * len(b"$-1\r\n") + len(keys) * bulk_length(size))
+    assert await wire.ask(encode_request((b"PING",)), 7) == b"+PONG\r\n"
+    assert door.waiting_bytes == 0
+
+
+async def test_nothing_is_held_once_large_replies_were_read(place: tuple[Door, Wire, Wire]) -> None:
+    door, wire, _ = place
+    await large(wire, b"a", b"b")
+    for _ in range(5):
+        gets = encode_request((b"GET", b"a")) + encode_request((b"GET", b"b"))
+        await wire.ask(gets, 2 * bulk_length(HALF_ROOM))
+    await asyncio.sleep(0.05)
+    assert (door.waiting_bytes, door.replies.held) == (0, 0)
+
+
+async def test_room_that_comes_as_the_wait_for_it_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAIT_SECONDS_MAX", 0.02)
+    held = ReplyBytes()
+    held.add(limits.LARGE_REPLIES_BYTES_MAX)
+    loop = asyncio.get_running_loop()
+    # Both moments come while the loop is blocked, so it learns of both in one turn.
+    loop.call_later(0.019, held.add, -limits.LARGE_REPLIES_BYTES_MAX)
+    loop.call_later(0.005, time.sleep, 0.05)
+    await held.take(1000)
+    held.add(-1000)
+    assert (held.held, held.scarce) == (0, False)
+
+
+async def test_who_waits_for_room_in_vain_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAIT_SECONDS_MAX", 0.02)
+    held = ReplyBytes()
+    held.add(limits.LARGE_REPLIES_BYTES_MAX)
+    with pytest.raises(Unavailable):
+        await held.take(1000)
+    assert not held.scarce
+    held.add(-limits.LARGE_REPLIES_BYTES_MAX)
+    assert held.held == 0
+
+
+async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it() -> None:
+    """A read waits for a lease; the next request meets damage, and the tablet gives the read back."""
+    loop = asyncio.get_running_loop()
+    turn = SimpleNamespace(fits=lambda entries: True, spend=lambda *_: None, later=lambda *_: None)
+    serving = SimpleNamespace(has_room=True, turn=turn, counters=SimpleNamespace(errors=0, forwarded=0))
+    replica = SimpleNamespace(owner=SimpleNamespace(serving=False), loads={}, loading=False, partition=0)
+    row = SimpleNamespace(owner=0, version=1, replicas=(0,))
+    routes = SimpleNamespace(me=0, rows=[row], links={}, replicas={0: replica})
+    store = Store(cast("Any", routes), cast("Any", serving))
+    older, newer = (Request(Kind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
+    older.order, newer.order = 1, 2
+    older.deadline = newer.deadline = loop.time() + 1
+
+    def run(replica: object, request: Request) -> None:
+        raise Corrupt("a damaged block")
+
+    def break_off(damaged: Any, error: Corrupt) -> None:
+        damaged.owner = None
+        store.send_again([older])
+
+    serving.run, serving.tablets = run, SimpleNamespace(break_off=break_off)
+    store._enqueue(newer)
+    replica.owner.serving = True
+    store.drain(0)
+    assert isinstance(newer.future.exception(), Corrupt)
+    assert list(store._waiting[0]) == [older]
+    assert store._queued == 1
