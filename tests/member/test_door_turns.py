@@ -148,3 +148,29 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     assert isinstance(newer.future.exception(), Corrupt)
     assert list(store._waiting[0]) == [older]
     assert store._queued == 1
+
+
+async def test_commands_about_the_member_leave_turns_to_others(place: tuple[Door, Wire, Wire]) -> None:
+    """Each of them is work; a pipeline of them is no one piece of it."""
+    _, one, other = place
+    command = encode_request((b"COMMAND", b"INFO", *[b"get"] * 300))
+    length = len(await _reply_of_one(one, command))
+    turns = 0
+
+    async def watch() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    watching = asyncio.create_task(watch())
+    await one.ask(command * 50, 50 * length)
+    watching.cancel()
+    assert turns >= 50
+    assert await other.ask(encode_request((b"PING",)), 7) == b"+PONG\r\n"
+
+
+async def _reply_of_one(wire: Wire, command: bytes) -> bytes:
+    """As long as the reply is, told by what follows it."""
+    wire._writer.write(command + encode_request((b"PING",)))
+    return (await asyncio.wait_for(wire._reader.readuntil(b"+PONG\r\n"), 20)).removesuffix(b"+PONG\r\n")

@@ -266,7 +266,7 @@ class _Connection(asyncio.Protocol):
             if batch.later:
                 self._task = asyncio.get_running_loop().create_task(self._work(batch))
             elif self._door.replies.is_full:
-                self._refuse(TooManyRepliesError())
+                self._refuse(TooManyRepliesError(), "UNCERTAIN")
             else:
                 self._answer(batch)
                 self._go_on()
@@ -345,9 +345,9 @@ class _Connection(asyncio.Protocol):
         limit = self._limits.waiting_bytes_max
         self._refuse(f"requests of more than {limit} bytes wait at this member: connect again later")
 
-    def _refuse(self, reason: object) -> None:
+    def _refuse(self, reason: object, code: str = "ERR") -> None:
         """The one that makes it too much is closed; the others go on."""
-        self._transport.write(f"-ERR {reason}\r\n".encode())
+        self._transport.write(f"-{code} {reason}\r\n".encode())
         self._transport.close()
         self._stopping = True
 
@@ -363,7 +363,8 @@ class _Connection(asyncio.Protocol):
         except ConnectionResetError:
             pass  # The client is gone, and what did not run needs not.
         except TooManyRepliesError as error:
-            self._refuse(error)
+            # The commands ran: their writes are done, or may be.
+            self._refuse(error, "UNCERTAIN")
         except Exception:
             log.exception("connection %s is closed after a defect", self.session.address)
             self._transport.close()

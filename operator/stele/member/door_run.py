@@ -29,6 +29,9 @@ from stele.wire.resp import Request, encode_map, encode_reply
 WRITE_BYTES = 64 * 1024
 """Replies are written when they are about so many bytes."""
 
+ALONE_BYTES = 4 * 1024
+"""After so many bytes of answers about the member itself others get their turn."""
+
 Put = Callable[[list[bytes]], Awaitable[None]]
 
 
@@ -76,6 +79,10 @@ class Runner:
             await self._alone(name, request)
             if self._session.quitting:
                 break
+            if self._out_bytes >= ALONE_BYTES:
+                # A long answer was work: some commands look at a thousand names, or at all clients.
+                await self._write()
+                await asyncio.sleep(0)
         await self._flush(segment)
         await self._write()
 
