@@ -503,7 +503,7 @@ class Node:
 
     def _not_synced(self, error: BaseException) -> None:
         """What was written may not be on disk. A log that takes nothing acknowledges nothing either."""
-        if self.tablets.refused and is_full(error):
+        if (self.tablets.refused and is_full(error)) or is_stopping(error):
             log.warning("log not synced: %s", error)
         else:
             self.failed(f"log not synced: {error}")
