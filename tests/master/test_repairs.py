@@ -27,12 +27,12 @@ async def busy(**wishes: object) -> Harness:
     return harness
 
 
-def lose_a_backup(harness: Harness) -> int:
+def lose_a_backup(harness: Harness, but: int | None = None) -> int:
     """A tablet of a backup is put aside, because it was damaged: its partition, of which nothing runs."""
     state = state_of(harness)
     idle = (n for n in range(PARTITIONS) if n not in state.running and n not in state.queues.waiting)
     rows = state.table.partitions
-    number = next(n for n in idle if len(rows[n].members) == 2 and 3 not in rows[n].members)
+    number = next(n for n in idle if n != but and len(rows[n].members) == 2 and 3 not in rows[n].members)
     backup = rows[number].replicas[1]
     assert backup is not None
     del harness.world.volumes[backup].tablets[number]
@@ -140,6 +140,32 @@ def fail_copies(harness: Harness, number: int, times: int) -> list[float]:
 
         volume._Ingest = ingest  # type: ignore[method-assign]
     return failed
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)], ids=["joins", "leaves"])
+async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
+    before: int, after: int
+) -> None:
+    """While the move pauses, a row shrinks and what is left is planned again without the move."""
+    harness = await formed(before, PARTITIONS, approval="Manual", parallel_per_member=1)
+    record, state = await proposed(harness, members=after), state_of(harness)
+    number = next(each.partition for each in record.plan.migrations if 3 in (each.source, each.destination))
+    failed = fail_copies(harness, number, times=1)
+    state.retries.failed[number] = 10
+    harness.world.ask(f"demo-{state.plan_id}", approved=True)
+    while not failed or number in state.running:
+        await harness.tick()
+    await until_copied(harness, lose_a_backup(harness, but=number))
+    while record.finished_seconds is None:
+        await harness.tick()
+    assert number in state.retries.paused(harness.clock)
+    assert (record.phase, record.planned) == ("Superseded", record.done)
+    while state.retries.pauses:
+        await harness.tick()
+    await harness.settle()
+    balanced(harness, after, 2)
+    assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
+    assert state.approved == ""
 
 
 async def test_a_repair_that_fails_once_is_made_again_while_the_plan_goes_on() -> None:

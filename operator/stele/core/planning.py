@@ -129,6 +129,8 @@ def make_plan(state: State, seen: Observation) -> None:
             return
     reason = _reason(state, members, seen.wishes, asks) if changed else "what is left after the plan before"
     note_planned(state, asks, made, sizes(state))
+    if _nothing_left(state, made, members):
+        state.approved = ""
     _adopt(state, seen, expected, made, _Case(situation, reason, copies, goes_on=not changed))
 
 
@@ -168,6 +170,12 @@ def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
     row = state.staged.get(number, state.table.partitions[number])
     idle = number not in state.running and number not in state.queues.waiting
     return idle and 0 < len(row.members) < replicas
+
+
+def _nothing_left(state: State, made: Plan, members: tuple[DataMember, ...]) -> bool:
+    """Whether the situation is as planned: nothing runs, pauses after a failure or waits for a member."""
+    pending = state.running or state.retries.pauses or any(member.away for member in members)
+    return not (made.migrations or pending)
 
 
 def _expected(state: State) -> PartitionTable:
@@ -362,11 +370,15 @@ def end_plan(state: State, now: float) -> None:
 
 
 def _last_phase(state: State, record: Record, done: int) -> str:
-    """What was rolled back or left out is planned again: a plan that got somewhere is superseded."""
+    """What was rolled back or left out is planned again: a plan that got somewhere is superseded.
+
+    What pauses after a failure is left, too: `planned` lacks it once a plan was made without it.
+    """
     cancelled = record.phase == "Cancelling"
     if record.failed and not done and not cancelled:
         return "Failed"
-    whole = done == sum(record.planned.values()) and not cancelled
+    left = state.retries.pauses.keys() - state.stopped
+    whole = done == sum(record.planned.values()) and not left and not cancelled
     return "Done" if whole else "Superseded"
 
 
