@@ -45,8 +45,9 @@ class Scene:
             contact = self.state.contacts[index] = Contact(index, 0.0, answered_seconds=1.0)
             contact.seen = Seen(index, entry.name)
 
-    async def begin(self) -> None:
-        stored = await self.api.create(CLUSTERS, self.namespace, BODY)
+    async def begin(self, **spec: Any) -> None:
+        body = {**BODY, "spec": {**BODY["spec"], **spec}}
+        stored = await self.api.create(CLUSTERS, self.namespace, body)
         self.cache.put(CLUSTERS, stored)
         self.world = self.new_world(stored)
         await self.round()
@@ -128,6 +129,31 @@ async def test_nothing_else_of_the_spec_makes_members_outdated(scene: Scene) -> 
     await scene.change(migration={"engine": "Direct", "paused": False}, failureDetection=detection)
     await scene.round()
     assert (await scene.ready())[1:4:2] == ("AsDesired", 2)
+
+
+SAME: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "other units": (
+        {"limits": {"cpu": "1", "memory": "1Gi"}},
+        {"limits": {"memory": "1024Mi", "cpu": "1000m"}, "requests": {}},
+    ),
+    "a number": ({"requests": {"cpu": "2000m"}}, {"requests": {"cpu": 2}}),
+    "the defaults": ({}, {"requests": {"cpu": "0.1", "memory": "196608Ki"}}),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+async def test_the_same_amounts_in_other_words_make_no_member_outdated(
+    place: tuple[Any, str], what: str
+) -> None:
+    before, after = SAME[what]
+    scene = Scene(*place)
+    await scene.begin(resources=before)
+    await scene.change(resources=after)
+    await scene.round()
+    assert (await scene.ready())[1:4:2] == ("AsDesired", 2)
+    await scene.change(resources={**after, "requests": {"cpu": "300m"}})
+    await scene.round()
+    assert (await scene.ready())[1:4:2] == ("MembersOutdated", 0)
 
 
 async def test_a_pod_without_a_revision_is_judged_by_what_it_has(scene: Scene) -> None:

@@ -19,8 +19,20 @@ Object = dict[str, Any]
 
 
 def revision_of(spec: Mapping[str, Any]) -> str:
-    text = json.dumps(spec, sort_keys=True)
+    """The same for each way to write an amount, and whether an empty group of amounts is written or not."""
+    text = json.dumps(_plain(spec), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LETTERS]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _numbers(each) if name == "resources" else _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _numbers(resources: Object) -> list[str]:
+    amounts = _amounts(resources).items()
+    return sorted(f"{group} {name} {amount.normalize()}" for (group, name), amount in amounts)
 
 
 def has_revision(pod: Object, revision: str) -> bool:
