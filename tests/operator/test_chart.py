@@ -365,6 +365,19 @@ def test_no_account_has_a_token_that_its_pods_do_not_ask_for(installed: Installe
     assert mounting == dict.fromkeys(names, False)
 
 
+def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
+    bare_control_plane: ControlPlane,
+) -> None:
+    """`--reuse-values` takes those of the chart that is there, which lack what this one has besides."""
+    sets = ("networkPolicy=null", "spark=null", "serviceAccounts.executor=null", "images.pullSecrets=null")
+    older, fresh = (by_kind(render(bare_control_plane, "shop", *each)) for each in (sets, ()))
+    for kinds in (older, fresh):
+        (secret,) = kinds["Secret"]
+        assert len(base64.b64decode(secret["data"].pop("secret"))) == 64
+    assert older == fresh
+    assert read(environment(older), "here").executor_account == "stele-executor"
+
+
 def spark_secret(installed: Installed) -> str:
     where = ("-n", installed.namespace, "-o", "jsonpath={.data.secret}")
     return installed.plane.kubectl("get", "secret", "stele-spark-auth", *where)

@@ -21,9 +21,14 @@
 {{- default (include "stele.operator" .) .Values.serviceAccounts.operator -}}
 {{- end -}}
 
+{{/* Values that `helm upgrade --reuse-values` does not know yet are empty: their defaults stand here too. */}}
+{{- define "stele.executorServiceAccount" -}}
+{{- default "stele-executor" .Values.serviceAccounts.executor -}}
+{{- end -}}
+
 {{/* The Secret of each watched namespace by which Spark's drivers and executors know each other. */}}
 {{- define "stele.sparkSecret" -}}
-{{- default (printf "%s-auth" .Values.serviceAccounts.spark) .Values.spark.existingSecret -}}
+{{- default (printf "%s-auth" .Values.serviceAccounts.spark) (.Values.spark).existingSecret -}}
 {{- end -}}
 
 {{/* The watched namespaces, comma separated. */}}
