@@ -407,14 +407,15 @@ def pod_facts(pod: Object) -> PodFacts:
 
 
 def _since_seconds(container: Object) -> float:
-    """When what the kubelet shows of a container began, see PodFacts."""
-    state, last = container.get("state") or {}, container.get("lastState") or {}
-    times = (
-        (state.get("running") or {}).get("startedAt"),
-        (state.get("terminated") or {}).get("finishedAt"),
-        (last.get("terminated") or {}).get("finishedAt"),
-    )
-    return max((datetime.fromisoformat(time).timestamp() for time in times if time), default=0.0)
+    """When what the kubelet shows of a container began, see PodFacts.
+
+    The end of the process before a running one says nothing of the one that runs: the clock may have been
+    set back between them.
+    """
+    state = container.get("state") or {}
+    ended = (container.get("lastState") or {}) if "waiting" in state else state
+    time = (state.get("running") or {}).get("startedAt") or (ended.get("terminated") or {}).get("finishedAt")
+    return datetime.fromisoformat(time).timestamp() if time else 0.0
 
 
 def node_of(pod: Object | None) -> str:
