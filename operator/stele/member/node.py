@@ -100,7 +100,7 @@ class Node:
         self.pins: Callable[[int], int] = lambda partition: 2**62
         self.unpin: Callable[[int], None] = lambda partition: None
         self.disk_free_bytes = self.volume.free_bytes()
-        self.started_at, self.started_unix_seconds = self.loop.time(), wall()
+        self.started_at = self.loop.time()
 
     def failed(self, reason: str) -> None:
         """The process has to end, and acknowledges nothing until then: its disk may have lost something."""

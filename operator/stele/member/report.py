@@ -35,15 +35,20 @@ class Reporter:
         self._told: dict[int, tuple[object, ...]] = {}
         self._all_told_at = float("-inf")
         self._stats = m.Stats()
+        self._first_reply_unix_seconds: float | None = None
 
     def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
         """The report for a master that has report `known`; the caller adds results and rows."""
         self._look()
         base, tablets, dropped = self._news.since(known)
+        if self._first_reply_unix_seconds is None:
+            # As late as can be: the kubelet may note the start of the container after the process runs.
+            self._first_reply_unix_seconds = self._node.wall()
         made = _reply(self._node, self._commands, code, detail)
         free_bytes, sessions = self._node.disk_free_bytes, len(self._commands.sessions.open)
         return msgspec.structs.replace(
             made,
+            started_seconds=self._first_reply_unix_seconds,
             stats=msgspec.structs.replace(self._stats, disk_free_bytes=free_bytes, sessions=sessions),
             number=self._news.number,
             base=base,
@@ -91,7 +96,6 @@ def _reply(node: Node, commands: "Commands", code: str, detail: str) -> m.Exchan
         staged=commands.sessions.fetches.staged(),
         pod_uid=node.settings.pod_uid,
         boot_id=node.settings.boot_id,
-        started_seconds=node.started_unix_seconds,
     )
 
 
