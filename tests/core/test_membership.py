@@ -127,6 +127,55 @@ def test_late_news_of_the_process_that_answers_is_no_proof() -> None:
     assert story.contact.known_dead
 
 
+def test_what_was_shown_before_an_answer_is_no_proof_that_its_process_ended() -> None:
+    """The start of its container was noted late, or its node's clock was set back before it answered."""
+    story = living()
+    story.shows(2.0, "a", since=103.0)
+    story.answers(2.5)
+    story.shows(2.6, "a", since=103.0)
+    story.removed(3.0, since=103.0)
+    story.fails(3.1)
+    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+
+
+def test_what_a_new_master_saw_before_the_first_answer_is_no_proof() -> None:
+    story = Story(Contact(0, 0.0))
+    story.shows(0.0, "a", since=103.0)
+    story.answers(1.0)
+    story.removed(2.0, since=103.0)
+    story.fails(2.1)
+    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+
+
+def test_an_end_that_is_shown_after_the_last_answer_is_proof_although_news_before_it_was_not() -> None:
+    story = living()
+    story.shows(2.0, "a", since=103.0)
+    story.answers(2.5)
+    story.shows(4.0, "a", ended=True, since=104.0)
+    story.fails(4.1)
+    assert story.contact.known_dead
+
+
+def test_an_answer_to_a_request_from_before_the_news_leaves_the_proof() -> None:
+    story = living()
+    story.shows(2.0, "a", ended=True, since=103.0)
+    story.answers(1.9)
+    story.fails(2.1)
+    assert story.contact.known_dead
+
+
+def test_old_news_that_is_shown_again_is_no_proof() -> None:
+    """A watch that begins again may tell what was before, and then what is."""
+    story = living()
+    story.shows(2.0, "a", since=103.0)
+    story.answers(2.5)
+    story.shows(3.0, "a", since=100.0)
+    story.shows(3.1, "a", since=103.0)
+    story.removed(3.2, since=103.0)
+    story.fails(3.3)
+    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+
+
 def test_a_restart_of_the_container_proves_the_end_of_the_process_before() -> None:
     story = living()
     story.shows(2.0, "b", since=102.0)

@@ -1,5 +1,6 @@
 """Machines: the pods of members run here, on volumes that outlive them."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ Object = dict[str, Any]
 START_SECONDS = (0.05, 0.5)
 RESTART_SECONDS = (0.2, 3.0)
 STOP_SECONDS = 3.0
+NOTED_LATE_SECONDS_MAX = 2.0
 
 
 class Machine:
@@ -194,7 +196,7 @@ class Kubelet:
             return
         wall = BEGAN_UNIX_SECONDS + self.clock.now + machine.wall_seconds
         if "running" in state:
-            machine.began_unix_seconds = wall
+            machine.began_unix_seconds = wall + _late_seconds(machine)
         times = {"startedAt": _second(machine.began_unix_seconds)}
         if "terminated" in state:
             times["finishedAt"] = _second(wall)
@@ -244,6 +246,12 @@ class Kubelet:
         pod = self.api.find(PODS, name)
         if pod is not None and pod["metadata"]["uid"] == uid:
             self.api.remove(PODS, name)
+
+
+def _late_seconds(machine: Machine) -> float:
+    """How much later than the process began the container runtime notes the start of its container."""
+    draws = random.Random(f"{machine.pod_uid} {machine.starts}")
+    return draws.choice((0.0, draws.uniform(0.0, NOTED_LATE_SECONDS_MAX)))
 
 
 def _second(unix_seconds: float) -> str:

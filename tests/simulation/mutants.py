@@ -300,6 +300,18 @@ def a_new_pod_is_proof() -> AbstractContextManager[Any]:
     return patch.object(Contact, "known_dead", property(known_dead))
 
 
+def an_answer_disproves_nothing() -> AbstractContextManager[Any]:
+    """What the kubelet showed counts as the end of a process that has answered since."""
+
+    def note_proof(self: Contact) -> None:
+        report = self.report
+        since = 0.0 if report is None else self.shown.get(report.pod_uid, (0.0, 0.0))[0]
+        if report is not None and int(report.started_seconds) < since:
+            self.dead_incarnation = report.incarnation
+
+    return patch.object(Contact, "_note_proof", note_proof)
+
+
 def plans_end_first() -> AbstractContextManager[Any]:
     """What a row lacks is planned when everything that was planned before is done."""
     return patch.object(planning, "_short", lambda state, seen: False)
@@ -329,6 +341,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     never_given_up: (SWARM, 0, "safe, balanced and at rest in the end"),
     acknowledges_while_stopping: ("stops", 4, "linearizable per key"),
     a_new_pod_is_proof: ("stops", 53, "linearizable per key"),
+    an_answer_disproves_nothing: ("stops", 2, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
 }

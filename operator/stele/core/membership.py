@@ -10,6 +10,7 @@ while the process runs on, and a new pod says nothing of the old process. Dead i
 pod whose process answered last has shown to have ended. For all others leases are waited for.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -85,7 +86,11 @@ class Timing:
 
 @dataclass(slots=True)
 class Contact:
-    """What one reign knows of one member. Lost with the master, and found again by asking."""
+    """What one reign knows of one member. Lost with the master, and found again by asking.
+
+    `shown` is by UID of its pod, and of its last one, the latest `since_seconds` that Kubernetes showed, and
+    when that was seen first. What answers a request that was sent later did not end then.
+    """
 
     index: MemberIndex
     since: float
@@ -104,6 +109,7 @@ class Contact:
     stranger: str = ""
     problem: str = ""
     refused_epoch: int = 0
+    shown: dict[str, tuple[float, float]] = field(default_factory=dict)
     dead_incarnation: int = -1
     may_run_twice: bool = False
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
@@ -115,7 +121,9 @@ class Contact:
         """Take in what Kubernetes shows, and note when it first showed that the process ended."""
         self.seen = seen
         pod = None if seen is None else seen.pod
-        self._note_proof(pod, None if seen is None else seen.former_pod)
+        if seen is not None:
+            self._note_shown([each for each in (seen.former_pod, pod) if each is not None], now)
+            self._note_proof()
         if pod is None:
             self._note_end("", now)
         elif pod.ended or (self.process and pod.process != self.process):
@@ -127,16 +135,25 @@ class Contact:
         if process != self.process:
             self.process, self.ended_seconds = process, now
 
-    def _note_proof(self, *pods: PodFacts | None) -> None:
+    def _note_shown(self, pods: Sequence[PodFacts], now: float) -> None:
+        before, self.shown = self.shown, {}
+        for pod in pods:
+            known = before.get(pod.uid, (NEVER, now))
+            self.shown[pod.uid] = known if known[0] >= pod.since_seconds else (pod.since_seconds, now)
+
+    def _note_proof(self) -> None:
         """Remember that the process that answered last has ended, when its pod's kubelet showed that: what it
         shows of the container began after a moment at which that process ran, by the same clock.
+
+        That clock may have stepped, and the start of a container is noted late; so it is no proof when the
+        process has answered a request that was sent later than Kubernetes showed that.
         """
         report = self.report
-        for pod in pods:
-            if pod is None or report is None or not report.pod_uid or pod.uid != report.pod_uid:
-                continue
-            if int(report.started_seconds) < pod.since_seconds:
-                self.dead_incarnation = report.incarnation
+        if report is None or not report.pod_uid or report.pod_uid not in self.shown:
+            return
+        since, shown_seconds = self.shown[report.pod_uid]
+        if int(report.started_seconds) < since and self.answered_seconds <= shown_seconds:
+            self.dead_incarnation = report.incarnation
 
     def judge(self, now: float) -> None:
         """Decide whether its process ended, or its pod is gone, and nothing answered since.
@@ -169,6 +186,9 @@ class Contact:
             proven = same_node or self.dead_incarnation >= before.incarnation
             self.may_run_twice = self.may_run_twice or not proven
         self.report, self.answered_seconds = report, sent_seconds
+        if sent_seconds > self.shown.get(report.pod_uid, (0.0, NEVER))[1]:
+            # It runs, whatever was taken for its end before.
+            self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
         self._hear_tablets(report)
 
     def _hear_tablets(self, report: Report) -> None:
