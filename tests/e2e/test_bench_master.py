@@ -38,7 +38,7 @@ def without_figures(lines: list[str]) -> list[str]:
     found = []
     for line in lines[1:]:
         cells = line.strip("| ").split(" | ")
-        kept = 3 if cells[0][:1].isdigit() else 1 if cells[-1] in {"yes", "**no**"} else len(cells)
+        kept = 1 if cells[-1] in {"yes", "**no**"} else 3 if cells[0][:1].isdigit() else len(cells)
         found.append(" | ".join(cells[:kept]))
     return found
 
