@@ -13,7 +13,7 @@
 Anything else that is raised (AssertionError, KeyError, ...) is a defect of Stele itself.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class SteleError(Exception):
@@ -63,6 +63,11 @@ class Unavailable(SteleError):
     """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING, DISK_ERROR, NO_SPACE, CLOSED, STOPPING."""
 
     code_default = "UNAVAILABLE"
+
+    @classmethod
+    def closed(cls) -> Self:
+        """What a database answers once its closing began."""
+        return cls("the database is closed", "CLOSED")
 
 
 class Uncertain(SteleError):

@@ -38,7 +38,7 @@ class _Closed(dict[bytes, Any]):
     """What takes the place of what is remembered, and of what waits, once `close` began."""
 
     def get(self, key: bytes, default: Any = None) -> Any:
-        raise Unavailable("the database is closed", "CLOSED")
+        raise Unavailable.closed()
 
 
 class WriteBack:

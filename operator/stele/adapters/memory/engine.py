@@ -88,7 +88,7 @@ class MemoryEngine:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the database is closed", "CLOSED")
+            raise Unavailable.closed()
 
     def get(self, key: bytes) -> bytes | None:
         self._check_open()

@@ -41,15 +41,11 @@ process ends before it hears the last of them.
 """
 
 
-def _closed() -> Unavailable:
-    return Unavailable("the database is closed", "CLOSED")
-
-
 class _Closed:
     """What takes the place of the database and its families once `close` began."""
 
     def __getattr__(self, name: str) -> Any:
-        raise _closed()
+        raise Unavailable.closed()
 
 
 class RocksEngine:
@@ -87,14 +83,14 @@ class RocksEngine:
     def _open_database(self) -> Any:
         database = self._db
         if isinstance(database, _Closed):
-            raise _closed()
+            raise Unavailable.closed()
         return database
 
     @staticmethod
     def _batch(family: Any) -> WriteBatch:
         """An empty batch. Without a handle of a family rocksdict would write to the family `default`."""
         if family is None:
-            raise _closed()
+            raise Unavailable.closed()
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(family)
         return batch
@@ -341,7 +337,7 @@ def _guarded(path: Path, opener: Any) -> Any:
 def _unavailable(what: str, error: Exception) -> Unavailable:
     """The database is closed, or the disk failed RocksDB: it is full, or something else is wrong with it."""
     if isinstance(error, DbClosedError):
-        return _closed()
+        return Unavailable.closed()
     full = any(sign in str(error) for sign in FULL)
     return Unavailable(f"{what}: {error}", "NO_SPACE" if full else "DISK_ERROR")
 
@@ -356,7 +352,7 @@ def _corrupt(error: Exception) -> SteleError:
     """What a read found wrong: rocksdict raises bare exceptions."""
     if isinstance(error, SteleError):
         return error
-    return _closed() if isinstance(error, DbClosedError) else Corrupt(f"database: {error}")
+    return Unavailable.closed() if isinstance(error, DbClosedError) else Corrupt(f"database: {error}")
 
 
 def _get(family: Any, key: bytes) -> bytes | None:
