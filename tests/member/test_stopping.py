@@ -5,11 +5,15 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
 from stele.core.routing import partition_of
+from stele.member.serving import Serving
+from stele.member.store import Routes, Store
 from stele.member.volume import LOCK
 
 KEYS = 64
@@ -128,6 +132,28 @@ async def test_a_stopping_member_answers_what_it_took_and_refuses_the_rest(tmp_p
         counters.over = True
         await asyncio.gather(*work)
         assert not [error for error in counters.errors if "UNCERTAIN" in error or "CORRUPT" in error]
+
+
+async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
+    """It asks every few milliseconds, and a member may have 16,384 tablets."""
+
+    class Replicas(dict[int, Any]):
+        looked = 0
+
+        def values(self) -> Any:
+            self.looked += 1
+            return super().values()
+
+    replicas = Replicas({n: SimpleNamespace(waiters=[], starved=[]) for n in range(3)})
+    replicas[1].waiters.append("a request")
+    store = Store(cast("Routes", SimpleNamespace(replicas=replicas, links={})), cast("Serving", None))
+    store.stop()
+    assert [store.busy(), store.busy()] == [True, True]
+    replicas[1].starved.append(replicas[1].waiters.pop())
+    assert store.busy()
+    replicas[1].starved.clear()
+    assert not store.busy()
+    assert replicas.looked == 1
 
 
 async def test_a_volume_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:

@@ -539,7 +539,7 @@ class Node:
         """Take no new work, and let what was taken be answered, for at most DRAIN_SECONDS_MAX."""
         self.store.stop()
         until = self.loop.time() + limits.DRAIN_SECONDS_MAX
-        while self.store.busy and self.loop.time() < until:  # noqa: ASYNC110  requests end in many places
+        while self.store.busy() and self.loop.time() < until:  # noqa: ASYNC110  requests end in many places
             await asyncio.sleep(limits.DRAIN_LOOK_SECONDS)
         self.store.abandon()
 

@@ -68,12 +68,14 @@ class Store:
         self._loop = asyncio.get_running_loop()
         self.facts: dict[str, str | int] = {}
         self.stopping = False
+        self._unanswered: list[Replica] = []
 
     # -- the end
 
     def stop(self) -> None:
         """Take no new request, from clients or members, and refuse those that wait for an owner."""
         self.stopping = True
+        self._unanswered = [each for each in self._routes.replicas.values() if _owes(each)]
         waiting, self._waiting = self._waiting, {}
         for request in (request for queue in waiting.values() for request in queue):
             self._left(request)
@@ -87,12 +89,10 @@ class Store:
             requests, link.requests = list(link.requests.values()), {}
             self.lost(requests)
 
-    @property
     def busy(self) -> bool:
-        """Whether a request that was taken is not answered."""
-        routes = self._routes
-        forwarded = any(link.requests for link in routes.links.values())
-        return forwarded or any(each.waiters or each.starved for each in routes.replicas.values())
+        """Whether a request that was taken before `stop` is not answered: only tablets of then owe one."""
+        self._unanswered = [each for each in self._unanswered if _owes(each)]
+        return bool(self._unanswered) or any(link.requests for link in self._routes.links.values())
 
     # -- ports.Store
 
@@ -394,6 +394,11 @@ class Store:
             return
         self._serving.counters.errors += 1
         request.failed(Unavailable(text))
+
+
+def _owes(replica: Replica) -> bool:
+    """Whether requests wait for an answer of the tablet."""
+    return bool(replica.waiters or replica.starved)
 
 
 def _bytes(commands: Sequence[Sequence[bytes]]) -> int:
