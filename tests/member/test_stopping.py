@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +133,39 @@ async def test_a_stopping_member_answers_what_it_took_and_refuses_the_rest(tmp_p
         counters.over = True
         await asyncio.gather(*work)
         assert not [error for error in counters.errors if "UNCERTAIN" in error or "CORRUPT" in error]
+
+
+async def hold(made: Cluster, member: int) -> asyncio.StreamWriter:
+    """A request of the master that stays under way: closing the port waits for it."""
+    host, port = made.members[member].host, made.ports[2]
+    _, writer = await asyncio.open_connection(host, port)
+    writer.write(b"POST /v1/exchange HTTP/1.1\r\nHost: member\r\nContent-Length: 9\r\n\r\n")
+    await writer.drain()
+    return writer
+
+
+async def test_a_member_that_ends_by_itself_acknowledges_nothing_from_then_on(tmp_path: Path) -> None:
+    """Its memory may be wrong: what others forward is not counted while the ports close."""
+    async with cluster(tmp_path, 2, replicas=1) as made:
+        failing, counters = made.members[0], Counters(made, keys_of(0, made))
+        work = [asyncio.create_task(counters.count(key, 1)) for key in counters.keys]
+        held = await hold(made, 0)
+        await eventually(lambda: asyncio.sleep(0, sum(counters.acknowledged.values())), lambda n: n > KEYS)
+        failing.signal(signal.SIGUSR2)
+        await eventually(lambda: asyncio.sleep(0, failing.log()), lambda text: "ending: defect" in text)
+        # What was sent before that may be on its way.
+        await asyncio.sleep(0.2)
+        counted = dict(counters.acknowledged)
+        assert failing.process is not None
+        assert await asyncio.wait_for(failing.process.wait(), 20) == 1
+        assert counters.acknowledged == counted
+        counters.over = True
+        held.close()
+        await failing.start()
+        await made.publish()
+        await asyncio.wait_for(asyncio.gather(*work), 60)
+        await made.served()
+        assert await counters.lost(1) == {}
 
 
 async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:

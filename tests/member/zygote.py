@@ -2,8 +2,8 @@
 
 As a program: reads lines of JSON {env, log, what} and forks; writes {pid} for each, and {pid, code} when one
 ended. In a forked member SIGUSR1 arms the crash point in the file FOLDER.point, so that it can be reached
-late; POWER=1 makes the death take from the volume what was not synced; LIMITS, as JSON, are names of
-`stele.member.limits` with other values.
+late, and SIGUSR2 is a defect in a callback; POWER=1 makes the death take from the volume what was not
+synced; LIMITS, as JSON, are names of `stele.member.limits` with other values.
 """
 
 import json
@@ -32,12 +32,16 @@ def run_member() -> int:
         power.watch()
     serve = process.Process.run
 
+    def fail() -> None:
+        raise ValueError("a callback that fails")
+
     async def run(self: process.Process) -> int:
         import asyncio
 
         point = Path(os.environ["STELE_DATA_DIR"]).with_suffix(".point")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, lambda: crash.arm(point.read_text()))
+        loop.add_signal_handler(signal.SIGUSR2, fail)
         return await serve(self)
 
     process.Process.run = run  # type: ignore[method-assign]

@@ -90,6 +90,7 @@ class Process:
         self._settings = replace(settings, boot_id=read_boot_id())
         self._stop = asyncio.Event()
         self._failure = ""
+        self._fail = self._failed
 
     async def _open(self) -> tuple[Volume, Instance, Engine] | None:
         """As `open_volume`, once the process before this one has ended; None if this one is stopped first."""
@@ -126,6 +127,8 @@ class Process:
         volume, instance, engine = opened
         log.info("member %s, start %d, cluster %s", instance.uuid, instance.incarnation, instance.cluster)
         node = Node(self._settings, (volume, instance), engine, self._failed)
+        # A defect ends the acknowledgements at once too, also when it is seen while the member drains.
+        self._fail = node.failed
         async with AsyncExitStack() as stack:
             commands, exchange = await self._listen(node, stack)
             # Sessions are not kept beyond a start, and what came for them is of no use without them.
@@ -202,8 +205,8 @@ class Process:
         if forgotten or isinstance(error, ConnectionError | TimeoutError):
             return
         if isinstance(error, SteleError):
-            self._failed(str(error))
+            self._fail(str(error))
             return
         log.error("%s", context.get("message"), exc_info=error if isinstance(error, Exception) else None)
         if isinstance(error, Exception):
-            self._failed(f"defect: {error!r}")
+            self._fail(f"defect: {error!r}")
