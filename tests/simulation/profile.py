@@ -235,23 +235,25 @@ def _swarm(seed: int) -> Profile:
     )
 
 
+def _busy(seed: int) -> Profile:
+    """The smallest cluster in which a member can be spared, under much load."""
+    return replace(
+        _swarm(seed), members=3, partitions=4, clients=4, keys=6, think_seconds=(0.01, 0.05), rates={}
+    )
+
+
 def _leases(seed: int) -> Profile:
     """Owners that the master does not see while clients do: leases decide what is read."""
     chance = random.Random(f"leases {seed}")
     return replace(
-        _swarm(seed),
-        members=3,
+        _busy(seed),
         replicas=2,
-        partitions=4,
-        clients=4,
         keys=3,
-        think_seconds=(0.01, 0.05),
         heartbeat_seconds=0.5,
         lease_seconds=2.5,
         chaos_seconds=15.0,
         calm_seconds=2.0,
         faults=chance.choice((("hide from the master",), ("hide from the master", "isolate a member"))),
-        rates={},
     )
 
 
@@ -259,18 +261,12 @@ def _strikes(seed: int) -> Profile:
     """Migrations all the time, and their other side is struck at the worst moment."""
     chance = random.Random(f"strikes {seed}")
     return replace(
-        _swarm(seed),
-        members=3,
+        _busy(seed),
         replicas=chance.choice((1, 2)),
-        partitions=4,
-        clients=4,
-        keys=6,
-        think_seconds=(0.01, 0.05),
         grace_seconds=0,
         chaos_seconds=25.0,
         calm_seconds=1.5,
         faults=("scale", "drain a member", "scale", *STRIKES),
-        rates={},
     )
 
 
@@ -285,17 +281,11 @@ def _power(seed: int) -> Profile:
     chance = random.Random(f"power {seed}")
     deaths = ("cut the power", "cut the power", "keep a member down", "kill a member at a step")
     return replace(
-        _swarm(seed),
-        members=3,
+        _busy(seed),
         replicas=chance.choice((1, 2, 2)),
-        partitions=4,
-        clients=4,
-        keys=6,
-        think_seconds=(0.01, 0.05),
         chaos_seconds=15.0,
         calm_seconds=chance.choice((0.3, 1.0)),
         faults=(*deaths, *chance.choice(((), ("scale",), ("isolate a member", "scale")))),
-        rates={},
         fsync=chance.choice((Fsync.INTERVAL, Fsync.NEVER)),
     )
 
@@ -304,19 +294,13 @@ def _stops(seed: int) -> Profile:
     """Members that are stopped under load: rows of one, of two, and others that die just then."""
     chance = random.Random(f"stops {seed}")
     return replace(
-        _swarm(seed),
-        members=3,
+        _busy(seed),
         replicas=chance.choice((1, 2, 2)),
-        partitions=4,
-        clients=4,
-        keys=6,
-        think_seconds=(0.01, 0.05),
         heartbeat_seconds=0.5,
         lease_seconds=chance.choice((1.5, 2.5)),
         chaos_seconds=20.0,
         calm_seconds=1.5,
         faults=("delete a pod", *STOPS, *chance.choice(((), ("keep a member down",), ("kill a member",)))),
-        rates={},
         fsync=chance.choice((Fsync.ALWAYS, Fsync.ALWAYS, Fsync.INTERVAL)),
     )
 
