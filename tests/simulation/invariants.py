@@ -11,6 +11,7 @@ import msgspec
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
 from stele.core.errors import Corrupt
 from stele.core.table import Partition
+from stele.core.waves import Stage
 from stele.member.replica import PROMISES_LOST
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
@@ -198,7 +199,10 @@ class Rules:
         shown = status.get("phase"), conditions.get("Ready")
         if shown[0] != "Running" and shown[1] != "True":
             return
-        left = (state.running, state.promotions, state.waves, state.staged, state.lost, len(state.queues))
+        # A session whose copy is taken in may still be closed: a member that was just lost does not answer.
+        ended = (Stage.CLOSE, Stage.CLOSED)
+        copying = [wave for wave in state.waves.values() if wave.stage not in ended]
+        left = (state.running, state.promotions, copying, state.staged, state.lost, len(state.queues))
         text = "{}, Ready {}, while there is {}"
         self._check("Running and Ready only with nothing pending", not any(left), text, *shown, left)
 

@@ -11,6 +11,7 @@ import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS
 from stele.core.table import Partition
+from stele.core.waves import Stage, Wave
 from stele.member.volume import CONSENSUS, TABLETS
 from stele.wire import messages as m
 from stele.wire.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
@@ -109,6 +110,23 @@ def _ready_with_something_pending(well: Well) -> None:
     assert master.state is not None
     master.state.staged[0] = well.row
     well.rules._says(master, CLUSTERS, {"phase": "Running"})
+
+
+def _ready_during_a_wave(well: Well, stage: Stage) -> None:
+    master = well.world.master
+    assert master is not None
+    assert master.state is not None
+    master.state.waves["s"] = Wave("s", 0, 1, {}, {}, 0.0, stage=stage)
+    well.rules._says(master, CLUSTERS, {"phase": "Running"})
+
+
+def test_a_session_that_is_only_closed_is_nothing_pending(well: Well) -> None:
+    """A member that was just lost answers no CloseSession, and all rows are stored."""
+    for stage in (Stage.CLOSE, Stage.CLOSED):
+        _ready_during_a_wave(well, stage)
+        assert well.world.clock.failure is None
+    _ready_during_a_wave(well, Stage.INGEST)
+    assert isinstance(well.world.clock.failure, Violation)
 
 
 def _waits_for_the_rest(well: Well) -> None:
