@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from stele.core.errors import Corrupt
+from stele.core.reign import State
+from stele.core.table import PartitionTable
 from stele.master import supervisor as tested
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
@@ -125,3 +127,23 @@ async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_no
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert supervisor._turning == {}
+
+
+async def test_a_loop_that_failed_has_no_metrics_and_a_cluster_that_is_gone_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A state that was left by a loop that failed was told as if it went on."""
+    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
+    key, loop = ("ns", "demo"), _Failing(Corrupt("two rows of one version"))
+    monkeypatch.setattr(loop, "state", State(7, PartitionTable.empty(8), 1, 0, 0.0), raising=False)
+    task = asyncio.create_task(supervisor._guard(key, cast("ClusterLoop", loop)))
+    supervisor._loops[key], supervisor._tasks[key] = cast("ClusterLoop", loop), task
+    supervisor._uids[key], supervisor._failures[key] = "uid", "two rows of one version"
+    await asyncio.sleep(0.01)
+    assert loop.closed
+    assert not task.done()
+    assert supervisor.states() == {}
+    assert key in supervisor._pauses
+    await supervisor._match()
+    known = (supervisor._loops, supervisor._tasks, supervisor._uids, supervisor._failures, supervisor._pauses)
+    assert all(key not in each for each in known)

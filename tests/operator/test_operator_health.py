@@ -23,6 +23,19 @@ async def hang(self):
 world.KubernetesWorld.ensure_shared = hang
 """
 
+SLOW = """
+import asyncio
+from stele.adapters.kubernetes.api import Api
+from stele.master import supervisor
+supervisor.SILENT_SECONDS = 3.0
+done = Api._exchange
+async def slow(self, method, path, *rest):
+    await asyncio.sleep(1.2 if "/configmaps/" in path else 0.0)
+    return await done(self, method, path, *rest)
+Api._exchange = slow
+"""
+"""A take-over of one shard is four requests, each well within the limit and all together above it."""
+
 
 async def ask(port: int, path: str) -> tuple[int, str]:
     async with (
@@ -76,3 +89,26 @@ async def test_health_fails_when_a_loop_hangs_and_metrics_count_what_statuses_sa
         await stage.until("a failing /healthz", fails)
         await asyncio.sleep(2.5)
         assert await fails(), "the rest of the process goes on, and says so still"
+
+
+async def test_a_take_over_with_a_slow_api_server_is_no_hang(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.settled(3)
+        await stage.operator.end()
+        await stage.operator.start(f"exec({SLOW!r})")
+
+        async def up() -> bool:
+            try:
+                return (await ask(unused_tcp_port, "/healthz"))[0] == 200
+            except OSError:
+                return False
+
+        await stage.until("the operator's port", up)
+
+        async def reigns() -> bool:
+            assert await ask(unused_tcp_port, "/healthz") == (200, "ok\n")
+            return "stele_epoch{" in (await ask(unused_tcp_port, "/metrics"))[1]
+
+        await stage.until("a take-over", reigns)

@@ -82,18 +82,22 @@ class ClusterLoop:
         self._epoch_above = 0
         self._trace = Trace()
         self.turned_seconds = now()
-        """When it got on last; one that hangs does not."""
+        """When it got on last, see `turn`; one that hangs does not."""
         self.state: State | None = None
 
     def wake(self) -> None:
         self._woken.set()
+
+    def turn(self) -> None:
+        """Note that it gets on: with each round, each of its steps, and each answer of the API server."""
+        self.turned_seconds = self._now()
 
     async def run(self) -> None:
         """Until cancelled; raises Deposed when another master reigns, NameTaken when there is no room for
         the table.
         """
         while True:
-            self.turned_seconds = self._now()
+            self.turn()
             try:
                 busy = await self.tick()
             except (Conflict, Uncertain, Unavailable, Stale) as error:
@@ -313,7 +317,7 @@ class ClusterLoop:
                 await self._try(self._world.remove_member(intent.index), f"removal of {intent.index}")
 
     async def _try(self, work: Awaitable[None], what: str) -> None:
-        self.turned_seconds = self._now()
+        self.turn()
         try:
             await work
         except SteleError as error:

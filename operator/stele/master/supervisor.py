@@ -40,7 +40,7 @@ DEPOSED_SECONDS = 15.0
 """The same at least, when the table has a higher epoch: a process that lost its Lease has ended by then."""
 
 SILENT_SECONDS = 30.0
-"""A loop that has not got on for so long hangs; each of its requests ends sooner."""
+"""A loop that has not got on for so long hangs: each of its requests ends sooner."""
 
 LIST_SECONDS = 30.0
 """Between two full lists, in case a watch missed something."""
@@ -73,7 +73,8 @@ class Supervisor:
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
 
     def states(self) -> dict[Key, State]:
-        return {key: loop.state for key, loop in self._loops.items() if loop.state is not None}
+        """Of each loop that runs; one that failed knows nothing any more."""
+        return {key: loop.state for key, loop in self._turning.items() if loop.state is not None}
 
     def statuses(self) -> dict[Key, TabletClusterStatus]:
         """What each cluster's status says, as it was written last."""
@@ -90,6 +91,9 @@ class Supervisor:
         now = time.monotonic()
         return tuple(f"{who} for {now - at:.0f} s" for who, at in turned.items() if now - at > SILENT_SECONDS)
 
+    def _turn(self) -> None:
+        self._turned_seconds = time.monotonic()
+
     def _changed(self, kind: Kind, stored: dict[str, Any]) -> None:
         meta = stored["metadata"]
         name = (meta.get("labels") or {}).get(manifests.CLUSTER_LABEL) or stored.get("spec", {}).get(
@@ -105,16 +109,17 @@ class Supervisor:
         """Fill the cache by lists; what is gone since is noticed."""
         for namespace in self._settings.namespaces:
             for kind in WATCHED:
-                self._turned_seconds = time.monotonic()
+                self._turn()
                 label = manifests.CLUSTER_LABEL if kind in (PODS, CLAIMS) else ""
                 before = self.cache.newest()
-                self.cache.replace(kind, namespace, await self._api.list(kind, namespace, label), before)
+                listed = await self._api.noting(self._turn).list(kind, namespace, label)
+                self.cache.replace(kind, namespace, listed, before)
 
     async def run(self) -> None:
         """Until cancelled."""
         listed = time.monotonic()
         while True:
-            self._turned_seconds = time.monotonic()
+            self._turn()
             await self._match()
             await self._show_orphans()
             self._woken.clear()
@@ -130,7 +135,8 @@ class Supervisor:
 
     async def _show_orphans(self) -> None:
         try:
-            await show_orphans(self._api, self.cache, self._clock(time.monotonic()))
+            api = self._api.noting(self._turn)
+            await show_orphans(api, self.cache, self._clock(time.monotonic()))
         except SteleError as error:
             log.warning("plans without a cluster: %s", error)
 
@@ -143,6 +149,8 @@ class Supervisor:
                 wanted[meta["namespace"], meta["name"]] = stored
         for key in [key for key in self._tasks if key not in wanted or self._is_other(key, wanted[key])]:
             await self._stop(key)
+            if key not in wanted or self._uids[key] != wanted[key]["metadata"]["uid"]:
+                self._forget(key)
         for key, stored in wanted.items():
             if key not in self._tasks:
                 self._start(key, stored)
@@ -164,17 +172,22 @@ class Supervisor:
         meta = cluster.metadata
         marks = manifests.labels(meta.name, "table")
         owner = manifests.owned_by_cluster(cluster)
-        store = KubernetesTableStore(self._api, meta.namespace, meta.name, owner, marks)
-        world = KubernetesWorld(self._api, self.cache, self._settings, cluster, self._clock)
         key = (meta.namespace, meta.name)
-        self._worlds[key] = world
+
+        def turn() -> None:
+            loop.turn()
 
         def wake() -> None:
             if key in self._loops:
                 self._loops[key].wake()
 
+        api = self._api.noting(turn)
+        store = KubernetesTableStore(api, meta.namespace, meta.name, owner, marks)
+        world = KubernetesWorld(api, self.cache, self._settings, cluster, self._clock)
+        self._worlds[key] = world
         copier = SparkJobs(world.cluster, world.copier_address, wake)
-        return ClusterLoop(store, self._members, world, copier, now=time.monotonic)
+        loop = ClusterLoop(store, self._members, world, copier, now=time.monotonic)
+        return loop
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
         """A loop that fails starts again after a pause, with an empty memory. Only the Lease says who may
@@ -223,6 +236,11 @@ class Supervisor:
         while not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=STOP_SECONDS)
+
+    def _forget(self, key: Key) -> None:
+        """Another cluster of that name has nothing to do with how this one failed."""
+        for known in (self._uids, self._failures, self._pauses):
+            known.pop(key, None)
 
     async def close(self) -> None:
         for key in list(self._tasks):

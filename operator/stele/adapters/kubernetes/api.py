@@ -3,8 +3,9 @@
 See docs/decisions/0020-kubernetes-client.md for why it is not the generated one.
 """
 
+import copy
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class Api:
     def __init__(self, login: Login) -> None:
         self._login = login
         self._session: aiohttp.ClientSession | None = None
+        self._answered: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> "Api":
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
@@ -85,6 +87,12 @@ class Api:
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
+
+    def noting(self, answered: Callable[[], None]) -> "Api":
+        """The same session; `answered` is called with each answer to a request that is sent by this one."""
+        noting = copy.copy(self)
+        noting._answered = answered
+        return noting
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         return await self._send("GET", kind.path(namespace, name))
@@ -211,9 +219,11 @@ class Api:
         url = self._login.server.rstrip("/") + path
         try:
             async with self._session.request(method, url, data=data, params=query, headers=headers) as answer:
-                return answer.status, await answer.text(errors="replace")
+                text = await answer.text(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unanswered(method, path, error) from error
+        self._answered()
+        return answer.status, text
 
 
 def _unanswered(method: str, path: str, error: Exception) -> SteleError:
