@@ -203,6 +203,60 @@ def test_a_successor_on_another_node_leaves_open_whether_its_predecessor_runs() 
         assert story.contact.known_dead == (not twice)
 
 
+def twice() -> Story:
+    """Its process of pod-2 runs on another node, and nothing was shown of the end of the one in `pod`."""
+    story = living()
+    story.answers(2.0, incarnation=2, pod="pod-2", started=105.5, boot="another")
+    assert story.contact.may_run_twice
+    return story
+
+
+def test_what_shows_later_that_the_predecessor_ended_ends_the_doubt() -> None:
+    story = twice()
+    story.removed(3.0, since=100.0, new="pod-2")
+    assert story.contact.may_run_twice, "its start is no news"
+    story.removed(4.0, since=104.0, new="pod-2")
+    assert not story.contact.may_run_twice
+    story.shows(5.0, "b", ended=True, uid="pod-2", since=107.0)
+    story.fails(5.1)
+    assert story.contact.known_dead
+
+
+def test_a_successor_on_the_node_of_the_doubted_process_ends_the_doubt_of_that_one_alone() -> None:
+    story = twice()
+    story.answers(3.0, incarnation=3, pod="pod-3", started=110.5)
+    assert list(story.contact.doubted) == ["another"]
+    story.answers(4.0, incarnation=4, pod="pod-4", started=115.5, boot="another")
+    assert list(story.contact.doubted) == ["boot"]
+    story.answers(5.0, incarnation=5, pod="pod-4", started=120.5, boot="another")
+    assert list(story.contact.doubted) == ["boot"]
+
+
+def test_a_successor_in_the_same_pod_after_a_restart_of_the_node_leaves_no_doubt() -> None:
+    story = living()
+    story.answers(2.0, incarnation=2, started=105.5, boot="another")
+    assert not story.contact.may_run_twice
+
+
+def test_an_answer_of_the_doubted_process_is_no_end_of_it() -> None:
+    story = twice()
+    story.shows(2.5, "b", uid="pod-2", since=105.0)
+    story.answers(3.0)
+    assert list(story.contact.doubted) == ["another"]
+    story.answers(3.5, incarnation=2, pod="pod-2", started=105.5, boot="another")
+    assert list(story.contact.doubted) == ["boot"]
+
+
+def test_a_process_that_does_not_say_where_it_runs_is_doubted_for_good() -> None:
+    story = Story(Contact(0, 0.0))
+    story.shows(0.0, "a", since=100.0)
+    story.answers(1.0, pod="", boot="")
+    story.answers(2.0, incarnation=2, pod="", boot="")
+    story.removed(3.0, since=104.0, new="pod-2")
+    story.answers(4.0, incarnation=3, pod="pod-2", started=105.5)
+    assert story.contact.may_run_twice
+
+
 def test_its_place_is_kept_for_the_grace_period() -> None:
     story = living()
     story.contact.note_loss(6.0, TIMING)

@@ -90,6 +90,9 @@ class Contact:
 
     `shown` is by UID of its pod, and of its last one, the latest `since_seconds` that Kubernetes showed, and
     when that was seen first. What answers a request that was sent later did not end then.
+
+    `doubted` are processes that another followed and of which nothing has shown yet that they ended, each
+    with when it answered last; by boot id, for of one kernel the lock on the volume leaves one process.
     """
 
     index: MemberIndex
@@ -111,7 +114,7 @@ class Contact:
     refused_epoch: int = 0
     shown: dict[str, tuple[float, float]] = field(default_factory=dict)
     dead_incarnation: int = -1
-    may_run_twice: bool = False
+    doubted: dict[str, tuple[Report, float]] = field(default_factory=dict)
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
     tablets_number: int = 0
     unsure: set[PartitionId] = field(default_factory=set)
@@ -142,18 +145,22 @@ class Contact:
             self.shown[pod.uid] = known if known[0] >= pod.since_seconds else (pod.since_seconds, now)
 
     def _note_proof(self) -> None:
-        """Remember that the process that answered last has ended, when its pod's kubelet showed that: what it
-        shows of the container began after a moment at which that process ran, by the same clock.
+        """Remember that the process that answered last has ended, and which of the doubted ones have."""
+        if self.report is not None and self._shown_ended(self.report, self.answered_seconds):
+            self.dead_incarnation = self.report.incarnation
+        self.doubted = {boot: each for boot, each in self.doubted.items() if not self._shown_ended(*each)}
+
+    def _shown_ended(self, report: Report, answered_seconds: float) -> bool:
+        """Whether its pod's kubelet showed the end of that process: what it shows of the container began
+        after a moment at which that process ran, by the same clock.
 
         That clock may have stepped, and the start of a container is noted late; so it is no proof when the
         process has answered a request that was sent later than Kubernetes showed that.
         """
-        report = self.report
-        if report is None or not report.pod_uid or report.pod_uid not in self.shown:
-            return
+        if not report.pod_uid or report.pod_uid not in self.shown:
+            return False
         since, shown_seconds = self.shown[report.pod_uid]
-        if int(report.started_seconds) < since and self.answered_seconds <= shown_seconds:
-            self.dead_incarnation = report.incarnation
+        return int(report.started_seconds) < since and answered_seconds <= shown_seconds
 
     def judge(self, now: float) -> None:
         """Decide whether its process ended, or its pod is gone, and nothing answered since.
@@ -170,6 +177,11 @@ class Contact:
         return not self.ended and self.ended_seconds > max(self.answered_seconds, self.failed_seconds)
 
     @property
+    def may_run_twice(self) -> bool:
+        """Whether a process of it that another followed may still run."""
+        return bool(self.doubted)
+
+    @property
     def known_dead(self) -> bool:
         """No process of it runs. A pod that is gone from the API may, and so may one that has a successor."""
         report = self.report
@@ -181,10 +193,13 @@ class Contact:
         before = self.report
         if before is not None and before.incarnation != report.incarnation:
             self.published = 0
+            # A pod runs on one node for all its life: another kernel there is that of a restarted node.
+            same_pod = bool(report.pod_uid) and report.pod_uid == before.pod_uid
+            if not same_pod and self.dead_incarnation < before.incarnation:
+                self.doubted[before.boot_id or before.pod_uid] = before, self.answered_seconds
+        if report.boot_id:
             # The lock on the volume keeps two processes apart on one node, and not on two.
-            same_node = bool(report.boot_id) and report.boot_id == before.boot_id
-            proven = same_node or self.dead_incarnation >= before.incarnation
-            self.may_run_twice = self.may_run_twice or not proven
+            self.doubted.pop(report.boot_id, None)
         self.report, self.answered_seconds = report, sent_seconds
         if sent_seconds > self.shown.get(report.pod_uid, (0.0, NEVER))[1]:
             # It runs, whatever was taken for its end before.
