@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stele.adapters.kubernetes.bulk_pod import BulkPod, manifest
+from stele.adapters.kubernetes.api import PODS
+from stele.adapters.kubernetes.bulk_pod import BulkPod, manifest, running
 from stele.cli import bulk
 from stele.cli.main import main
 from stele.client import job_server
@@ -55,7 +56,7 @@ def test_what_is_wrong_is_named(parquet, capsys, words, text):
 
 
 def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
-    made = manifest("demo-bulk", CLUSTER, "stele-sql:1", "2Gi")
+    made = manifest("demo-bulk", CLUSTER, "stele-sql:1", "2Gi", [])
     assert made["metadata"]["ownerReferences"][0]["uid"] == "1-2-3"
     spec, container = made["spec"], made["spec"]["containers"][0]
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -63,6 +64,37 @@ def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
     assert spec["automountServiceAccountToken"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+@pytest.mark.parametrize("image", ["", "registry.example/spark:1"])
+async def test_the_pod_is_pulled_as_the_clusters_other_pods_are(image):
+    class StoredError(Exception):
+        pass
+
+    def pod(image, *names):
+        secrets = {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
+        return {"spec": {"containers": [{"image": image}], **secrets}}
+
+    pods = [pod("registry.example/stele-spark:1"), pod("registry.example/stele-member:1", "one", "two")]
+    made = {}
+
+    class Server:
+        async def get(self, kind, namespace, name):
+            return CLUSTER
+
+        async def list(self, kind, namespace, selector):
+            assert (kind, namespace, selector) == (PODS, "ns", "stele.dev/cluster=demo")
+            return [*pods, pods[1]]
+
+        async def create(self, kind, namespace, body):
+            made.update(body["spec"])
+            raise StoredError
+
+    with pytest.raises(StoredError):
+        async with running(Server(), "ns", "demo", image, "1Gi"):
+            pass
+    assert made["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    assert made["containers"][0]["image"] == (image or "registry.example/stele-sql:1")
 
 
 def test_the_error_inside_of_sparks_is_found():

@@ -224,7 +224,7 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
     operator = deployment["spec"]["template"]["metadata"]["labels"]
     member, copier = labels("demo", "member", "demo-0"), labels("demo", "copier")
     executor = {"spark-role": "executor", COPIER_LABEL: "demo-copier"}
-    bulk = manifest("x", CLUSTER, "image", "1Gi")["metadata"]["labels"]
+    bulk = manifest("x", CLUSTER, "image", "1Gi", [])["metadata"]["labels"]
     pods = {"members": member, "copiers": copier, "executors": executor, "bulk": bulk}
     for name, pod in pods.items():
         assert {each["metadata"]["name"] for each in policies.values() if selects(each, pod)} == {

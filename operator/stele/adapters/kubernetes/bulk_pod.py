@@ -1,7 +1,7 @@
 """The pod that `kubectl stele load` and `dump` run Spark in: made, fed and asked through the API server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ ASK_SECONDS = 0.5
 CHUNK_BYTES = 1024 * 1024
 
 
-def manifest(name: str, cluster: Object, image: str, memory: str) -> Object:
+def manifest(name: str, cluster: Object, image: str, memory: str, pull_secrets: Sequence[Object]) -> Object:
     """A pod that fits restricted pod security, and that goes with its TabletCluster."""
     meta = cluster["metadata"]
     owner = {
@@ -52,6 +52,7 @@ def manifest(name: str, cluster: Object, image: str, memory: str) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
+        "imagePullSecrets": pull_secrets,
         "containers": [container],
         "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
         "securityContext": {
@@ -149,9 +150,12 @@ class BulkPod:
 
 @asynccontextmanager
 async def running(api: Api, namespace: str, cluster: str, image: str, memory: str) -> AsyncIterator[BulkPod]:
-    """A ready pod. An empty `image` takes that beside the members' own: stele-sql for stele-member."""
+    """A ready pod, pulled with the Secrets of the cluster's pods. An empty `image` takes that beside the
+    members' own: stele-sql for stele-member.
+    """
     found = await api.get(CLUSTERS, namespace, cluster)
-    body = manifest(f"{cluster}-bulk", found, image or await _image(api, namespace, cluster), memory)
+    pods = await api.list(PODS, namespace, f"stele.dev/cluster={cluster}")
+    body = manifest(f"{cluster}-bulk", found, image or _image(pods), memory, _pull_secrets(pods))
     pod = BulkPod(api, namespace, await api.create(PODS, namespace, body))
     try:
         await pod.until_ready()
@@ -160,13 +164,18 @@ async def running(api: Api, namespace: str, cluster: str, image: str, memory: st
         await asyncio.shield(pod.delete())
 
 
-async def _image(api: Api, namespace: str, cluster: str) -> str:
-    pods = await api.list(PODS, namespace, f"app.kubernetes.io/instance={cluster}")
+def _image(pods: Sequence[Object]) -> str:
     for pod in pods:
         for container in pod["spec"]["containers"]:
             if "stele-member" in container["image"]:
                 return str(container["image"]).replace("stele-member", "stele-sql")
     raise BadInput("the image to run Spark with cannot be told from the members' image: name it with --image")
+
+
+def _pull_secrets(pods: Sequence[Object]) -> list[Object]:
+    """What any of these pods names."""
+    names = [each["name"] for pod in pods for each in pod["spec"].get("imagePullSecrets") or ()]
+    return [{"name": name} for name in dict.fromkeys(names)]
 
 
 def _waiting_for(status: Object) -> str:
