@@ -7,11 +7,12 @@ last layer, so that a change of code costs seconds.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,14 @@ def requirements(extra: str) -> tuple[str, ...]:
 
 def _ensure(recipe: Recipe, env: Mapping[str, str]) -> str:
     image = recipe.image
-    if not succeeds(["podman", "image", "exists", image], env=env):
+    fresh = not succeeds(["podman", "image", "exists", image], env=env)
+    if fresh:
         wheels = _wheels(recipe)
         with step(f"build the image {recipe.name}"):
             _build(recipe, wheels, env)
-            _drop_older(image, env)
+    used = _in_use(image)
+    if fresh:
+        _drop_older(image, used, env)
     run(["podman", "tag", image, alias(image)], _log(recipe.name), env=env)
     return image
 
@@ -123,12 +127,27 @@ def _build(recipe: Recipe, wheels: Path, env: Mapping[str, str]) -> None:
     run(command, _log(recipe.name), env=env, seconds_max=BUILD_SECONDS_MAX)
 
 
-def _drop_older(image: str, env: Mapping[str, str]) -> None:
-    """Take older tags of the same repository away, then what no tag and no newer image holds."""
-    name, tag = image.rsplit(":", 1)
+def _in_use(image: str) -> set[str]:
+    """Note that this checkout uses `image` now; what it and the other checkouts that are still there use.
+
+    Hold the lock `images` of the cache.
+    """
+    place, name = cache.root() / "images-in-use.json", image.rsplit(":", 1)[0]
+    noted: dict[str, dict[str, str]] = json.loads(place.read_text()) if place.exists() else {}
+    noted.setdefault(str(PROJECT), {})[name] = image
+    noted = {checkout: images for checkout, images in noted.items() if Path(checkout).is_dir()}
+    aside = place.with_suffix(".making")
+    aside.write_text(json.dumps(noted, indent=1))
+    aside.rename(place)
+    return {used for images in noted.values() for used in images.values()}
+
+
+def _drop_older(image: str, used: Collection[str], env: Mapping[str, str]) -> None:
+    """Take tags away that no checkout uses, of the same repository, then what no tag and no image holds."""
+    name = image.rsplit(":", 1)[0]
     listing = output(["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", name], env=env)
     for other in listing.split():
-        if other.rsplit(":", 1)[1] not in (tag, ALIAS_TAG):
+        if other not in (*used, alias(image)):
             run(["podman", "untag", other, other], _log("prune"), env=env)
     run(["podman", "tag", image, alias(image)], _log("prune"), env=env)
     run(["podman", "image", "prune", "--force"], _log("prune"), env=env)
