@@ -169,6 +169,7 @@ async def test_a_bad_keyspace_is_refused(client, wrong):
         (("SCAN", "-5"), "invalid cursor"),
         (("SCAN", "0", "COUNT", "0"), "syntax error"),
         (("SCAN", "0", "MATCH"), "syntax error"),
+        (("SCAN", "0", "MATCH", "a", "match", "b"), "syntax error"),
         (("CLIENT", "KILL"), "unknown subcommand"),
         (("CLIENT", "SETNAME", "a b"), "Client names cannot contain spaces"),
         (("COMMAND", "WAT"), "unknown subcommand"),

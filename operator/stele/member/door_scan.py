@@ -1,4 +1,4 @@
-"""SCAN: cursors that any member understands, and Redis's patterns without its exponential cases.
+"""SCAN: cursors that any member understands.
 
 A cursor is a number of 63 bits: partition (14), how much of it was returned as a power of two (5), and a hash
 of the last key returned (44). The member that gave the cursor remembers the key of the hash; another member,
@@ -7,13 +7,12 @@ So every key that is there during the whole scan is returned at least once, and 
 members still ends. Keys may be returned twice, as in Redis.
 """
 
-import re
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import mmh3
 
+from stele.member.door_match import Pattern
 from stele.ports import Store
 
 SCAN_COUNT_DEFAULT = 10
@@ -23,9 +22,10 @@ SCAN_BYTES_MAX = 1024 * 1024
 """A call ends with the page that brings its keys to so many bytes."""
 SCAN_AGAIN_BYTES_MAX = 16 * 1024 * 1024
 """What a call may return of a partition that it has to begin again."""
+SCAN_STEPS_MAX = 16 * 1024 * 1024
+"""A call ends with the key that brings the comparisons with its pattern to so many."""
 SCAN_POSITIONS_MAX = 4096
 SCAN_POSITIONS_BYTES_MAX = 4 * 1024 * 1024
-PATTERN_BYTES_MAX = 1024
 
 _HASH_BITS = 44
 _PART_BITS = 5
@@ -70,21 +70,26 @@ class _Place:
 
 
 async def scan(
-    store: Store, positions: Positions, keyspace: bytes, cursor: int, count: int
+    store: Store, positions: Positions, keyspace: bytes, cursor: int, *, count: int, pattern: Pattern
 ) -> tuple[int, list[bytes]]:
-    """About `count` keys from the cursor on, or fewer long ones, and the next cursor (0: all were returned).
+    """Those that match of about `count` keys from the cursor on, or of fewer when they are long or hard to
+    match; and the next cursor (0: all were looked at).
 
     ValueError for a number that is no cursor.
     """
     place = _place(store, positions, keyspace, cursor)
     keys: list[bytes] = []
+    left = count
     if cursor == 0 and await store.execute(0, keyspace, [(b"EXISTS", b"")]) == [1]:
-        keys.append(b"")  # The store lists keys that are greater than one, and none is smaller than this one.
+        # The store lists keys that are greater than one, and none is smaller than this one.
+        left -= await _look([b""], pattern, keys, to_the_end=True)
     calls = size = 0
-    while not _is_enough(place, count - len(keys), size, calls):
-        wanted = max(count - len(keys), place.again, 1)
-        got, after = await store.scan(place.partition, keyspace, place.after, wanted)
-        keys += got
+    while not _is_enough(place, left, size, calls):
+        got, after = await store.scan(place.partition, keyspace, place.after, max(left, place.again, 1))
+        looked = await _look(got, pattern, keys, to_the_end=bool(place.again))
+        if looked < len(got):
+            got, after = got[:looked], got[looked - 1]
+        left = 0 if pattern.steps >= SCAN_STEPS_MAX else left - looked
         calls, size = calls + 1, size + sum(map(len, got))
         if after is not None:
             seen = (1 << place.part if place.after else 0) + len(got)
@@ -96,6 +101,16 @@ async def scan(
             place = _Place(place.partition + 1)
     position = positions.remember(keyspace, place.partition, place.after) if place.after else 0
     return _cursor(place.partition, place.part, position), keys
+
+
+async def _look(got: list[bytes], pattern: Pattern, keys: list[bytes], *, to_the_end: bool) -> int:
+    """Add to `keys` those that match; at how many was looked before that took too many steps."""
+    for looked, key in enumerate(got, 1):
+        if await pattern.matches(key):
+            keys.append(key)
+        if pattern.steps >= SCAN_STEPS_MAX and not to_the_end:
+            return looked
+    return len(got)
 
 
 def _is_enough(place: _Place, wanted: int, size: int, calls: int) -> bool:
@@ -124,66 +139,3 @@ def _place(store: Store, positions: Positions, keyspace: bytes, cursor: int) -> 
         return _Place(partition)
     after = positions.recall(keyspace, partition, position)
     return _Place(partition, again=2 << part) if after is None else _Place(partition, part, after)
-
-
-def pattern_matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Redis's glob (`*`, `?`, `[a-c]`, `[^x]`, backslash) as a test of whole keys.
-
-    Every star but the last takes the shortest way for good (an atomic group), so no pattern takes
-    more than length of key times length of pattern. ValueError when the pattern is too long.
-    """
-    if len(pattern) > PATTERN_BYTES_MAX:
-        raise ValueError(f"pattern of {len(pattern)} bytes is longer than the {PATTERN_BYTES_MAX} allowed")
-    pieces = _pieces(pattern)
-    if len(pieces) == 1:
-        expression = pieces[0]
-    else:
-        middle = b"".join(b"(?>.*?%b)" % piece for piece in pieces[1:-1] if piece)
-        expression = pieces[0] + middle + b".*" + pieces[-1]
-    compiled = re.compile(expression, re.DOTALL)
-    return lambda key: compiled.fullmatch(key) is not None
-
-
-def _pieces(pattern: bytes) -> list[bytes]:
-    """Regular expressions of the parts between the stars."""
-    pieces, at = [b""], 0
-    while at < len(pattern):
-        char = pattern[at : at + 1]
-        if char == b"*":
-            pieces.append(b"")
-            at += 1
-            continue
-        expression, at = _one(pattern, at)
-        pieces[-1] += expression
-    return pieces
-
-
-def _one(pattern: bytes, at: int) -> tuple[bytes, int]:
-    char = pattern[at : at + 1]
-    if char == b"?":
-        return b".", at + 1
-    if char == b"[":
-        return _class(pattern, at + 1)
-    if char == b"\\" and at + 1 < len(pattern):
-        at += 1
-    return re.escape(pattern[at : at + 1]), at + 1
-
-
-def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """A set of characters; one that is not closed ends with the pattern, as in Redis."""
-    negated = pattern[at : at + 1] == b"^"
-    at += negated
-    members: set[int] = set()
-    while at < len(pattern) and pattern[at : at + 1] != b"]":
-        if pattern[at : at + 1] == b"\\" and at + 1 < len(pattern):
-            at += 1
-        first = last = pattern[at]
-        if pattern[at + 1 : at + 2] == b"-" and at + 2 < len(pattern):
-            last = pattern[at + 2]
-            at += 2
-        members.update(range(min(first, last), max(first, last) + 1))
-        at += 1
-    if negated:
-        members = set(range(256)) - members
-    body = b"".join(b"\\x%02x" % member for member in sorted(members))
-    return (b"[%b]" % body if body else b"(?!)"), at + 1

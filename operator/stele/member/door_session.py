@@ -18,8 +18,10 @@ from stele.core.commands import (
     wrong_number,
 )
 from stele.core.once import ARITY, ONCE
+from stele.member.door_match import read_pattern
 from stele.member.door_plan import MANY_KEYS
-from stele.member.door_scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, pattern_matcher, scan
+from stele.member.door_scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
+from stele.member.turn import Turn
 from stele.ports import Store
 from stele.wire.keys import KEYSPACE_BYTES_MAX
 from stele.wire.resp import Request
@@ -63,6 +65,7 @@ class Server(Protocol):
 
     store: Store
     positions: Positions
+    turn: Turn
 
     def sessions(self) -> Iterable[Session]: ...
 
@@ -245,36 +248,30 @@ def _keys(server: Server, session: Session, request: Request) -> Answer:
 
 
 async def _scan(server: Server, session: Session, request: Request) -> Answer:
-    cursor, count, options = _number(request[1], "invalid cursor"), SCAN_COUNT_DEFAULT, iter(request[2:])
-    matches: Callable[[bytes], bool] = lambda key: True  # noqa: E731  replaced by each option in turn
-    for word in options:
-        value = next(options, None)
-        if value is None:
-            raise _RefusedError("syntax error")
-        matches, count = _scan_option(word.upper(), value, matches, count)
+    cursor, count, options = _number(request[1], "invalid cursor"), SCAN_COUNT_DEFAULT, _scan_options(request)
+    if b"COUNT" in options:
+        count = min(_number(options[b"COUNT"], "value is not an integer or out of range"), SCAN_COUNT_MAX)
+    if count < 1:
+        raise _RefusedError("syntax error")
     try:
-        following, keys = await scan(server.store, server.positions, session.keyspace, cursor, count)
+        pattern = await read_pattern(options.get(b"MATCH", b"*"), server.turn)
+        following, keys = await scan(
+            server.store, server.positions, session.keyspace, cursor, count=count, pattern=pattern
+        )
     except ValueError as wrong:
         raise _RefusedError(str(wrong)) from None
-    return [b"%d" % following, [key for key in keys if matches(key)]]
+    return [b"%d" % following, list(keys if options.get(b"TYPE", b"string").lower() == b"string" else ())]
 
 
-def _scan_option(
-    word: bytes, value: bytes, matches: Callable[[bytes], bool], count: int
-) -> tuple[Callable[[bytes], bool], int]:
-    if word == b"COUNT":
-        count = _number(value, "value is not an integer or out of range")
-        if count < 1:
+def _scan_options(request: Request) -> dict[bytes, bytes]:
+    """Each at most once, because to read a pattern is work."""
+    options: dict[bytes, bytes] = {}
+    for at in range(2, len(request), 2):
+        word = request[at].upper()
+        if word not in (b"MATCH", b"COUNT", b"TYPE") or word in options or at + 1 == len(request):
             raise _RefusedError("syntax error")
-        return matches, min(count, SCAN_COUNT_MAX)
-    if word == b"MATCH":
-        try:
-            return pattern_matcher(value), count
-        except ValueError as wrong:
-            raise _RefusedError(str(wrong)) from None
-    if word == b"TYPE":
-        return (matches if value.lower() == b"string" else lambda key: False), count
-    raise _RefusedError("syntax error")
+        options[word] = request[at + 1]
+    return options
 
 
 def _number(raw: bytes, text: str) -> int:

@@ -292,7 +292,7 @@ class Serving:
         keys = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
         size = sum(len(key) + len(value) for key, value in page)
         request.reply_bytes = min(size, limits.SCAN_BYTES)
-        self.turn.spend(len(page), size)
+        self.turn.spend(max(1, len(page)), size)
         full = len(page) == limit or size >= limits.SCAN_BYTES
         return keys, page[-1][0][len(prefix) :] if full else None
 

@@ -1,12 +1,15 @@
 """How much of clients' work one turn of the event loop does, so that nothing else waits for long."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from stele.member import limits
 
 Work = Callable[[], object]
+Result = TypeVar("Result")
 
 
 class Turn:
@@ -39,6 +42,20 @@ class Turn:
         """Do it in one of the next turns, when so many entries fit."""
         self._waiting.append((entries, work))
         self._call()
+
+    async def run(self, entries: int, work: Callable[[], Result]) -> Result:
+        """Do it in the first turn in which so many entries fit, and count them."""
+        if self.fits(entries):
+            self.spend(entries, 0)
+            return work()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.later(entries, partial(self._tell, future, entries, work))
+        return await future
+
+    def _tell(self, future: "asyncio.Future[Result]", entries: int, work: Callable[[], Result]) -> None:
+        if not future.done():
+            self.spend(entries, 0)
+            future.set_result(work())
 
     def _call(self) -> None:
         if not self._called:
