@@ -97,28 +97,64 @@ async def test_nothing_is_held_once_large_replies_were_read(place: tuple[Door, W
     assert (door.waiting_bytes, door.replies.held) == (0, 0)
 
 
-async def test_room_that_comes_as_the_wait_for_it_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WAIT_SECONDS_MAX", 0.02)
+async def test_room_that_comes_as_the_wait_for_it_ends_is_not_lost() -> None:
     held = ReplyBytes()
     held.add(limits.LARGE_REPLIES_BYTES_MAX)
     loop = asyncio.get_running_loop()
     # Both moments come while the loop is blocked, so it learns of both in one turn.
     loop.call_later(0.019, held.add, -limits.LARGE_REPLIES_BYTES_MAX)
     loop.call_later(0.005, time.sleep, 0.05)
-    await held.take(1000)
+    await held.take(1000, 0.02)
     held.add(-1000)
     assert (held.held, held.scarce) == (0, False)
 
 
-async def test_who_waits_for_room_in_vain_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WAIT_SECONDS_MAX", 0.02)
+async def test_who_waits_for_room_in_vain_holds_none() -> None:
     held = ReplyBytes()
     held.add(limits.LARGE_REPLIES_BYTES_MAX)
     with pytest.raises(Unavailable):
-        await held.take(1000)
+        await held.take(1000, 0.02)
     assert not held.scarce
     held.add(-limits.LARGE_REPLIES_BYTES_MAX)
     assert held.held == 0
+
+
+@pytest.mark.parametrize("how", ["gets", "mget between", "many"])
+async def test_one_connection_waits_for_room_once(
+    place: tuple[Door, Wire, Wire], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What follows fails at once, or takes the room that is there."""
+    monkeypatch.setattr(limits, "WAIT_SECONDS_MAX", 0.05)
+    door, wire, other = place
+    await large(wire, b"a", b"b", b"c")
+    waited, take = list[float](), door.replies.take
+
+    async def taken(size: int, seconds: float) -> None:
+        waited.append(seconds)
+        await take(size, seconds)
+
+    monkeypatch.setattr(door.replies, "take", taken)
+    door.replies.add(limits.LARGE_REPLIES_BYTES_MAX)
+    gets = b"".join(encode_request((b"GET", key)) for key in (b"a", b"b", b"c"))
+    between = {"gets": b"", "mget between": encode_request((b"MGET", b"a", b"b")), "many": gets * 200}[how]
+    wire._writer.write(gets + between + gets + encode_request((b"ECHO", b"end")))
+    read = b""
+    while not read.endswith(b"$3\r\nend\r\n"):
+        read += await asyncio.wait_for(wire._reader.read(limits.REPLY_BYTES), 20)
+    assert read.count(b"-TRYAGAIN replies of") == len(waited) > 3
+    assert waited == [0.05] + [0.0] * (len(waited) - 1)
+    door.replies.add(-limits.LARGE_REPLIES_BYTES_MAX)
+    await other.ask(gets, 3 * bulk_length(HALF_ROOM))
+    assert door.replies.held == 0
+
+
+async def test_room_that_is_there_is_taken_without_waiting() -> None:
+    held = ReplyBytes()
+    await held.take(1000, 0.0)
+    held.add(limits.LARGE_REPLIES_BYTES_MAX - 1000)
+    with pytest.raises(Unavailable):
+        await held.take(1000, 0.0)
+    assert (held.held, held.scarce) == (limits.LARGE_REPLIES_BYTES_MAX, False)
 
 
 async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it() -> None:

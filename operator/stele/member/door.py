@@ -353,13 +353,14 @@ class _Connection(asyncio.Protocol):
 
     async def _work(self, begun: Batch | None = None) -> None:
         """Run what is queued until nothing is; then this task ends and the next data starts another."""
+        runner = Runner(self._door, self.session, self._put)
         try:
             if not self._writable.is_set():
                 await self._until_written()
             if begun is not None:
-                await Runner(self._door, self.session, self._put).complete(begun.requests, begun.replies)
+                await runner.complete(begun.requests, begun.replies)
             while self._queue and not self._transport.is_closing():
-                await self._batch()
+                await self._batch(runner)
         except ConnectionResetError:
             pass  # The client is gone, and what did not run needs not.
         except TooManyRepliesError as error:
@@ -377,11 +378,11 @@ class _Connection(asyncio.Protocol):
         else:
             self._rest()
 
-    async def _batch(self) -> None:
+    async def _batch(self, runner: Runner) -> None:
         size = self._limits.batch_commands_max
         batch, self._queue = self._queue[:size], self._queue[size:]
         self._door.count(len(batch))
-        await Runner(self._door, self.session, self._put).run(batch)
+        await runner.run(batch)
         if self.session.quitting:
             self._queue.clear()
         if not self._queue:

@@ -45,15 +45,15 @@ class ReplyBytes:
     def _has_room(self, size: int) -> bool:
         return self.held + size <= limits.LARGE_REPLIES_BYTES_MAX
 
-    async def take(self, size: int) -> None:
-        """Wait until there is room for so much, and hold it. Raise Unavailable when it takes too long."""
+    async def take(self, size: int, seconds: float) -> None:
+        """Wait until there is room for so much, and hold it. Raise Unavailable when it takes longer."""
         if not self._waiting and self._has_room(size):
             self.held += size
             return
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((size, future))
         try:
-            async with asyncio.timeout(limits.WAIT_SECONDS_MAX):
+            async with asyncio.timeout(seconds):
                 await future
         except TimeoutError:
             if future.done() and not future.cancelled():

@@ -44,7 +44,9 @@ class Host(Server, Protocol):
 
 
 class Runner:
-    """For one connection; `put` takes the bytes of replies, and waits while the client does not read."""
+    """For what one connection asked until all of it is answered; `put` takes the bytes of replies, and waits
+    while the client does not read. After a wait for room in vain, what follows takes the room that is there.
+    """
 
     def __init__(self, door: Host, session: Session, put: Put) -> None:
         self._door = door
@@ -54,6 +56,7 @@ class Runner:
         self._out_bytes = 0
         self._held = 0
         self._encoded = 0
+        self._wait_seconds = limits.WAIT_SECONDS_MAX
 
     async def run(self, requests: Sequence[Request]) -> None:
         """Run them and write their replies, in order. Never raises for what a client sent but
@@ -204,8 +207,9 @@ class Runner:
         call = next(iter(segment.calls(behind)))
         room = REPLY_BYTES_MAX + limits.REPLY_BYTES
         try:
-            await self._door.replies.take(room)
+            await self._door.replies.take(room, self._wait_seconds)
         except Unavailable as error:
+            self._wait_seconds = 0.0
             results[place] = self._door.failure(error)
             return
         try:
