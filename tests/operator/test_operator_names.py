@@ -1,5 +1,6 @@
 """A cluster that is named like somebody else's objects: they stay as they are, byte for byte."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,37 @@ async def test_objects_of_others_are_never_mounted_written_owned_or_deleted(
             await stage.until("a cluster of the member that has a claim of its own", ready)
             await others.are_as_before()
             assert "Traceback" not in stage.operator.log.read_text(encoding="utf-8")
+
+
+COUNTED = """
+from stele.adapters.kubernetes.api import Api
+from stele.master import supervisor
+supervisor.LIST_SECONDS = 1.0
+done = Api._exchange
+async def counted(self, method, path, *rest):
+    print(method, path, flush=True)
+    return await done(self, method, path, *rest)
+Api._exchange = counted
+"""
+
+
+async def test_a_claim_with_the_uid_of_its_cluster_alone_is_watched_and_not_asked_for_again_and_again(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+        await stage.settled(3)
+        await stage.operator.end()
+        for label in ("stele.dev/cluster-", "stele.dev/component-", "stele.dev/member-"):
+            control_plane.kubectl("label", "pvc", "demo-0", "-n", namespace, label)
+        await stage.operator.start(f"exec({COUNTED!r})")
+        await stage.reigned(2)
+        await stage.settled(3)
+        # The lists say what there is by now, and the watches, which tell what they missed.
+        await asyncio.sleep(3.0)
+        text = stage.operator.log.read_text(encoding="utf-8")
+        await asyncio.sleep(5.0)
+        later = stage.operator.log.read_text(encoding="utf-8")[len(text) :].splitlines()
+        claims = [line for line in later if "/persistentvolumeclaims" in line]
+        assert len(claims) >= 2, "they are listed"
+        asked = f"/namespaces/{namespace}/persistentvolumeclaims"
+        assert [line for line in claims if line != f"GET /api/v1{asked}"] == []

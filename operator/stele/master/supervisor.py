@@ -12,7 +12,7 @@ from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBAL
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.errors import SteleError
 from stele.core.reign import Happening, State
-from stele.master import manifests
+from stele.master import manifests, watch
 from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
 from stele.master.events import post
@@ -110,9 +110,8 @@ class Supervisor:
         for namespace in self._settings.namespaces:
             for kind in WATCHED:
                 self._turn()
-                label = manifests.CLUSTER_LABEL if kind in (PODS, CLAIMS) else ""
                 before = self.cache.newest()
-                listed = await self._api.noting(self._turn).list(kind, namespace, label)
+                listed = await watch.listed(self._api.noting(self._turn), kind, namespace)
                 self.cache.replace(kind, namespace, listed, before)
 
     async def run(self) -> None:

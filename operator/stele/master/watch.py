@@ -9,10 +9,14 @@ from typing import Any
 
 import kopf
 
-from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Kind
+from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
 from stele.adapters.kubernetes.login import Login
+from stele.adapters.kubernetes.ownership import CLUSTER_UID_LABEL
 from stele.master.cache import Cache
 from stele.master.manifests import CLUSTER_LABEL
+
+LABELS: dict[Kind, tuple[str, ...]] = {PODS: (CLUSTER_LABEL,), CLAIMS: (CLUSTER_LABEL, CLUSTER_UID_LABEL)}
+"""Of kinds that others have, too, those with one of these are looked at; each of ours has one."""
 
 SERVER_SECONDS = 300
 CLIENT_SECONDS = 330
@@ -46,14 +50,19 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.stele.dev")
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix="kopf.stele.dev")
 
-    for kind in (CLUSTERS, MEMBERS, REBALANCES):
-        _watch(registry, cache, kind, None)
-    for kind in (PODS, CLAIMS):
-        _watch(registry, cache, kind, {CLUSTER_LABEL: kopf.PRESENT})
+    for kind in (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS):
+        for label in LABELS.get(kind, ("",)):
+            _watch(registry, cache, kind, label)
     return registry
 
 
-def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, marks: dict[str, Any] | None) -> None:
+async def listed(api: Api, kind: Kind, namespace: str) -> list[dict[str, Any]]:
+    """What the watches of a kind look at, as it is now."""
+    found = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
+    return list({each["metadata"]["uid"]: each for some in found for each in some}.values())
+
+
+def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, label: str) -> None:
     group, _, version = kind.api.rpartition("/")
 
     async def seen(event: Any, **_: Any) -> None:
@@ -63,9 +72,9 @@ def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, marks: dic
         else:
             cache.put(kind, stored)
 
-    kopf.on.event(group, version, kind.plural, registry=registry, labels=marks, id=f"seen-{kind.plural}")(
-        seen
-    )
+    marks = {label: kopf.PRESENT} if label else None
+    name = f"seen-{kind.plural}-{label}"
+    kopf.on.event(group, version, kind.plural, registry=registry, labels=marks, id=name)(seen)
 
 
 async def run(cache: Cache, login: Login, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:
