@@ -170,6 +170,8 @@ class FakeWorld:
             self.ask(name, phase=record.phase)
         for record in [*state.finished, *([state.record] if state.record else [])]:
             id = f"{state.epoch}-{record.number}"
+            if f"demo-{id}" not in self.asked:
+                self.ask(f"demo-{id}", approved=state.has_approved(record))
             self.ask(f"demo-{id}", plan=id, phase=record.phase, situation=record.situation)
         if state.plan_key:
             for ask in [each for each in self.asks() if each.plan and not each.final]:

@@ -105,6 +105,19 @@ async def test_an_approval_outlives_the_master() -> None:
     balanced(harness, 4, 2)
 
 
+async def test_an_approval_outlives_two_masters() -> None:
+    """What nobody approved is what the second finds: the plan of the first for what was left."""
+    harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)
+    await proposed(harness, members=4)
+    approve(harness)
+    for held_at_least in (3, 8):
+        while len(held(harness, 3)) < held_at_least:
+            await harness.tick()
+        await restart(harness)
+    await harness.settle()
+    balanced(harness, 4, 2)
+
+
 async def test_a_plan_that_waits_still_waits_after_the_master_was_replaced() -> None:
     harness = await formed(approval="Manual")
     await proposed(harness, members=4)

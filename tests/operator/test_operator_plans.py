@@ -1,5 +1,6 @@
 """Plans that users make, against a real API server: each says in its condition Ready how it stands."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,14 +10,16 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.core.membership import Timing
-from stele.core.reign import State, Wishes
+from stele.core.plan import Plan
+from stele.core.reign import Record, State, Wishes
 from stele.core.table import PartitionTable
-from stele.master import facts
+from stele.master import facts, manifests
 from stele.master.cache import Cache
-from stele.master.plans import show_orphans, show_plans
+from stele.master.children import Children
+from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, Asks, show_orphans, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
-from tests.operator.test_operator import Stage, staged
+from tests.operator.test_operator import Stage, cluster, staged
 
 pytestmark = pytest.mark.control_plane
 
@@ -62,7 +65,7 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
         state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
         await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
         view = facts.View(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
-        await show_plans(api, cache, found, view)
+        await show_plans(api, cache, Children(api, cache, namespace), found, view)
         await show_orphans(api, cache, NOON)
         assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
         assert await ready(api, namespace, "four") == ("Proposed", "True", "AsDesired")
@@ -71,6 +74,71 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
             "wait", "--for=condition=Ready", "tabletrebalance/look", "-n", namespace, "--timeout=5s"
         )
         assert "condition met" in waited
+
+
+def formed(plans: int) -> State:
+    """A master that finished plans for one situation, which was approved, and is at the last of them."""
+    state = State(1, PartitionTable.empty(8), 1, 0, 0.0, plan_number=plans, approved="situation")
+    records = [Record(n, Plan(), "what is left", 0.0, 0, Counter()) for n in range(1, plans + 1)]
+    for each in records:
+        each.situation = "situation"
+    for each in records[:-1]:
+        each.finish("Done", 0.0)
+    state.finished.extend(records[:-1])
+    state.record = records[-1]
+    return state
+
+
+async def made_cluster(api: Api, namespace: str) -> TabletCluster:
+    body = cluster("demo", 3)
+    found = TabletCluster.read(await api.create(CLUSTERS, namespace, body))
+    assert isinstance(found, TabletCluster)
+    return found
+
+
+async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_deleted(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    cache, wishes = Cache(lambda _kind, _stored: None), Wishes(3, 2, Timing(1.0, 3.0, 30.0))
+    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
+        ours = await made_cluster(api, namespace)
+        owner = manifests.owned_by_cluster(ours) | {"uid": "of-another-cluster"}
+        before = {}
+        for number in range(1, HISTORY_LIMIT + 3):
+            name = f"demo-1-{number}" if number < 3 else f"demo-0-{number}"
+            body = {
+                "apiVersion": "stele.dev/v1alpha1",
+                "kind": "TabletRebalance",
+                "metadata": {"name": name, "labels": {PLAN_LABEL: name}, "ownerReferences": [owner]},
+                "spec": {"cluster": "demo", "mode": "Execute", "approved": True},
+            }
+            if number == 2:
+                del body["metadata"]["labels"], body["metadata"]["ownerReferences"]
+                body["spec"]["moves"] = [{"partition": 1, "from": "demo-0", "to": "demo-1"}]
+            await api.create(REBALANCES, namespace, body)
+            if number != 2:
+                await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"})
+            before[name] = await api.get(REBALANCES, namespace, name)
+            cache.put(REBALANCES, before[name])
+        asks = Asks().read(cache, namespace, "demo", ours.metadata.uid)
+        assert [(ask.name, ask.plan) for ask in asks] == [("demo-1-2", "")], "a user's, whatever its name"
+        children, state = Children(api, cache, namespace), formed(plans=2)
+        await show_plans(api, cache, children, ours, facts.View(state, wishes, 0.0, NOON, asks=asks))
+        for name, stored in before.items():
+            assert await api.get(REBALANCES, namespace, name) == stored
+        assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")
+
+
+async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    cache, wishes = Cache(lambda _kind, _stored: None), Wishes(3, 2, Timing(1.0, 3.0, 30.0))
+    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
+        ours = await made_cluster(api, namespace)
+        children, state = Children(api, cache, namespace), formed(plans=1)
+        await show_plans(api, cache, children, ours, facts.View(state, wishes, 0.0, NOON))
+        (ask,) = Asks().read(cache, namespace, "demo", ours.metadata.uid)
+        assert (ask.plan, ask.approved, ask.situation, ask.final) == ("1-1", True, "situation", False)
 
 
 async def plans(stage: Stage) -> dict[str, TabletRebalance]:

@@ -261,6 +261,10 @@ class State:
     def names_of(self, members: Iterable[MemberIndex | None]) -> str:
         return ", ".join(self.name_of(member) for member in sorted(m for m in members if m is not None))
 
+    def has_approved(self, record: Record) -> bool:
+        """Whether people let plans start that are made for what this one was made for."""
+        return bool(record.situation) and record.situation == self.approved
+
     def under_way(self, record: Record) -> list[Running]:
         """Migrations that count for a plan and have not ended."""
         found = self.running.values()

@@ -5,13 +5,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, AlreadyExists, Api
+from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
+from stele.adapters.kubernetes.ownership import belongs_to
 from stele.core.asks import Ask, NamedMove
 from stele.core.planning import preview, sizes
 from stele.core.queues import planned_bytes
 from stele.core.reign import Record, State
 from stele.master import facts, manifests
 from stele.master.cache import Cache
+from stele.master.children import Children
 from stele.master.fenced import patch_status
 from stele.master.status import patch_of
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
@@ -31,9 +33,9 @@ class Asks:
     def __init__(self) -> None:
         self._read: dict[str, tuple[Object, Ask | None]] = {}
 
-    def read(self, cache: Cache, namespace: str, cluster: str) -> tuple[Ask, ...]:
+    def read(self, cache: Cache, namespace: str, cluster: str, uid: str) -> tuple[Ask, ...]:
         """Oldest first; previews and what cannot be read are left out."""
-        found = _of_cluster(cache, namespace, cluster)
+        found = _of_cluster(cache, namespace, cluster, uid)
         before, self._read = self._read, {}
         for stored in found:
             name = stored["metadata"]["name"]
@@ -42,13 +44,20 @@ class Asks:
         return tuple(ask for _, ask in self._read.values() if ask is not None)
 
 
-def _of_cluster(cache: Cache, namespace: str, cluster: str) -> list[Object]:
+def _of_cluster(cache: Cache, namespace: str, cluster: str, uid: str) -> list[Object]:
+    """What users ask of this cluster, and its own plans; not what says to be a plan of it and is not."""
     found = [
         each
         for each in cache.all(REBALANCES)
-        if each["metadata"]["namespace"] == namespace and each["spec"].get("cluster") == cluster
+        if each["metadata"]["namespace"] == namespace
+        and each["spec"].get("cluster") == cluster
+        and (not _says_plan(each) or belongs_to(each, uid))
     ]
     return sorted(found, key=_age)
+
+
+def _says_plan(stored: Object) -> bool:
+    return PLAN_LABEL in (stored["metadata"].get("labels") or {})
 
 
 def _age(stored: Object) -> tuple[str, str]:
@@ -83,23 +92,28 @@ def moves_of(model: TabletRebalance) -> tuple[NamedMove, ...]:
     )
 
 
-async def show_plans(api: Api, cache: Cache, cluster: TabletCluster, view: facts.View) -> None:
-    """Create what is missing, write what changed, delete what is too old."""
+async def show_plans(
+    api: Api, cache: Cache, children: Children, cluster: TabletCluster, view: facts.View
+) -> None:
+    """Create what is missing, write what changed, delete what is too old.
+
+    The present plan comes first: a master that ends here leaves no moment without what was approved.
+    """
     state, now, meta = view.state, view.now, cluster.metadata
-    records = {name_of(cluster, state, each): each for each in state.finished}
-    if state.record is not None:
-        records[name_of(cluster, state, state.record)] = state.record
+    present = [] if state.record is None else [state.record]
+    records = {name_of(cluster, state, each): each for each in (*present, *state.finished)}
     for name, record in records.items():
-        stored = cache.get(REBALANCES, meta.namespace, name)
-        if stored is None:
-            if record.finished_seconds is not None and now - record.finished_seconds > 60:
-                continue
-            stored = await _create(api, cache, cluster, name)
-        await _progress(api, cache, stored, record, view)
+        stored = children.find(REBALANCES, name, meta.uid)
+        if stored is None and record.finished_seconds is not None and now - record.finished_seconds > 60:
+            continue
+        body = _object(cluster, name, approved=state.has_approved(record))
+        stored = stored or await children.have(REBALANCES, body, meta.uid)
+        if stored is not None:
+            await _progress(api, cache, stored, record, view)
     others = [
         each
-        for each in _of_cluster(cache, meta.namespace, meta.name)
-        if each["metadata"]["name"] not in records
+        for each in _of_cluster(cache, meta.namespace, meta.name, meta.uid)
+        if each["metadata"]["name"] not in records or not belongs_to(each, meta.uid)
     ]
     for stored in others:
         asked = state.asked.get(stored["metadata"]["name"])
@@ -120,24 +134,20 @@ def name_of(cluster: TabletCluster, state: State, record: Record) -> str:
     return f"{cluster.metadata.name}-{state.epoch}-{record.number}"
 
 
-async def _create(api: Api, cache: Cache, cluster: TabletCluster, name: str) -> Object:
+def _object(cluster: TabletCluster, name: str, *, approved: bool) -> Object:
+    """`approved`: it follows a plan that was, for the same situation; a new master reads that here."""
     meta = cluster.metadata
-    body = {
+    spec = {"cluster": meta.name, "mode": RebalanceMode.EXECUTE.value}
+    return {
         "apiVersion": API_VERSION,
-        "kind": "TabletRebalance",
+        "kind": REBALANCES.kind,
         "metadata": {
             "name": name,
             "labels": manifests.labels(meta.name, "rebalance") | {PLAN_LABEL: name},
             "ownerReferences": [manifests.owned_by_cluster(cluster)],
         },
-        "spec": {"cluster": meta.name, "mode": RebalanceMode.EXECUTE.value},
+        "spec": spec | ({"approved": True} if approved else {}),
     }
-    try:
-        made = await api.create(REBALANCES, meta.namespace, body)
-    except AlreadyExists:
-        made = await api.get(REBALANCES, meta.namespace, name)
-    cache.put(REBALANCES, made)
-    return made
 
 
 async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalanceStatus) -> None:
@@ -211,10 +221,7 @@ def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
 async def _trim(api: Api, others: list[Object]) -> None:
     finals = {each.value for each in facts.FINAL}
     finished = [
-        each
-        for each in others
-        if (each.get("status") or {}).get("phase") in finals
-        and PLAN_LABEL in (each["metadata"].get("labels") or {})
+        each for each in others if (each.get("status") or {}).get("phase") in finals and _says_plan(each)
     ]
     finished.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")))
     for each in finished[: max(0, len(finished) - HISTORY_LIMIT)]:

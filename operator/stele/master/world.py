@@ -222,7 +222,7 @@ class KubernetesWorld:
 
     def asks(self) -> tuple[Ask, ...]:
         """TabletRebalances that are to be carried out, and what people said about them."""
-        return self._asks.read(self._cache, self.namespace, self.name)
+        return self._asks.read(self._cache, self.namespace, self.name, self.cluster_uid)
 
     async def ensure_member(self, index: MemberIndex) -> None:
         """Object, volume and pod, each when it is missing; a pod that ended for good is made anew."""
@@ -341,7 +341,7 @@ class KubernetesWorld:
             status = facts.member_status(member, view, restarts_of(self._pod(stored)))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
         self._check_reigns(state)
-        await show_plans(self._api, self._cache, cluster, view)
+        await show_plans(self._api, self._cache, self._children, cluster, view)
 
     async def show_taken(self, names: Sequence[str], now: float) -> None:
         """Nothing of this cluster is done: its table has the names of objects of somebody else."""
