@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.asks import Ask
 from stele.core.errors import Conflict, Stale, Unavailable, Uncertain
@@ -128,8 +129,8 @@ class FakeWorld:
     def epoch_shown(self) -> int:
         return self.shown_epoch
 
-    async def show_taken(self, names: Sequence[str], now: float) -> None:
-        raise AssertionError(names)
+    async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
+        raise AssertionError(why)
 
     def ask(self, name: str, **fields: object) -> None:
         """Make a TabletRebalance, or change one."""

@@ -12,6 +12,7 @@ from stele.adapters.kubernetes.api import (
     CLAIMS,
     CLUSTERS,
     CONFIG_MAPS,
+    EVENTS,
     MEMBERS,
     PODS,
     SERVICES,
@@ -19,6 +20,7 @@ from stele.adapters.kubernetes.api import (
     Kind,
 )
 from stele.adapters.kubernetes.login import log_in
+from stele.adapters.kubernetes.ownership import leaves
 from tests.operator.test_operator import Stage, staged
 
 pytestmark = pytest.mark.control_plane
@@ -53,10 +55,22 @@ class Others:
         self._plane, self._api, self._namespace = plane, api, namespace
         self._made: dict[tuple[Kind, str], dict[str, Any]] = {}
 
-    async def make(self, some: tuple[Named, ...]) -> None:
+    async def make(self, some: tuple[Named, ...], **owner: str) -> None:
+        """`owner`: kind and UID of what owned them, of the name that ours have."""
         for kind, name, labels, rest in some:
-            body = {"apiVersion": kind.api, "kind": kind.kind, "metadata": {"name": name, "labels": labels}}
+            meta: dict[str, Any] = {"name": name, "labels": labels}
+            if owner:
+                owned = {"apiVersion": "stele.dev/v1alpha1", "name": name if kind is PODS else "demo"}
+                meta["ownerReferences"] = [{**owned, **owner}]
+            body = {"apiVersion": kind.api, "kind": kind.kind, "metadata": meta}
             self._made[kind, name] = await self._api.create(kind, self._namespace, {**body, **rest})
+
+    async def delete_slowly(self, kind: Kind, name: str) -> None:
+        """Somebody's finalizer keeps it."""
+        patch = '{"metadata":{"finalizers":["test.example/kept"],"ownerReferences":null}}'
+        self._plane.kubectl("patch", kind.plural, name, "-n", self._namespace, "--type=merge", "-p", patch)
+        await self._api.delete(kind, self._namespace, name, None)
+        self._made[kind, name] = await self._api.get(kind, self._namespace, name)
 
     def names(self) -> list[str]:
         return sorted(f"{kind.kind} {name}" for kind, name in self._made)
@@ -66,12 +80,32 @@ class Others:
             assert await self._api.get(kind, self._namespace, name) == stored
 
     async def go(self, kind: Kind, name: str) -> None:
-        if kind is CLAIMS:
-            # Nobody here takes the finalizer away that claims get.
+        if self._made[kind, name]["metadata"].get("finalizers"):
+            # Nobody here takes the finalizers away that claims get.
             patch = '{"metadata":{"finalizers":null}}'
-            self._plane.kubectl("patch", "pvc", name, "-n", self._namespace, "--type=merge", "-p", patch)
+            self._plane.kubectl(
+                "patch", kind.plural, name, "-n", self._namespace, "--type=merge", "-p", patch
+            )
         uid = self._made.pop((kind, name))["metadata"]["uid"]
         await self._api.delete(kind, self._namespace, name, uid)
+
+
+async def are_waited_for(stage: Stage, names: list[str]) -> None:
+    """Ready is False for these names and no others, and Stalled is not True."""
+
+    async def check() -> bool:
+        conditions = ((await stage.cluster()).get("status") or {}).get("conditions", [])
+        found = {each["type"]: each for each in conditions}
+        ready = found.get("Ready", {"reason": "", "message": ""})
+        assert "NameTaken" not in {each["reason"] for each in conditions}
+        return (
+            ready["reason"] == "WaitsForRemoval"
+            and ready["message"]
+            == f"waiting for the objects of the deleted cluster to be removed: {', '.join(names)}"
+            and found["Stalled"]["status"] == "False"
+        )
+
+    await stage.until(f"Ready WaitsForRemoval with {names}", check)
 
 
 async def are_told(stage: Stage, names: list[str]) -> None:
@@ -146,6 +180,42 @@ async def test_objects_of_others_are_never_mounted_written_owned_or_deleted(
             await stage.until("a cluster of the member that has a claim of its own", ready)
             await others.are_as_before()
             assert "Traceback" not in stage.operator.log.read_text(encoding="utf-8")
+
+
+async def test_the_objects_of_a_deleted_cluster_of_the_same_name_are_waited_for(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    """No garbage collector runs here: they go when the test removes them."""
+    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
+        others = Others(control_plane, api, namespace)
+        await others.make(TABLES, kind="TabletCluster", uid="of-the-one-before")
+        await others.delete_slowly(CONFIG_MAPS, "demo-table")
+        async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
+            await are_waited_for(stage, others.names())
+            await others.are_as_before()
+            assert await names_of(stage, MEMBERS) == set()
+            assert await names_of(stage, EVENTS) == set(), "nobody is called"
+
+            services = tuple(each for each in FOREIGN if each[0] in (SERVICES, BUDGETS))
+            await others.make(services, kind="TabletCluster", uid="of-the-one-before")
+            pods = tuple(each for each in FOREIGN if each[:2] == (PODS, "demo-1"))
+            await others.make(pods, kind="TabletMember", uid="of-the-one-before")
+            for name in ("demo-table", "demo-table-0"):
+                await others.go(CONFIG_MAPS, name)
+            await are_waited_for(stage, others.names())
+            await others.are_as_before()
+            for kind, name, _, _ in (*services, *pods):
+                await others.go(kind, name)
+            await stage.settled(3)
+
+
+def test_what_has_an_owner_that_may_live_does_not_go_by_itself() -> None:
+    ours = {"apiVersion": "stele.dev/v1alpha1", "kind": "TabletCluster", "name": "demo", "uid": "new"}
+    before = ours | {"uid": "old"}
+    also = ours | {"name": "other", "uid": "old"}
+    group = before | {"apiVersion": "example.dev/v1"}
+    for owners, expected in (([before], True), ([before, also], False), ([group], False), ([], False)):
+        assert leaves({"metadata": {"name": "demo-table", "ownerReferences": owners}}, [ours]) is expected
 
 
 COUNTED = """

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stele.adapters.kubernetes.ownership import taken_text
+from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken, leaving_text, taken_text
 from stele.core.asks import Ask
 from stele.core.copying import waiting_for_space
 from stele.core.membership import Contact, Life
@@ -67,6 +67,7 @@ class View:
     taken: tuple[str, ...] = ()
     updated: int = 0
     outdated: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
     @property
     def formed(self) -> bool:
@@ -197,7 +198,7 @@ Condition = tuple[ConditionType, bool, Reason, str]
 
 def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
     return [
-        _ready([*_blocked(view), *problems(cluster)], view),
+        _ready([*_blocked(view), *problems(cluster), *_removed(view)], view),
         _available(view),
         _progressing(view),
         _degraded(view),
@@ -268,6 +269,11 @@ def _blocked(view: View) -> list[Problem]:
     """Objects of somebody else that are where this cluster's own should be."""
     taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
     return taken + _foreign(view)
+
+
+def _removed(view: View) -> list[Problem]:
+    """What goes by itself: it is no reason to call anybody."""
+    return [Problem(Reason.WAITS_FOR_REMOVAL, leaving_text(view.removed))] if view.removed else []
 
 
 def _foreign(view: View) -> list[Problem]:
@@ -596,13 +602,14 @@ def under_way(state: State) -> dict[str, int]:
     return {step.value: steps[step] for step in Step}
 
 
-def name_taken(
-    status: TabletClusterStatus, names: Sequence[str], generation: int, clock: datetime
+def blocked(
+    status: TabletClusterStatus, why: NameTaken | NameLeaves, generation: int, clock: datetime
 ) -> TabletClusterStatus:
     """There is no table, so nothing is known of the cluster but what is in its way."""
-    found, text = status.conditions, taken_text(names)
-    for type_, holds in ((ConditionType.READY, False), (ConditionType.STALLED, True)):
-        found = set_condition(found, type_, holds, Reason.NAME_TAKEN, text, generation=generation, now=clock)
+    taken, text = isinstance(why, NameTaken), str(why.args[0])
+    reason, found = Reason.NAME_TAKEN if taken else Reason.WAITS_FOR_REMOVAL, status.conditions
+    for type_, holds in ((ConditionType.READY, False), (ConditionType.STALLED, taken)):
+        found = set_condition(found, type_, holds, reason, text, generation=generation, now=clock)
     changes = {"observed_generation": generation, "message": text, "conditions": found}
     return status.model_copy(update=changes)
 

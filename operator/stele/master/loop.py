@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from stele.adapters.kubernetes.ownership import NameTaken
+from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken
 from stele.core.cluster_state import StateChange
 from stele.core.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.core.ids import MemberIndex, PartitionId
@@ -178,8 +178,8 @@ class ClusterLoop:
         fresh = fresh_head(self._world.partitions(), wishes.replicas)
         try:
             reigned = await self._store.take_over(fresh, self._epoch_above)
-        except NameTaken as error:
-            await self._try(self._world.show_taken(error.names, self._now()), "status")
+        except (NameTaken, NameLeaves) as error:
+            await self._try(self._world.show_blocked(error, self._now()), "status")
             raise
         self._head = head = reigned.head
         log.info("reigns with epoch %d over %d members", head.epoch, len(head.members))

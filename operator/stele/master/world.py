@@ -18,7 +18,7 @@ from stele.adapters.kubernetes.api import (
     Api,
     Kind,
 )
-from stele.adapters.kubernetes.ownership import belongs_to
+from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken, belongs_to
 from stele.core.asks import Ask
 from stele.core.errors import Stale
 from stele.core.ids import MemberIndex
@@ -181,10 +181,10 @@ class KubernetesWorld:
             each["metadata"]["name"] for each in claims if each and manifests.is_foreign(each, cluster)
         )
 
-    def _taken(self) -> tuple[str, ...]:
-        """What other than those claims has a name that this cluster needs."""
+    def _but_foreign(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those claims are told by themselves."""
         foreign = {f"{CLAIMS.kind} {name}" for name in self._foreign_claims()}
-        return tuple(each for each in self._children.taken() if each not in foreign)
+        return tuple(each for each in names if each not in foreign)
 
     def _outdated(self, cluster: TabletCluster) -> tuple[int, tuple[str, ...]]:
         """Members whose pod and volume are as the spec says, and the objects that are not."""
@@ -323,9 +323,10 @@ class KubernetesWorld:
             self.name,
             self.asks(),
             unknown,
-            self._taken(),
+            self._but_foreign(self._children.taken()),
             updated,
             outdated,
+            self._but_foreign(self._children.leaving()),
         )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)
@@ -343,10 +344,10 @@ class KubernetesWorld:
         self._check_reigns(state)
         await show_plans(self._api, self._cache, self._children, cluster, view)
 
-    async def show_taken(self, names: Sequence[str], now: float) -> None:
-        """Nothing of this cluster is done: its table has the names of objects of somebody else."""
+    async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
+        """Nothing of this cluster is done: objects that are not its own have the names of its table."""
         cluster = self.cluster()
-        wanted = facts.name_taken(cluster.status, names, cluster.metadata.generation, self._clock_at(now))
+        wanted = facts.blocked(cluster.status, why, cluster.metadata.generation, self._clock_at(now))
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
         self.shown = wanted
 

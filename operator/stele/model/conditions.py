@@ -55,6 +55,7 @@ class Reason(StrEnum):
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
     FOREIGN_VOLUME = "ForeignVolume"
     NAME_TAKEN = "NameTaken"
+    WAITS_FOR_REMOVAL = "WaitsForRemoval"
     REQUESTS_EXCEED_LIMITS = "RequestsExceedLimits"
     INVALID_RESOURCE = "InvalidResource"
     CLUSTER_NOT_FOUND = "ClusterNotFound"

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api, NotFound
-from stele.adapters.kubernetes.ownership import NameTaken, belongs_to
-from stele.core.errors import Conflict, Corrupt
+from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken, belongs_to, leaves
+from stele.core.errors import Conflict, Corrupt, SteleError
 from stele.core.table import EMPTY, Partition, PartitionTable, check_invariants
 from stele.wire.table_text import (
     Head,
@@ -62,18 +62,24 @@ class KubernetesTableStore:
         return f"{self._cluster}-table" if shard is None else f"{self._cluster}-table-{shard}"
 
     async def _find(self, shard: int | None = None) -> dict[str, Any] | None:
-        """That part of the table. Raises NameTaken when an object of somebody else has its name."""
+        """That part of the table. Raises NameTaken when an object of somebody else has its name, NameLeaves
+        when that is about to go."""
         found = await self._api.find(CONFIG_MAPS, self._namespace, self._name(shard))
         if found is not None and not belongs_to(found, self._owner["uid"]):
-            raise NameTaken([f"{CONFIG_MAPS.kind} {self._name(shard)}"])
+            raise self._in_the_way([found])
         return found
 
-    async def _taken(self, partitions: int) -> list[str]:
-        """All parts of the table whose names somebody else's objects have."""
+    def _in_the_way(self, found: Sequence[Mapping[str, Any]]) -> SteleError:
+        """What to raise for objects that are not ours: those that stay count before those that go."""
+        staying = [each for each in found if not leaves(each, [self._owner])]
+        names = [f"{CONFIG_MAPS.kind} {each['metadata']['name']}" for each in staying or found]
+        return NameTaken(names) if staying else NameLeaves(names)
+
+    async def _foreign(self, partitions: int) -> list[dict[str, Any]]:
+        """All that have the name of a part of the table and are not ours."""
         parts = (None, *range(shard_count(partitions)))
         found = [await self._api.find(CONFIG_MAPS, self._namespace, self._name(each)) for each in parts]
-        foreign = [each for each in found if each is not None and not belongs_to(each, self._owner["uid"])]
-        return [f"{CONFIG_MAPS.kind} {each['metadata']['name']}" for each in foreign]
+        return [each for each in found if each is not None and not belongs_to(each, self._owner["uid"])]
 
     async def epoch(self) -> int:
         """The epoch in the stored head; 0 when there is none."""
@@ -83,14 +89,14 @@ class KubernetesTableStore:
     async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
         """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt
         when what is stored contradicts itself or has another number of partitions, NameTaken when it is
-        another cluster's or no table at all."""
+        another cluster's or no table at all, NameLeaves when that is about to go."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 return await self._take_over(fresh, epoch_above)
             except Conflict:
                 continue
-            except NameTaken as error:
-                raise NameTaken(await self._taken(fresh.partitions)) from error
+            except (NameTaken, NameLeaves) as error:
+                raise self._in_the_way(await self._foreign(fresh.partitions)) from error
         raise Conflict(f"the table of {self._cluster} was changed {ATTEMPTS_MAX} times while taking it over")
 
     async def _take_over(self, fresh: Head, epoch_above: int) -> Reigned:
