@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from e2e.cluster import external
-from e2e.cluster.errors import ClusterError, MachineUnfitError
 from e2e.cluster.steps import say
 from e2e.demo import main, stage
-from e2e.demo.errors import DemoError, PreflightError
-from e2e.demo.report import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_OK, EXIT_PREFLIGHT, draw
+from e2e.demo.ending import exit_code_of
+from e2e.demo.report import EXIT_OK, draw
 from e2e.demo.settings import ALL_PHASES, SMALL_PHASES, PhaseName, Settings
 
 SMALL_RECORDS, SMALL_PADDED, SMALL_QUIET_SECONDS, SMALL_SAFE_SECONDS_MAX = 3_000, 600, 3.0, 240.0
@@ -128,35 +126,24 @@ def run(arguments: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """A request to end is as good as Ctrl-C: clients and helpers are ended in order."""
-    raise KeyboardInterrupt
-
-
 def entry(words: Sequence[str] | None = None) -> int:
     """The process's exit code; a user's mistake is one sentence, never a traceback."""
     arguments = parser().parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupt)
     for variable, value in (
         (external.KUBECONFIG_VARIABLE, arguments.kubeconfig),
         (external.CONTEXT_VARIABLE, arguments.context),
     ):
         if value is not None:
             os.environ[variable] = value
-    try:
-        if arguments.action == "down":
-            stage.remove_all()
-            return EXIT_OK
-        return run(arguments)
-    except (PreflightError, MachineUnfitError) as error:
-        say(str(error))
-        return EXIT_PREFLIGHT
-    except (DemoError, ClusterError) as error:
-        say(f"Error: {error}")
-        return EXIT_BROKEN
-    except KeyboardInterrupt:
-        say(_INTERRUPTED)
-        return EXIT_INTERRUPTED
+    return exit_code_of(lambda: act(arguments), _INTERRUPTED)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Do what the first word says; the exit code."""
+    if arguments.action == "down":
+        stage.remove_all()
+        return EXIT_OK
+    return run(arguments)
 
 
 if __name__ == "__main__":

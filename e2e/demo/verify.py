@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -151,11 +151,12 @@ async def read_ledger(endpoint: Endpoint, ledger: Ledger) -> list[Violation]:
     keys = list(ledger.keys())
     for begin in range(0, len(keys), READ_BATCH):
         batch = keys[begin : begin + READ_BATCH]
-        stored |= dict(zip(batch, await _read(endpoint, batch), strict=True))
+        stored |= dict(zip(batch, await read_values(endpoint, batch, str(endpoint)), strict=True))
     return history.judge_end(ledger, stored)
 
 
-async def _read(endpoint: Endpoint, keys: list[str]) -> list[bytes | None]:
+async def read_values(endpoint: Endpoint, keys: Sequence[str], through: str) -> list[bytes | None]:
+    """The values of these keys of the ledger. Raises DemoError when they cannot be read `through` there."""
     reason = ""
     for _ in range(READ_TRIES_MAX):
         try:
@@ -171,7 +172,7 @@ async def _read(endpoint: Endpoint, keys: list[str]) -> list[bytes | None]:
         except (OSError, ReplyFailure) as error:
             reason = str(error) or type(error).__name__
         await asyncio.sleep(READ_RETRY_SECONDS)
-    raise DemoError(f"The acknowledged writes cannot be read at {endpoint}: {reason}")
+    raise DemoError(f"The acknowledged writes cannot be read at the end through {through}: {reason}")
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from e2e.cluster import external
-from e2e.cluster.errors import ClusterError, MachineUnfitError
 from e2e.cluster.steps import say
-from e2e.demo.errors import DemoError, PreflightError
-from e2e.demo.report import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_OK, EXIT_PREFLIGHT
+from e2e.demo.ending import exit_code_of
+from e2e.demo.errors import PreflightError
+from e2e.demo.report import EXIT_BROKEN, EXIT_OK
 from e2e.storm import course, faults
 
 SECONDS_MIN, SECONDS_MAX = 10.0, 86_400.0
@@ -71,19 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 def entry(words: Sequence[str] | None = None) -> int:
     """The process's exit code; a mistake is one sentence, never a traceback."""
     arguments = parser().parse_args(words)
-    # A request to end is as good as Ctrl-C: what lasts is undone, and the cluster is removed.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        return run(arguments)
-    except (PreflightError, MachineUnfitError) as error:
-        say(str(error))
-        return EXIT_PREFLIGHT
-    except (DemoError, ClusterError) as error:
-        say(f"Error: {error}")
-        return EXIT_BROKEN
-    except KeyboardInterrupt:
-        say("Interrupted. What the storm made was removed.")
-        return EXIT_INTERRUPTED
+    return exit_code_of(lambda: run(arguments), "Interrupted. What the storm made was removed.")
 
 
 if __name__ == "__main__":

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from e2e.demo import padded
-from e2e.demo.errors import DemoError
 from e2e.demo.history import Violation
 from e2e.demo.judge import Tally, by_partition
 from e2e.demo.kube import Api
-from e2e.demo.resp import Connection, Endpoint, Reply, ReplyFailure
+from e2e.demo.resp import Endpoint
 from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, Settings
-from e2e.demo.verify import ReplicaCheck, ReplicaReader, read_table
+from e2e.demo.verify import ReplicaCheck, ReplicaReader, read_table, read_values
 from e2e.demo.workload import hash_of
 from e2e.storm.books import Books
 
 BATCH_KEYS = 16
-READ_SECONDS_MAX = 30.0
-TRIES_MAX, RETRY_SECONDS = 20, 0.5
 OWNED = b"storm:"
 
 
@@ -29,31 +25,12 @@ async def read_all(doors: Mapping[str, Endpoint], books: Books) -> list[Violatio
     for name, endpoint in doors.items():
         for begin in range(0, len(keys), BATCH_KEYS):
             batch = keys[begin : begin + BATCH_KEYS]
-            values = await _read(name, endpoint, batch)
+            values = await read_values(endpoint, batch, name)
             judged = (
                 books.judge(key, books.floor(key), value) for key, value in zip(batch, values, strict=True)
             )
             found += [each for each in judged if each is not None]
     return found
-
-
-async def _read(name: str, endpoint: Endpoint, keys: Sequence[str]) -> list[Reply]:
-    reason = ""
-    for _ in range(TRIES_MAX):
-        try:
-            connection = await Connection.open(endpoint, LEDGER_KEYSPACE, READ_SECONDS_MAX)
-            try:
-                replies = await connection.ask([(b"GET", key.encode()) for key in keys], READ_SECONDS_MAX)
-            finally:
-                connection.close()
-            failure = next((each for each in replies if isinstance(each, ReplyFailure)), None)
-            if failure is None:
-                return replies
-            reason = str(failure)
-        except OSError as error:
-            reason = str(error) or type(error).__name__
-        await asyncio.sleep(RETRY_SECONDS)
-    raise DemoError(f"What was written cannot be read at the end through {name}: {reason}")
 
 
 async def compare_replicas(api: Api, settings: Settings, books: Books) -> Tally:
