@@ -6,10 +6,11 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from e2e.demo.history import Outcome, Violation, number_of
+from e2e.demo.judge import partition_of
 from e2e.demo.resp import Command, Connection, Endpoint, Reply, ReplyFailure
 from e2e.storm.books import Books, is_counter, packed, unpacked
 from e2e.storm.report import NOT_CONNECTED
@@ -22,7 +23,11 @@ OF_100 = {"count": 50, "once": 18, "set": 26, "large": 6}
 PIPELINE_COMMANDS_MAX = 5
 READS_OF_100 = 35
 OWN_READS_OF_100 = 30
-THINK_SECONDS = (0.0, 0.08)
+THINK_SECONDS, READER_THINK_SECONDS = (0.0, 0.08), (0.2, 0.6)
+AVOIDING = 4
+"""Of so many clients one keeps away from the first door, one from the second, and so on: it goes on to write
+when all that come there hang.
+"""
 CONNECT_SECONDS_MAX = 1.5
 REPLY_SECONDS_MAX = 4.0
 RETRY_SECONDS = 0.05
@@ -64,25 +69,33 @@ def clock(moment: float) -> str:
 
 @dataclass
 class Load:
-    """What all clients share. `doors` is changed while they run; `broken` is told of each violation."""
+    """What all clients share. `doors` is changed while they run; `broken` is told of each violation. `latest`
+    has, by partition, the key of the write that was acknowledged last.
+    """
 
     seed: int
     doors: Mapping[str, Endpoint]
     broken: Callable[[Violation], None]
+    partitions: int
     books: Books = field(default_factory=Books.empty)
     history: dict[str, list[Operation]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    latest: dict[int, str] = field(default_factory=dict)
     stopping: bool = False
 
-    async def run(self) -> None:
-        """All clients, until `stopping`."""
+    async def run(self, doors: Iterable[str]) -> None:
+        """All clients, with readers at these doors, until `stopping`."""
+        clients = [Client(number, self) for number in range(CLIENTS)]
+        readers = [Reader(door, partition, self) for door in doors for partition in range(self.partitions)]
         async with asyncio.TaskGroup() as group:
-            for number in range(CLIENTS):
-                group.create_task(Client(number, self).run())
+            for each in (*clients, *readers):
+                group.create_task(each.run())
 
 
 class Client:
     """One loop: a pipeline, its answers, a moment of rest. It alone writes its keys, it reads everybody's."""
+
+    _think_seconds = THINK_SECONDS
 
     def __init__(self, number: int, load: Load) -> None:
         self._number, self._load, self._books = number, load, load.books
@@ -95,9 +108,8 @@ class Client:
     async def run(self) -> None:
         """Until the load stops."""
         while not self._load.stopping:
-            await asyncio.sleep(self._random.uniform(*THINK_SECONDS))
-            # A connection that stands may lead to a process that nothing shows any more.
-            door = self._random.choice(sorted({*self._load.doors, *self._connections}))
+            await asyncio.sleep(self._random.uniform(*self._think_seconds))
+            door = self._door()
             connection = await self._connected(door)
             if connection is not None:
                 await self._send(self._batch(), door, connection)
@@ -107,6 +119,14 @@ class Client:
             connection.close()
 
     # -- what is asked
+
+    def _door(self) -> str:
+        """Any but the one that it avoids. A connection that stands may lead to a process that nothing shows
+        any more.
+        """
+        doors = sorted({*self._load.doors, *self._connections})
+        avoided = f"-{self._number % AVOIDING}"
+        return self._random.choice([each for each in doors if not each.endswith(avoided)] or doors)
 
     def _batch(self) -> list[Operation]:
         """Up to `PIPELINE_COMMANDS_MAX` operations; what must be sent again is among the first."""
@@ -121,7 +141,9 @@ class Client:
     def _read(self) -> Operation:
         known = self._books.keys()
         own = not known or self._random.randrange(100) < OWN_READS_OF_100
-        key = self._own_key() if own else self._random.choice(known)
+        return self._read_of(self._own_key() if own else self._random.choice(known))
+
+    def _read_of(self, key: str) -> Operation:
         return Operation(key, "GET", (b"GET", key.encode()), self._books.floor(key))
 
     def _own_key(self) -> str:
@@ -195,13 +217,19 @@ class Client:
         if operation.reads:
             if outcome is Outcome.ACKNOWLEDGED:
                 self._judge(self._books.judge(operation.key, operation.floor, reply))
-        elif not is_counter(operation.key):
+        else:
+            self._end_write(operation, word, outcome, reply)
+        operation.command = ()  # The history is kept to the end, and need not hold large values.
+
+    def _end_write(self, operation: Operation, word: str, outcome: Outcome, reply: Reply) -> None:
+        if outcome is Outcome.ACKNOWLEDGED:
+            self._load.latest[partition_of(operation.key.encode(), self._load.partitions)] = operation.key
+        if not is_counter(operation.key):
             self._end_set(operation, outcome)
         elif word == "ONCE" and outcome is not Outcome.ACKNOWLEDGED:
             self._again.append(replace(operation, ended=0.0, answer=UNDER_WAY, outcome=Outcome.SENT))
         else:
             self._end_increment(operation, outcome, reply)
-        operation.command = ()  # The history is kept to the end, and need not hold large values.
 
     def _end_increment(self, operation: Operation, outcome: Outcome, reply: Reply) -> None:
         self._judge(self._books.counters.end(operation.key, operation.floor, outcome, reply))
@@ -231,6 +259,27 @@ class Client:
             return None
         self._connections[door] = opened
         return opened
+
+
+class Reader(Client):
+    """Reads at one door what was acknowledged last in one partition, to anybody: the most telling key.
+
+    There is one for each partition at each door, so that what hangs holds up no other. It keeps its
+    connection for as long as that answers, whatever becomes of the member's pod and door meanwhile.
+    """
+
+    _think_seconds = READER_THINK_SECONDS
+
+    def __init__(self, door: str, partition: int, load: Load) -> None:
+        super().__init__(partition, load)
+        self._at, self._partition = door, partition
+
+    def _door(self) -> str:
+        return self._at
+
+    def _batch(self) -> list[Operation]:
+        key = self._load.latest.get(self._partition)
+        return [] if key is None else [self._read_of(key)]
 
 
 def _shown(operation: Operation, reply: Reply) -> str:

@@ -24,7 +24,7 @@ from e2e.demo.settings import PADDED_KEYSPACE, Settings
 from e2e.demo.state import unsafe_reason
 from e2e.storm import doors, final
 from e2e.storm.clients import Load
-from e2e.storm.faults import MEMBERS_AT_FIRST, MEMBERS_DRAWN, Clock, draw
+from e2e.storm.faults import MEMBERS_AT_FIRST, MEMBERS_DRAWN, READY_MIN, Clock, draw
 from e2e.storm.network import Network, process_of_node
 from e2e.storm.report import Report
 from e2e.storm.story import Scene, tell
@@ -105,7 +105,7 @@ class Course:
             nodes = {name: await process_of_node(env, name) for name in await _nodes(api)}
             network = Network(env, nodes.values())
             strikes = Strikes(env, self._settings, nodes, watch, network, self._struck)
-            self._load = Load(self._report.seed, dict(self._all_doors), self._violated)
+            self._load = Load(self._report.seed, dict(self._all_doors), self._violated, PARTITIONS)
             try:
                 await self._course(api, watch, network, strikes)
             except DemoError as error:
@@ -120,7 +120,7 @@ class Course:
         try:
             await strikes.prepare(GRACE_SECONDS)
             await network.begin()
-            clients = asyncio.create_task(self._load.run())
+            clients = asyncio.create_task(self._load.run(self._all_doors))
             try:
                 await self._storm(watch, strikes, clients)
             finally:
@@ -143,7 +143,8 @@ class Course:
         begin = self._start = told = time.monotonic()
         clock = Clock(begin)
         while (now := time.monotonic()) < begin + self._report.seconds and not self._broken.is_set():
-            seconds = clock.turn(now, watch.ready())
+            calm = bool(todo) and todo[0].calm
+            seconds = clock.turn(now, watch.ready() >= READY_MIN and (watch.safe() or not calm))
             while todo and todo[0].at <= seconds:
                 strikes.begin(todo.pop(0))
             if now - told >= TELL_SECONDS:

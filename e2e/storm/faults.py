@@ -7,7 +7,7 @@ whatever strikes at once, also all members, no acknowledged write may be lost.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 FIRST_SECONDS = 2.0
@@ -17,8 +17,10 @@ BURST_OF_100 = 40
 BURST_GAP_SECONDS, GAP_SECONDS = (0.05, 0.8), (2.0, 8.0)
 MEMBERS_AT_FIRST, MEMBERS_DRAWN = 3, (3, 4, 5)
 VICTIMS = 1 << 16
-REACHABLE, UNREACHABLE = "reachable", "unreachable"
+REACHABLE, UNREACHABLE, ALONE = "reachable", "unreachable", "alone"
 READY_MIN, STILL_SECONDS_MAX = 2, 10.0
+CALM_SECONDS = 4.0
+"""Between the end of all that lasts and a fault that strikes in calm."""
 
 
 class Kind(StrEnum):
@@ -51,7 +53,7 @@ WEIGHTS = {
     Kind.PAUSE: 10,
     Kind.DELETE: 14,
     Kind.DELETE_BY_FORCE: 10,
-    Kind.ORPHAN: 7,
+    Kind.ORPHAN: 10,
     Kind.EVICT: 5,
     Kind.STOP_THEN_STRIKE: 10,
     Kind.CUT: 6,
@@ -69,7 +71,7 @@ WEIGHTS = {
 SECONDS = {
     Kind.PAUSE: (0.3, 12.0),
     Kind.STOP_THEN_STRIKE: (4.0, 12.0),
-    Kind.ORPHAN: (1.0, 8.0),
+    Kind.ORPHAN: (2.5, 8.0),
     Kind.CUT: (1.0, 12.0),
     Kind.CUT_ONE_WAY: (1.0, 12.0),
     Kind.ISOLATE: (1.0, 12.0),
@@ -81,12 +83,12 @@ SECONDS = {
 """How long those last that end by themselves."""
 WORDS = {
     Kind.STOP_THEN_STRIKE: ("SIGKILL", "SIGSTOP"),
-    Kind.ORPHAN: (REACHABLE, UNREACHABLE),
+    Kind.ORPHAN: (REACHABLE, UNREACHABLE, ALONE, ALONE),
     Kind.SCALE: ("Direct", "Direct", "Spark"),
     Kind.STATE: ("NoMigration", "Frozen", "Passive"),
 }
-"""What else is drawn: the signal for the others, whether the operator reaches the process, the engine that
-copies, the state.
+"""What else is drawn: the signal for the others, who still reaches the process (all, all but the operator, or
+only clients), the engine that copies, the state.
 """
 
 
@@ -101,6 +103,11 @@ class Fault:
     lasts: float = 0.0
     word: str = ""
 
+    @property
+    def calm(self) -> bool:
+        """Whether it strikes while nothing else does: what it may break shows only where writes go on."""
+        return self.word == ALONE
+
     def __str__(self) -> str:
         facts = [self.word] if self.word else []
         facts += [f"{self.victim} members"] if self.kind is Kind.SCALE else []
@@ -112,12 +119,18 @@ def draw(seed: int, seconds: float) -> list[Fault]:
     """The faults of a storm, by time. About four of ten follow the one before within a second."""
     chance = random.Random(seed)
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
-    found, at = [], FIRST_SECONDS
+    found: list[Fault] = []
+    at, ended = FIRST_SECONDS, 0.0
     while at < seconds - LAST_SECONDS:
         (kind,) = chance.choices(kinds, weights)
-        found.append(_one(chance, round(at, 2), kind))
+        fault = _one(chance, round(at, 2), kind)
+        if fault.calm:
+            fault = replace(fault, at=round(max(at, ended + CALM_SECONDS), 2))
+        if fault.at < seconds - LAST_SECONDS:
+            found.append(fault)
+        ended = max(ended, fault.at + fault.lasts)
         gap = BURST_GAP_SECONDS if chance.randrange(100) < BURST_OF_100 else GAP_SECONDS
-        at += chance.uniform(*gap)
+        at = (ended if fault.calm else at) + chance.uniform(*gap)
     return found
 
 
@@ -129,18 +142,18 @@ def _one(chance: random.Random, at: float, kind: Kind) -> Fault:
 
 
 class Clock:
-    """The storm's time. While hardly a member is ready it stands still, though not for long: faults would
-    find nobody, and on a slow machine most of them did.
+    """The storm's time. While the cluster is not well it stands still, though not for long: faults would find
+    nobody, and on a slow machine most of them did.
     """
 
     def __init__(self, now: float) -> None:
-        self._seconds, self._last, self._ready_at = 0.0, now, now
+        self._seconds, self._last, self._well_at = 0.0, now, now
 
-    def turn(self, now: float, ready: int) -> float:
-        """Seconds of the storm until `now`, when so many members are ready."""
-        if ready >= READY_MIN:
-            self._ready_at = now
-        if not 0 < now - self._ready_at <= STILL_SECONDS_MAX:
+    def turn(self, now: float, well: bool) -> float:
+        """Seconds of the storm until `now`, when the cluster is well or not."""
+        if well:
+            self._well_at = now
+        if not 0 < now - self._well_at <= STILL_SECONDS_MAX:
             self._seconds += now - self._last
         self._last = now
         return self._seconds

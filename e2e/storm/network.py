@@ -11,10 +11,10 @@ from e2e.demo.errors import DemoError
 from e2e.demo.kube import command
 
 CHAIN = "STELE-STORM"
-API_PORT = "6443"
+API_PORT, RESP_PORT, ADMIN_PORT = "6443", "6379", "7001"
 
 Way = tuple[str, ...]
-"""What iptables matches: `-s ADDRESS -d ADDRESS`, or `-s ADDRESS -p tcp --dport PORT`."""
+"""What iptables matches: `-s ADDRESS -d ADDRESS`, or `-s ADDRESS -p tcp [!] --dport PORT`."""
 
 
 def between(one: str, other: str) -> list[Way]:
@@ -25,6 +25,24 @@ def between(one: str, other: str) -> list[Way]:
 def to_api_server(address: str) -> list[Way]:
     """The way from a pod to the API server, which answers on the nodes' network."""
     return [("-s", address, "-p", "tcp", "--dport", API_PORT)]
+
+
+def to_admin(address: str) -> list[Way]:
+    """Both ways between the operator, whichever pod it is, and a member."""
+    return _port_of(address, ADMIN_PORT)
+
+
+def but_clients(address: str) -> list[Way]:
+    """Both ways between a member and all others, except what clients ask it."""
+    return _port_of(address, "!", RESP_PORT)
+
+
+def _port_of(address: str, *port: str) -> list[Way]:
+    *negated, number = port
+    return [
+        ("-d", address, "-p", "tcp", *negated, "--dport", number),
+        ("-s", address, "-p", "tcp", *negated, "--sport", number),
+    ]
 
 
 class Network:

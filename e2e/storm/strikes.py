@@ -17,10 +17,12 @@ from e2e.demo.errors import DemoError
 from e2e.demo.kube import kubectl
 from e2e.demo.settings import Settings
 from e2e.demo.victims import container_of, kill, kubelet_of, main_process, send, until_ended
-from e2e.storm.faults import UNREACHABLE, Fault, Kind
-from e2e.storm.network import Network, Way, between, to_api_server
+from e2e.storm.faults import ALONE, REACHABLE, Fault, Kind
+from e2e.storm.network import Network, Way, between, but_clients, to_admin, to_api_server
 from e2e.storm.watch import Json, Watch
 
+MEMBERS_LATER_SECONDS = 0.5
+"""Before that the operator takes nobody for dead who does not answer (core.membership.CONFIRM_SECONDS)."""
 UNDISTURBED = {"state": "Active", "migration": {"engine": "Auto"}}
 
 
@@ -178,18 +180,26 @@ class Strikes:
         return f"kubectl delete pod {' '.join((_name(victim), *words))}"
 
     async def _orphan(self, fault: Fault) -> str:
-        """Nothing shows the process any more, and it goes on until its kubelet does."""
+        """Nothing shows the process any more, and it goes on until its kubelet does.
+
+        The operator is cut off first, so that no answer tells it that the process runs; the members later,
+        so that the leases that the process reads by are young when a backup may take its place.
+        """
         victim = self._member(fault)
         kubelet = kubelet_of(self.nodes[victim["spec"]["nodeName"]])
+        address = _address(victim)
+        first = [] if fault.word == REACHABLE else to_admin(address)
+        then = but_clients(address) if fault.word == ALONE else []
+        text = f"deleted {_name(victim)} by force, {fault.word}, its kubelet stands still"
         self._stopped.add(kubelet)
         send(kubelet, signal.SIGSTOP)
-        await self._kubectl("delete", "pod", _name(victim), "--wait=false", *FORCE)
-        operators = self.watch.operators() if fault.word == UNREACHABLE else []
-        ways = [way for each in operators for way in between(_address(victim), _address(each))]
-        text = f"deleted {_name(victim)} by force, {fault.word} for the operator, its kubelet stands still"
-        done = await self._cut_for(fault, ways, text)
-        self._go_on([kubelet])
-        return done
+        try:
+            async with self._cut(first):
+                await self._kubectl("delete", "pod", _name(victim), "--wait=false", *FORCE)
+                await asyncio.sleep(MEMBERS_LATER_SECONDS)
+                return await self._cut_for(fault, then, text)
+        finally:
+            self._go_on([kubelet])
 
     async def _evict(self, fault: Fault) -> str:
         name, namespace = _name(self._member(fault)), self.settings.namespace

@@ -93,6 +93,11 @@ class Watch:
             for each in (pod.get("status") or {}).get("containerStatuses") or ()
         )
 
+    def safe(self) -> bool:
+        """Whether each partition has all its copies."""
+        partitions: Json = (self.resource.get("status") or {}).get("partitions") or {}
+        return bool(partitions.get("total")) and partitions.get("safe") == partitions.get("total")
+
     def of(self, component: str) -> list[Json]:
         """Pods of the cluster with this component."""
         wanted = {CLUSTER_LABEL: self.cluster, COMPONENT_LABEL: component}
