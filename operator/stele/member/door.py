@@ -215,18 +215,18 @@ class _Connection(asyncio.Protocol):
         """Part of asyncio.Protocol."""
         if self._stopping:
             return
-        before, requests = self._reader.arguments, self._reader.feed(data)
-        self._queue += requests
-        arguments = self._reader.arguments - before
-        self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * arguments)
+        reader = self._reader
+        before = reader.arguments
+        self._queue += reader.feed(data)
+        self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * (reader.arguments - before))
         if self._door.waiting_bytes > self._limits.waiting_bytes_max:
             self._refuse_bytes()
             return
-        if self._reader.error is not None or self._is_full():
+        if reader.error is not None or self._is_full():
             self._pause()
         if self._busy:
             return
-        if self._queue or self._reader.error:
+        if self._queue or reader.error:
             self._go_on()
         else:
             self._hold(self._reader.buffered_bytes)

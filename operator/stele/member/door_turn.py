@@ -8,7 +8,7 @@ together, because its commands run in their order.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import repeat, takewhile
 
 from stele.core.commands import ARGUMENTS_MAX, ARITIES, WRITES, Reply
 from stele.core.routing import partitions_of
@@ -24,7 +24,13 @@ GATHERED_COMMANDS_MAX = 2048
 """Of one connection, and of all: what is gathered and did not run yet."""
 
 _GET = {b"GET"}
-_SPELLINGS = {spelt: name for name in ARITIES for spelt in (name, name.lower())}
+_SHAPES = {
+    (spelt, length): name
+    for name, arity in ARITIES.items()
+    for length in (range(arity, arity + 1) if arity > 0 else range(-arity, ARGUMENTS_MAX + 1))
+    for spelt in (name, name.lower())
+}
+"""The name of a command on a single key by its spelling and its number of arguments, if that is right."""
 
 
 class Batch:
@@ -119,12 +125,11 @@ class Turns:
         if self._commands >= GATHERED_COMMANDS_MAX or not self._turn.fits(1):
             return Batch([], [], 0, finish)
         number = self._store.partitions
-        taken = requests[: leading(requests)] if number else []
         if size > limits.REQUEST_BYTES:
-            taken, size = fitting(taken, limits.REQUEST_BYTES)
+            requests, size = fitting(requests, limits.REQUEST_BYTES)
+        taken, names = leading(requests) if number else ([], set())
         if not taken:
             return None
-        names = {_SPELLINGS[name] for name in {args[0] for args in taken}}
         keys = [args[1] for args in taken]
         partitions = partitions_of(keys, number)
         if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
@@ -201,13 +206,11 @@ def fitting(requests: list[Request], most: int) -> tuple[list[Request], int]:
     return requests, size
 
 
-def leading(requests: list[Request]) -> int:
-    """How many of the first requests are commands on a single key, with a right number of arguments."""
-    for place, args in enumerate(requests[:BATCH_COMMANDS_MAX]):
-        name = _SPELLINGS.get(args[0])
-        if name is None:
-            return place
-        arity = ARITIES[name]
-        if len(args) != arity if arity > 0 else not -arity <= len(args) <= ARGUMENTS_MAX:
-            return place
-    return min(len(requests), BATCH_COMMANDS_MAX)
+def leading(requests: list[Request]) -> tuple[list[Request], set[bytes]]:
+    """The first requests that are commands on a single key, with a right number of arguments; their names."""
+    taken = requests[:BATCH_COMMANDS_MAX]
+    shapes = {(args[0], len(args)) for args in taken}
+    if not shapes <= _SHAPES.keys():
+        taken = list(takewhile(lambda args: (args[0], len(args)) in _SHAPES, taken))
+        shapes = {(args[0], len(args)) for args in taken}
+    return taken, {_SHAPES[shape] for shape in shapes}

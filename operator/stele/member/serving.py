@@ -5,8 +5,7 @@ all that was seen is committed. So a client never reads what could still be lost
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -172,25 +171,31 @@ class Serving:
         return next((_no_space_at(member) for member in owner.waited_for if member in full), None)
 
     def read_now(
-        self, replicas: Mapping[int, Replica], keyspace: bytes, places: Iterable[tuple[int, bytes]]
+        self,
+        replicas: Mapping[int, Replica],
+        keyspace: bytes,
+        partitions: Sequence[int],
+        keys: Sequence[bytes],
     ) -> list[Reply] | None:
         """Committed values that a lease allows to be read, without a request; None when one is not.
 
         As much as fits in this turn, so perhaps only of the first keys, or none.
         """
+        most = limits.TURN_ENTRIES_MAX - self.turn.entries
+        if len(keys) > most:
+            partitions, keys = partitions[: max(0, most)], keys[: max(0, most)]
         now, now_ms = self._now(), int(self._wall() * 1000)
         get, found, left = self._engine.get, list[Reply](), limits.REPLY_BYTES
         try:
-            for partition, key in islice(places, max(0, limits.TURN_ENTRIES_MAX - self.turn.entries)):
+            for partition, key in zip(partitions, keys, strict=True):
                 replica = replicas.get(partition)
                 if replica is None or len(key) > KEY_BYTES_MAX or not self._serves_reads(replica, now):
                     return None
-                data_key = replica.prefix(keyspace) + key
+                data_key = (replica.prefixes.get(keyspace) or replica.prefix(keyspace)) + key
                 if replica.pending and data_key in replica.pending:
                     return None
                 stored = get(data_key)
-                live = stored is not None and (stored.startswith(_NEVER) or not _expired(stored, now_ms))
-                if not live or stored is None:
+                if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
                     found.append(None)
                     continue
                 found.append(stored[EXPIRY_BYTES:])

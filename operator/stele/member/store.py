@@ -129,7 +129,7 @@ class Store:
         """None also when another member owns a key, or requests wait for an owner: they go in their order."""
         if self._waiting or self.stopping:
             return None
-        return self._serving.read_now(self._routes.replicas, keyspace, zip(partitions, keys, strict=True))
+        return self._serving.read_now(self._routes.replicas, keyspace, partitions, keys)
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int

@@ -36,7 +36,8 @@ class Turn:
         """So much was done."""
         self.entries += entries
         self.bytes += size
-        self._call()
+        if not self._called:
+            self._call()
 
     def later(self, entries: int, work: Work) -> None:
         """Do it in one of the next turns, when so many entries fit."""

@@ -187,6 +187,8 @@ def _split(data: bytes, requests: list[Request]) -> int:
             place = end
     except LookupError:
         pass  # A header that is not among the usual ones.
+    if place == last and not lines[last]:
+        return len(data)
     return len(data) - sum(map(len, lines[place:])) - 2 * (last - place)
 
 
