@@ -29,9 +29,7 @@ async def write_epoch(stage: Stage, epoch: int, members: int) -> None:
             break
         except Conflict:
             continue
-    other = await stage.api.get(CLUSTERS, stage.namespace, "other")
-    other["spec"]["members"] = members
-    await stage.api.replace(CLUSTERS, stage.namespace, other)
+    await stage.api.patch_spec(CLUSTERS, stage.namespace, "other", {"members": members})
 
 
 async def is_told(stage: Stage, text: str) -> bool:
