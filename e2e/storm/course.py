@@ -179,7 +179,7 @@ class Course:
         self._say(f"well again after {self._report.well_after_seconds} s")
 
     async def _compare(self, api: Api, watch: Watch) -> None:
-        present = {str(each["metadata"]["name"]) for each in watch.members()}
+        present = {str(each["metadata"]["name"]) for each in watch.staying()}
         open_doors = {name: door for name, door in self._all_doors.items() if name in present}
         for violation in await final.read_all(open_doors, self._load.books):
             self._violated(violation)

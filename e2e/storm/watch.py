@@ -85,6 +85,10 @@ class Watch:
         found = [each for each in self.of("member") if runs(each, "member")]
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
+    def staying(self) -> list[Json]:
+        """Those of `members` that are not being deleted: after a scale-down the last one may still run."""
+        return [each for each in self.members() if not each["metadata"].get("deletionTimestamp")]
+
     def ready(self) -> int:
         """How many members are ready."""
         return sum(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 import pytest
@@ -21,6 +21,7 @@ from e2e.storm.clients import AVOIDING, Client, Load, Operation
 from e2e.storm.faults import Kind, draw
 from e2e.storm.report import Report
 from e2e.storm.strikes import Struck
+from e2e.storm.watch import Watch
 
 ACK, REFUSED, DOUBT = Outcome.ACKNOWLEDGED, Outcome.REFUSED, Outcome.DOUBTFUL
 KEY = "storm:count:0:0:0"
@@ -392,6 +393,19 @@ def test_what_is_left_alone_is_reached_by_its_clients() -> None:
     assert to == ("-d", "a", "-p", "tcp", "!", "--dport", "6379")
     assert back == ("-s", "a", "-p", "tcp", "!", "--sport", "6379")
     assert network.to_admin("a")[0] == ("-d", "a", "-p", "tcp", "--dport", "7001")
+
+
+def test_a_member_that_is_being_deleted_is_struck_and_not_read_at_the_end(tmp_path: Path) -> None:
+    def pod(name: str, **meta: str) -> dict[str, Any]:
+        running = [{"name": "member", "containerID": "c://1", "state": {"running": {}}}]
+        labels = {"stele.dev/component": "member", "stele.dev/cluster": "storm"}
+        status = {"phase": "Running", "containerStatuses": running}
+        return {"metadata": {"name": name, "labels": labels, **meta}, "status": status}
+
+    pods = [pod("storm-0"), pod("storm-1", deletionTimestamp="2030-01-01T12:00:00Z")]
+    watch = Watch(cast(Any, None), "n", "storm", tmp_path, pods=pods)
+    assert [each["metadata"]["name"] for each in watch.members()] == ["storm-0", "storm-1"]
+    assert [each["metadata"]["name"] for each in watch.staying()] == ["storm-0"]
 
 
 def scene() -> tuple[Violation, story.Scene]:
