@@ -17,8 +17,8 @@ from e2e.bench.master_rig import NAMESPACE, WAIT_SECONDS, Rig
 from e2e.cluster import cache, control_plane
 from stele.adapters.kubernetes.api import CONFIG_MAPS, PODS, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.table import Partition
-from stele.wire.table_text import decode_shard, shard_count
+from stele.core.table.table import Partition
+from stele.wire.configmap import decode_shard, shard_count
 
 RESP_PORT = 6379
 WATCH_SECONDS = 0.02
@@ -27,7 +27,7 @@ SPREAD_MAX = 2
 NETWORK = "127.79.0"
 COMMANDS = {
     "stele-member": "from stele.member.__main__ import main; raise SystemExit(main([]))",
-    "stele-transfer": "from stele.member.transfer_main import main; raise SystemExit(main([]))",
+    "stele-transfer": "from stele.transfer.__main__ import main; raise SystemExit(main([]))",
 }
 
 Process = asyncio.subprocess.Process

@@ -233,7 +233,7 @@ def _processes() -> Iterator[_Processes]:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
             own = [f"STELE_DATA_DIR={volume}", "STELE_BIND=127.0.0.1", f"STELE_TRANSFER_PORT={port}"]
-            command = ["env", *own, sys.executable, "-m", "stele.member.transfer_main"]
+            command = ["env", *own, sys.executable, "-m", "stele.transfer.__main__"]
             stack.enter_context(Talker(name, command, cache.root() / "logs" / f"bench-{name}.log"))
             urls[name] = f"http://127.0.0.1:{port}"
             _until_listening(port)

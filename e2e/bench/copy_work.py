@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.wire.copyjobs import CopyJob, SessionFile, decode_manifest
-from stele.wire.keys import meta_key, pack_value, user_key
-from stele.wire.messages import CopyItem, OpId, SessionTablet
-from stele.wire.volume import APPLIED, DataState, encode_state
+from stele.wire.control import CopyItem, OpId, SessionTablet
+from stele.wire.copy.jobs import CopyJob, SessionFile, decode_manifest
+from stele.wire.storage.keys import meta_key, pack_value, user_key
+from stele.wire.storage.volume import APPLIED, DataState, encode_state
 
 TOKEN = "bench"
 TABLETS = 271
@@ -128,7 +128,7 @@ def alone(source: str, dest: str, url: str, processes: str) -> dict[str, float]:
 
 def part(source: str, staging: str, url: str, number: str, of: str) -> dict[str, float]:
     """One share; begins when standard input ends."""
-    from stele.adapters.transfer.copy import copy_tablets
+    from stele.transfer.client.copy import copy_tablets
 
     items = _items(source)[int(number) :: int(of)]
     job = CopyJob(_session(source).name, "bench", "", url, TOKEN, items)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from stele.adapters.members.client import ADMIN_PORT
-from stele.core.news import News
-from stele.core.table import Stamp
-from stele.wire import messages as wire
-from stele.wire.messages import ExchangeReply, ExchangeRequest, OpId, Result, Row
+from stele.core.delta import News
+from stele.core.table.table import Stamp
+from stele.wire import control as wire
+from stele.wire.control import ExchangeReply, ExchangeRequest, OpId, Result, Row
 
 LAST = OpId(1, 1)
 

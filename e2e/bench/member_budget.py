@@ -20,23 +20,23 @@ from typing import Any
 
 import uvloop
 
-from stele.core.tablet_owner import Owner
-from stele.member.commands import Commands
-from stele.member.door import Door, DoorLimits, _Connection
-from stele.member.door_turn import Lane, Turns
-from stele.member.exchange import Exchange
-from stele.member.local_transfer import LocalTransfer
+from stele.core.tablet.owner import Owner
+from stele.member.control.dispatch import Commands
+from stele.member.control.exchange import Exchange
+from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.process import open_volume
-from stele.member.replication import Replication
-from stele.member.serving import Serving
+from stele.member.replication.replicator import Replication
+from stele.member.replication.tablet_store import Tablets
+from stele.member.resp.batching import Lane, Turns
+from stele.member.resp.server import Door, DoorLimits, _Connection
+from stele.member.serving.executor import Serving
+from stele.member.serving.router import Store
 from stele.member.settings import Fsync, Settings
-from stele.member.store import Store
-from stele.member.tablets import Tablets
-from stele.member.write_back import WriteBack
-from stele.wire import messages as m
+from stele.member.storage.write_back import WriteBack
+from stele.wire import control as m
 from stele.wire.resp import RequestReader, encode_request
-from stele.wire.volume_log import put_record
+from stele.wire.storage.log_record import put_record
 
 CLUSTER = "99999999-2222-3333-4444-555555555555"
 VALUE_BYTES = 100

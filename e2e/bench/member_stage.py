@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from e2e.bench.errors import BenchError
 from e2e.cluster.errors import MachineUnfitError
-from stele.wire import messages as m
+from stele.wire import control as m
 
 CLUSTER = "99999999-2222-3333-4444-555555555555"
 START_SECONDS_MAX = 60.0

@@ -10,9 +10,9 @@ from e2e.bench.peers import Peers
 from e2e.bench.planning_cases import Case, Event
 from e2e.bench.quality import Quality, Rows, check, judge
 from e2e.bench.timing import Sample, median, timed
-from stele.core.assignment import DataMember, assign
-from stele.core.plan import Plan, plan
-from stele.core.table import Partition, PartitionTable, Replicas, trimmed
+from stele.core.placement.assignment import DataMember, assign
+from stele.core.placement.plan import Plan, plan
+from stele.core.table.table import Partition, PartitionTable, Replicas, trimmed
 
 SLOW_SECONDS = 1.0
 

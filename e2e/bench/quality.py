@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from e2e.bench.errors import BenchError
-from stele.core.migration import Migration
+from stele.core.placement.migration import Migration
 
 Row = Sequence[int | None]
 Rows = Sequence[Row]

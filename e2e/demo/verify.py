@@ -17,8 +17,8 @@ from e2e.demo.kube import Api
 from e2e.demo.resp import Connection, Endpoint, ReplyFailure
 from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, RECORDS_KEYSPACE
 from e2e.demo.workload import hash_of
-from stele.core.errors import Corrupt
-from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
+from stele.errors import Corrupt
+from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 
 ADMIN_PORT = 7001
 PARTITIONS_AT_ONCE = 4

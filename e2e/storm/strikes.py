@@ -22,7 +22,8 @@ from e2e.storm.network import Network, Way, between, but_clients, to_admin, to_a
 from e2e.storm.watch import Json, Watch
 
 MEMBERS_LATER_SECONDS = 0.5
-"""Before that the operator takes nobody for dead who does not answer (core.membership.CONFIRM_SECONDS)."""
+"""Before that the operator takes nobody for dead who does not answer
+(core.control.failure_detector.CONFIRM_SECONDS)."""
 UNDISTURBED = {"state": "Active", "migration": {"engine": "Auto"}}
 
 

@@ -16,8 +16,8 @@ from e2e.demo.kube import GROUP, Api
 from e2e.demo.stage import CLUSTER_LABEL
 from e2e.demo.verify import names_of
 from e2e.demo.victims import runs
-from stele.core.errors import Corrupt
-from stele.wire.table_text import decode_head, decode_shard, shard_count
+from stele.errors import Corrupt
+from stele.wire.configmap import decode_head, decode_shard, shard_count
 
 POLL_SECONDS = 0.4
 COMPONENT_LABEL = "stele.dev/component"

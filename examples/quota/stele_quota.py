@@ -11,8 +11,8 @@ import struct
 import threading
 import time
 
-from stele.core.errors import SteleError
-from stele.core.routing import partition_of
+from stele.core.kv.keyslot import partition_of
+from stele.errors import SteleError
 from stele.services import Changes, Context, PartitionMigrationEvent
 
 PORT = 7020

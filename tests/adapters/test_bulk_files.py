@@ -9,14 +9,14 @@ import pytest
 from crc32c import crc32c
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.adapters.transfer import bulk as files
-from stele.adapters.transfer.bulk import LoadFiles
 from stele.client.bulk import _piece
-from stele.core.errors import BadInput, Conflict, Corrupt, Refused, Unavailable
-from stele.core.routing import partition_of
-from stele.wire.blocks import BlockReader
-from stele.wire.bulk import HEAD_BYTES, BuildOrder, Section, decode_index, encode_run, piece_head
-from stele.wire.keys import pack_value, user_key
+from stele.core.kv.keyslot import partition_of
+from stele.errors import BadInput, Conflict, Corrupt, Refused, Unavailable
+from stele.transfer.bulk import files
+from stele.transfer.bulk.files import LoadFiles
+from stele.wire.copy.blocks import BlockReader
+from stele.wire.copy.bulk import HEAD_BYTES, BuildOrder, Section, decode_index, encode_run, piece_head
+from stele.wire.storage.keys import pack_value, user_key
 
 PARTITIONS = 4
 KEYS = [b"key-%03d" % number for number in range(200)]

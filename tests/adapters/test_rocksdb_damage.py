@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine, open_checkpoint
-from stele.core.errors import Corrupt
-from stele.wire.keys import tablet_range, user_key
+from stele.errors import Corrupt
+from stele.wire.storage.keys import tablet_range, user_key
 
 ENTRIES = 20_000
 PARTITION, GENERATION = 3, 1

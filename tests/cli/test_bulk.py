@@ -17,7 +17,7 @@ from stele.cli import bulk
 from stele.cli.main import main
 from stele.client import job_server
 from stele.client.job import error_facts
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
 

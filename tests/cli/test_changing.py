@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stele.cli import changing
+from stele.cli import actions
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from tests.cli.conftest import Run
 
@@ -51,7 +51,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def use(plan: dict[str, Any] | None = None, phase: str = "Proposed") -> Written:
         console = Desk(written, plan or {}, phase)
-        monkeypatch.setattr(changing.Where, "ask", lambda _self, question: asyncio.run(question(console)))
+        monkeypatch.setattr(actions.Where, "ask", lambda _self, question: asyncio.run(question(console)))
         return written
 
     return use

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stele.cli import plan_file
-from stele.core.ids import MEMBERS_MAX, PARTITIONS_MAX
+from stele.core.table.ids import MEMBERS_MAX, PARTITIONS_MAX
 from tests.cli.conftest import Ran, Run
 
 GOOD: dict[str, Any] = {

@@ -21,7 +21,7 @@ from stele.adapters.kubernetes.api import (
     NotFound,
 )
 from stele.adapters.kubernetes.login import Login
-from stele.core.errors import BadInput, Conflict, Unavailable, Uncertain
+from stele.errors import BadInput, Conflict, Unavailable, Uncertain
 from tests.contract.conftest import simulated_api
 
 Place = tuple[Any, str]

@@ -8,9 +8,9 @@ import pytest
 
 from stele.adapters.members import client
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
-from stele.core.errors import Corrupt
+from stele.errors import Corrupt
 from stele.master.cache import Cache
-from stele.wire.copyjobs import CopyJobStatus
+from stele.wire.copy.jobs import CopyJobStatus
 from tests.contract import (
     test_api,
     test_copier,

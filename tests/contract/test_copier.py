@@ -1,4 +1,4 @@
-"""One suite for `master.ports.Copier`: over HTTP with a copier's board of jobs, and in memory."""
+"""One suite for `ports.control_loop.Copier`: over HTTP with a copier's board of jobs, and in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,17 +11,17 @@ import pytest
 from aiohttp import web
 
 from stele.adapters.spark.client import CopierClient
-from stele.adapters.transfer.jobs import JobBoard, Report
-from stele.adapters.transfer.routes import add_job_routes
-from stele.core.errors import Refused
-from stele.core.orders import CopyItem
-from stele.core.reign import State
-from stele.core.table import Member, Partition, PartitionTable
-from stele.core.waves import Engine, Job, Stage, Wave
+from stele.core.control.commands import CopyItem
+from stele.core.control.operations.copy_session import Engine, Job, Stage, Wave
+from stele.core.control.state import State
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.errors import Refused
 from stele.master import copier as spark_jobs
 from stele.master.copier import SparkJobs
-from stele.master.ports import Copier
-from stele.wire.copyjobs import CopyJob
+from stele.ports.control_loop import Copier
+from stele.transfer.jobs.board import JobBoard, Report
+from stele.transfer.jobs.routes import add_job_routes
+from stele.wire.copy.jobs import CopyJob
 from tests.contract.test_members import serving
 from tests.master.copier import Copier as MemoryCopier
 from tests.master.test_statuses import cluster

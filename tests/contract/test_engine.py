@@ -11,9 +11,9 @@ from rocksdict import Options, SstFileWriter
 
 from stele.adapters.memory.engine import MemoryEngine
 from stele.adapters.rocksdb.engine import RocksEngine, RocksReader
-from stele.core.errors import Corrupt, Unavailable
-from stele.member.write_back import WriteBack
-from stele.ports import Engine
+from stele.errors import Corrupt, Unavailable
+from stele.member.storage.write_back import WriteBack
+from stele.ports.engine import Engine
 from tests.simulation.disk import SimEngine
 
 

@@ -1,4 +1,4 @@
-"""One suite for `master.ports.Members`: an exchange with a member, and what the member makes of it.
+"""One suite for `ports.control_loop.Members`: an exchange with a member, and what the member makes of it.
 
 Three ways: HTTP to a real member, the simulated network to a member of the simulation (both run the product's
 exchange), and the member in memory that tests of the master use, which is a twin of all of it.
@@ -19,11 +19,11 @@ from aiohttp import web
 
 from stele.adapters.members import client as client_module
 from stele.adapters.members.client import MemberClient
-from stele.core.errors import Corrupt, Unavailable
-from stele.core.table import stamp_of
-from stele.member.admin import Admin
+from stele.core.table.table import stamp_of
+from stele.errors import Corrupt, Unavailable
+from stele.member.admin.http import Admin
 from stele.member.settings import Settings
-from stele.wire import messages as m
+from stele.wire import control as m
 from tests.contract.simulated import Bridged, pass_time
 from tests.master.fake_members import FakeMember, FakeNet
 from tests.member.solo import CLUSTER, Solo

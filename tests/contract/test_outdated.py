@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS
-from stele.core.membership import Contact, Seen
-from stele.core.reign import State
-from stele.core.table import Member, Partition, PartitionTable
+from stele.core.control.failure_detector import Contact, Seen
+from stele.core.control.state import State
+from stele.core.table.table import Member, Partition, PartitionTable
 from stele.master.cache import Cache
+from stele.master.kubernetes import KubernetesWorld
 from stele.master.revision import REVISION
 from stele.master.settings import Settings
-from stele.master.world import KubernetesWorld
 from stele.model import TabletCluster
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)

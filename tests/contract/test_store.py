@@ -1,6 +1,6 @@
 """One suite for `ports.Store`, what a client's door needs of the tablets: a member's own, and in memory.
 
-The one in memory answers each command by the same `core.commands`; the rest is a twin.
+The one in memory answers each command by the same `core.kv.commands`; the rest is a twin.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stele.core.commands import Failure, Reply, Simple
-from stele.ports import Store
-from stele.wire import messages as m
+from stele.core.kv.commands import Failure, Reply, Simple
+from stele.ports.store import Store
+from stele.wire import control as m
 from tests.member.door_twin import MemoryStore
 from tests.member.solo import ME, Solo
 

@@ -10,11 +10,11 @@ from stele.adapters.kubernetes.api import CONFIG_MAPS, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
-from stele.core.errors import BadInput, Conflict, Corrupt, Uncertain
-from stele.core.table import Member, Partition
+from stele.core.table.table import Member, Partition
+from stele.errors import BadInput, Conflict, Corrupt, Uncertain
 from stele.master.loop import fresh_head
-from stele.master.ports import TableStore
-from stele.wire.table_text import MEMBERS_MAX
+from stele.ports.control_loop import TableStore
+from stele.wire.configmap import MEMBERS_MAX
 from tests.contract.conftest import REAL, simulated_api
 from tests.simulation.api import NAMESPACE
 

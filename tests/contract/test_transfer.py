@@ -17,17 +17,17 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from stele.adapters.transfer import jobs
-from stele.adapters.transfer.copy import find_manifest
-from stele.core.errors import Refused, Unavailable
-from stele.member.local_transfer import LocalTransfer
+from stele.errors import Refused, Unavailable
+from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.settings import Settings
-from stele.member.transfer_main import DIRECT_JOBS_PARALLEL
-from stele.member.volume import CHECKPOINTS, STAGING
-from stele.wire import keys
-from stele.wire.copyjobs import CopyJob, CopyJobStatus, SessionFile
-from stele.wire.messages import CopyItem, OpId, SessionTablet
-from stele.wire.volume import APPLIED, DataState, encode_state
+from stele.member.storage.volume import CHECKPOINTS, STAGING
+from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
+from stele.transfer.client.copy import find_manifest
+from stele.transfer.jobs import board
+from stele.wire.control import CopyItem, OpId, SessionTablet
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SessionFile
+from stele.wire.storage import keys
+from stele.wire.storage.volume import APPLIED, DataState, encode_state
 from tests.contract.simulated import Bridged, pass_time
 from tests.member import transfer_volume
 from tests.simulation.disk import Disk
@@ -241,8 +241,8 @@ async def test_a_few_jobs_run_at_once_and_the_others_wait(case: Case) -> None:
 
 
 async def test_a_job_that_nobody_asks_about_ends(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "UNASKED_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(jobs, "UNASKED_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(board, "UNASKED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(board, "UNASKED_LOOK_SECONDS", 0.05)
     await case.post(case.job(source=case.silent))
     for _ in range(25):
         await case.wait()

@@ -15,20 +15,19 @@ from typing import Protocol
 
 import pytest
 
-from stele.core.errors import Conflict, Corrupt
-from stele.member import crash
-from stele.member.volume import (
+from stele.errors import Conflict, Corrupt
+from stele.member.storage import failpoints
+from stele.member.storage.volume import (
     CHECKPOINTS,
     CONSENSUS,
     DATA,
     INSTANCE,
     STAGING,
-    TABLE_FILE,
     TABLETS,
     MetaWriter,
     Volume,
 )
-from stele.wire.volume import Consensus, Superblock, TableFile, decode_file, encode_file
+from stele.wire.storage.volume import TABLE_FILE, Consensus, Superblock, TableFile, decode_file, encode_file
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Clock
 
@@ -79,8 +78,8 @@ class Real:
             raise PowerLost
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(crash, "_die", die)
-            patch.setattr(crash._Armed, "name", after)
+            patch.setattr(failpoints, "_die", die)
+            patch.setattr(failpoints._Armed, "name", after)
             with pytest.raises(PowerLost):
                 work()
 

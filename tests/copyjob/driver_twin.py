@@ -10,8 +10,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from stele.adapters.transfer import copy
 from stele.copyjob import driver
+from stele.transfer.client import copy
 
 TWIN = os.environ.get("TWIN", "")
 ATTEMPTS = 3

@@ -9,9 +9,9 @@ import pytest
 
 from stele.copyjob.conf import pod_template, spark_conf
 from stele.copyjob.settings import read_settings
-from stele.core.errors import BadInput
-from stele.wire.copyjobs import CopyJob
-from stele.wire.messages import CopyItem
+from stele.errors import BadInput
+from stele.wire.control import CopyItem
+from stele.wire.copy.jobs import CopyJob
 
 POD = {"POD_IP": "10.0.0.9", "POD_NAME": "demo-copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "image:1"}
 JOB = CopyJob("s-1", "demo-1", "data-demo-1", "http://10.0.0.2:7002", "t", (CopyItem(1, 1, 2),))

@@ -20,18 +20,19 @@ import pytest
 from aiohttp import web
 
 from stele.adapters.spark.client import CopierClient
-from stele.adapters.transfer import copy, jobs
-from stele.adapters.transfer import sessions as transfer_sessions
 from stele.copyjob import driver, drivers, pods, task
 from stele.copyjob import runner as runner_module
 from stele.copyjob.__main__ import make_app
 from stele.copyjob.messages import Ended, SliceProgress, Start, decode_result, encode
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
-from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
-from stele.member import transfer_main
-from stele.wire.copyjobs import CopyJob
-from stele.wire.messages import CopyItem
+from stele.errors import BadInput, Conflict, Corrupt, Unavailable
+from stele.transfer import __main__
+from stele.transfer.client import copy
+from stele.transfer.jobs import board
+from stele.transfer.server import open_checkpoints as transfer_sessions
+from stele.wire.control import CopyItem
+from stele.wire.copy.jobs import CopyJob
 
 _path = Path(__file__).parents[1] / "member" / "transfer_volume.py"
 _spec = importlib.util.spec_from_file_location("transfer_volume", _path)
@@ -93,8 +94,8 @@ async def source(tmp_path):
         for partition in range(PARTITIONS)
     }
     volume_maker.make_checkpoint(volume, "s-1", tablets)
-    settings = transfer_main.read_settings({"STELE_DATA_DIR": str(volume)})
-    async with serving(transfer_main.make_app(settings)) as url:
+    settings = __main__.read_settings({"STELE_DATA_DIR": str(volume)})
+    async with serving(__main__.make_app(settings)) as url:
         yield url
 
 
@@ -515,10 +516,10 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     volume = tmp_path / "source"
     (volume / "staging").mkdir(parents=True)
     volume_maker.make_checkpoint(volume, "s-1", dict.fromkeys(range(4), (1, big)))
-    settings = transfer_main.read_settings({"STELE_DATA_DIR": str(volume)})
+    settings = __main__.read_settings({"STELE_DATA_DIR": str(volume)})
     items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(4))
     async with (
-        serving(transfer_main.make_app(settings)) as url,
+        serving(__main__.make_app(settings)) as url,
         copying(tmp_path, staging) as (client, _),
     ):
         await client.submit(job_of(url, items=items))
@@ -530,8 +531,8 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
 
 async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(tmp_path, staging, monkeypatch):
     """The master that wanted it is gone; a new one knows nothing of it."""
-    monkeypatch.setattr(jobs, "UNASKED_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(jobs, "UNASKED_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(board, "UNASKED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(board, "UNASKED_LOOK_SECONDS", 0.05)
     silent = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{silent.getsockname()[1]}"
     async with copying(tmp_path, staging) as (client, runner):

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from stele.core.assignment import Assignment, DataMember, Move, assign, assign_rows
-from stele.core.balance import Level, Slot
-from stele.core.errors import BadInput
-from stele.core.plan import plan
-from stele.core.shares import fair_shares
-from stele.core.table import Partition, PartitionTable, Replicas, row_fault, trimmed
+from stele.core.placement.assignment import Assignment, DataMember, Move, assign, assign_rows
+from stele.core.placement.balancer import Level, Slot
+from stele.core.placement.plan import plan
+from stele.core.placement.quotas import fair_shares
+from stele.core.table.table import Partition, PartitionTable, Replicas, row_fault, trimmed
+from stele.errors import BadInput
 
 GRID = [*product((3, 10, 20), (271, 5_000), (2, 3)), (3, 1_000, 2), (10, 20_000, 2), (4, 1_000, 3)]
 
@@ -301,7 +301,7 @@ def test_the_loss_of_one_of_many_members_copies_what_it_held() -> None:
 
 def test_rows_do_not_depend_on_the_seed_of_hashes() -> None:
     script = (
-        "from stele.core.assignment import DataMember, assign_rows\n"
+        "from stele.core.placement.assignment import DataMember, assign_rows\n"
         "members = [DataMember(i, zone='abc'[i % 3], leaving=i == 4) for i in range(8)]\n"
         "rows = assign_rows([()] * 200, members[:6], 3).rows\n"
         "print(assign_rows(rows, members, 2))\n"

@@ -5,11 +5,11 @@ from functools import cache
 from itertools import permutations
 from random import Random
 
-from stele.core.assignment import DataMember, assign_rows
-from stele.core.ordering import order, without_cycles
-from stele.core.plan import Plan, plan
-from stele.core.shares import fair_shares
-from stele.core.table import Partition, PartitionTable, Replicas
+from stele.core.placement.assignment import DataMember, assign_rows
+from stele.core.placement.ordering import order, without_cycles
+from stele.core.placement.plan import Plan, plan
+from stele.core.placement.quotas import fair_shares
+from stele.core.table.table import Partition, PartitionTable, Replicas
 from tests.core.test_assignment import crashed
 
 Case = tuple[list[Replicas], list[DataMember], int]

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from stele.core.cluster_state import LOCK_SECONDS, NEXT, RETRY_SECONDS, Sight, StateChange, Step
-from stele.core.errors import Refused
-from stele.core.orders import LockState, UnlockState
-from stele.wire.messages import Result
+from stele.core.control.cluster_state import LOCK_SECONDS, NEXT, RETRY_SECONDS, Sight, StateChange, Step
+from stele.core.control.commands import LockState, UnlockState
+from stele.errors import Refused
+from stele.wire.control import Result
 from tests.master.harness import Harness
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core import commands
-from stele.core.commands import (
+from stele.core.kv import commands
+from stele.core.kv.commands import (
     ARITIES,
     KEY_BYTES_MAX,
     VALUE_BYTES_MAX,

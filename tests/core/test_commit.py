@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from stele.core.errors import Refused
-from stele.core.migration import clear, copy, move, shift_down, shift_up
-from stele.core.moving import DECIDED, NEXT, Running, Step, begin
-from stele.core.orders import Accept, AddLearner, HandOver, StartTabletCopy
-from stele.core.table import Partition
-from stele.wire.messages import OpId, Result
+from stele.core.control.commands import Accept, AddLearner, HandOver, StartTabletCopy
+from stele.core.control.operations.move import DECIDED, NEXT, Running, Step, begin
+from stele.core.placement.migration import clear, copy, move, shift_down, shift_up
+from stele.core.table.table import Partition
+from stele.errors import Refused
+from stele.wire.control import OpId, Result
 
 
 @dataclass

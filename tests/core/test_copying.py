@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.copying import (
+from stele.core.control.commands import CopyItem
+from stele.core.control.failure_detector import Contact
+from stele.core.control.operations.copy_session import Engine, Stage, Wave
+from stele.core.control.operations.move import Running, begin
+from stele.core.control.rebalance.copy_scheduling import (
     COPIES_PER_MEMBER_MAX,
     SHORT_SECONDS,
     Sources,
@@ -17,15 +21,11 @@ from stele.core.copying import (
     note_short,
     share_bandwidth,
 )
-from stele.core.membership import Contact
-from stele.core.migration import Migration, Type
-from stele.core.moving import Running, begin
-from stele.core.orders import CopyItem
-from stele.core.reign import State
-from stele.core.table import Member, Partition, PartitionTable
-from stele.core.transfer import BURST_SECONDS, SPACE_MARGIN_BYTES, Pace, lack_of_space
-from stele.core.waves import Engine, Stage, Wave
-from stele.wire.messages import ExchangeReply, OpId, Stats, TabletReport
+from stele.core.control.state import State
+from stele.core.copy.pacing import BURST_SECONDS, SPACE_MARGIN_BYTES, Pace, lack_of_space
+from stele.core.placement.migration import Migration, Type
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.wire.control import ExchangeReply, OpId, Stats, TabletReport
 
 MEMBERS = 5
 SIZE = 1000
@@ -232,7 +232,7 @@ def test_lack_of_space_is_said_once_and_again_when_it_was_over() -> None:
 
 
 def test_a_wave_counts_once() -> None:
-    from stele.core.copying import note_end
+    from stele.core.control.rebalance.copy_scheduling import note_end
 
     state = state_of((0,))
     made = wave(0, 4)

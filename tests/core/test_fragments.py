@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core import fragments
-from stele.core.fragments import gather, group, round_robin, vector_fault, versions
+from stele.core.copy import fragments
+from stele.core.copy.fragments import gather, group, round_robin, vector_fault, versions
 
 names = st.lists(st.text("abcxyz", min_size=1, max_size=3), unique=True, max_size=12)
 

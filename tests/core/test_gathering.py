@@ -1,13 +1,13 @@
 """Rows that are agreed to share the write of their shard, and wait no longer than is stated."""
 
-from stele.core.membership import Contact, Seen, Timing
-from stele.core.migration import Migration, clear, move
-from stele.core.moving import Running, Step, begin
-from stele.core.plan import Plan
-from stele.core.queues import Queues
-from stele.core.rebalance import FROZEN_GATHER_SECONDS, STORE_GATHER_SECONDS, follow, start
-from stele.core.reign import Observation, State, Wishes
-from stele.core.table import SHARD_PARTITIONS, Member, Partition, PartitionTable
+from stele.core.control.failure_detector import Contact, Seen, Timing
+from stele.core.control.migration_queue import Queues
+from stele.core.control.operations.move import Running, Step, begin
+from stele.core.control.rebalance.scheduler import FROZEN_GATHER_SECONDS, STORE_GATHER_SECONDS, follow, start
+from stele.core.control.state import Observation, State, Wishes
+from stele.core.placement.migration import Migration, clear, move
+from stele.core.placement.plan import Plan
+from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, PartitionTable
 
 ROW = Partition(1, (0, 1))
 START = 100.0

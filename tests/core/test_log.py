@@ -2,9 +2,9 @@
 
 import pytest
 
-import stele.core.log as module
-from stele.core.errors import Corrupt
-from stele.core.log import ZERO, Log
+import stele.core.tablet.log as module
+from stele.core.tablet.log import ZERO, Log
+from stele.errors import Corrupt
 
 
 def filled(*runs: tuple[int, int]) -> Log:

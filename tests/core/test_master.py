@@ -2,15 +2,15 @@
 
 import pytest
 
-from stele.core.migration import copy, move
-from stele.core.orders import Accept, Fence
-from stele.core.plan import Plan
-from stele.core.promotion import Promotion
-from stele.core.queues import Queues
-from stele.core.scaling import Candidate, leaving, missing, next_index
-from stele.core.table import Partition
-from stele.core.waves import Engine, choose_engine
-from stele.wire.messages import OpId, Result
+from stele.core.control.commands import Accept, Fence
+from stele.core.control.migration_queue import Queues
+from stele.core.control.operations.copy_session import Engine, choose_engine
+from stele.core.control.operations.promotion import Promotion
+from stele.core.control.scaling import Candidate, leaving, missing, next_index
+from stele.core.placement.migration import copy, move
+from stele.core.placement.plan import Plan
+from stele.core.table.table import Partition
+from stele.wire.control import OpId, Result
 
 
 def member(index: int, drain: bool = False, reachable: bool = True, lost: bool = False) -> Candidate:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stele.core.membership import Contact, PodFacts, Seen, Timing
-from stele.wire.messages import ExchangeReply
+from stele.core.control.failure_detector import Contact, PodFacts, Seen, Timing
+from stele.wire.control import ExchangeReply
 
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stele.core.errors import Conflict
-from stele.core.migration import Migration, clear, copy, move, shift_down, shift_up, step
-from stele.core.table import Replicas, trimmed
+from stele.core.placement.migration import Migration, clear, copy, move, shift_down, shift_up, step
+from stele.core.table.table import Replicas, trimmed
+from stele.errors import Conflict
 
 ROW = (0, 1, 2)
 GAP = (0, None, 2)

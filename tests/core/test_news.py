@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.holdings import Holdings
-from stele.core.news import News
-from stele.core.table import EMPTY, Partition, trimmed
+from stele.core.delta import News
+from stele.core.table.replica_index import Holdings
+from stele.core.table.table import EMPTY, Partition, trimmed
 
 looks = st.lists(
     st.tuples(

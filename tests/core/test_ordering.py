@@ -14,10 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import BadInput, Conflict
-from stele.core.migration import Migration, Type, clear, copy, move, replay, shift_down, shift_up, step
-from stele.core.ordering import order, prioritise, without_cycles
-from stele.core.table import Replicas, row_fault, trimmed
+from stele.core.placement.migration import (
+    Migration,
+    Type,
+    clear,
+    copy,
+    move,
+    replay,
+    shift_down,
+    shift_up,
+    step,
+)
+from stele.core.placement.ordering import order, prioritise, without_cycles
+from stele.core.table.table import Replicas, row_fault, trimmed
+from stele.errors import BadInput, Conflict
 
 MEMBERS, SLOTS = 4, 4
 PATTERN_SLOTS = 5

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from stele.core import plan as plan_module
-from stele.core.assignment import Change, DataMember, Move, Outcome, assign_rows
-from stele.core.ids import VERSION_MAX, VERSIONS_RESERVED
-from stele.core.ordering import order
-from stele.core.plan import Code, Plan, Refusal, Type, plan, replay
-from stele.core.table import Member, Partition, PartitionTable, Replicas
+from stele.core.placement import plan as plan_module
+from stele.core.placement.assignment import Change, DataMember, Move, Outcome, assign_rows
+from stele.core.placement.ordering import order
+from stele.core.placement.plan import Code, Plan, Refusal, Type, plan, replay
+from stele.core.table.ids import VERSION_MAX, VERSIONS_RESERVED
+from stele.core.table.table import Member, Partition, PartitionTable, Replicas
 
 
 def table(*rows: Replicas) -> PartitionTable:

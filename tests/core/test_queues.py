@@ -4,10 +4,10 @@ more.
 
 import pytest
 
-from stele.core.migration import Migration, copy, move, shift_down, step
-from stele.core.plan import DataMember, Plan, plan
-from stele.core.queues import REFUSED_MAX, Queues
-from stele.core.table import SHARD_PARTITIONS, Partition, PartitionTable
+from stele.core.control.migration_queue import REFUSED_MAX, Queues
+from stele.core.placement.migration import Migration, copy, move, shift_down, step
+from stele.core.placement.plan import DataMember, Plan, plan
+from stele.core.table.table import SHARD_PARTITIONS, Partition, PartitionTable
 
 NOBODY: frozenset[int] = frozenset()
 ALL = frozenset(range(9))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.core.retries import RETRY_SECONDS, RETRY_SECONDS_MAX, Retries
+from stele.core.control.retries import RETRY_SECONDS, RETRY_SECONDS_MAX, Retries
 
 
 @pytest.mark.parametrize("now", [0.0, 0.3, 1000.1, 86_399.99])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.core.routing import SLOTS, partition_of, slot_of
+from stele.core.kv.keyslot import SLOTS, partition_of, slot_of
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.migration import Migration, Type, clear, copy, move, shift_down, shift_up, step
+from stele.core.placement.migration import Migration, Type, clear, copy, move, shift_down, shift_up, step
 from stele.core.service_events import Endpoint, PartitionMigrationEvent, begun, index_of, told_by_row
-from stele.core.table import Partition, Replicas
+from stele.core.table.table import Partition, Replicas
 
 A, B, C, D = 0, 1, 2, 3
 SOURCE, DESTINATION = Endpoint.SOURCE, Endpoint.DESTINATION

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core import table as table_module
-from stele.core.errors import BadInput, Corrupt, Refused
-from stele.core.ids import VERSION_MAX
-from stele.core.table import (
+from stele.core.table import table as table_module
+from stele.core.table.ids import VERSION_MAX
+from stele.core.table.table import (
     Member,
     Partition,
     PartitionTable,
@@ -20,6 +19,7 @@ from stele.core.table import (
     trimmed,
     version_sum,
 )
+from stele.errors import BadInput, Corrupt, Refused
 
 MEMBERS = {
     0: Member(0, "orders-0", "uuid-0", "10.1.2.3"),

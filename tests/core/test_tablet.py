@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 
-from stele.core.errors import Corrupt, Refused
-from stele.core.log import Log, OpId
-from stele.core.states import TRANSITIONS, Event, TabletState, step
-from stele.core.table import Partition
-from stele.core.tablet import Code, Place, Tablet
-from stele.core.tablet_owner import Answer, Fetch, LearnerState, Owner, Phase
+from stele.core.table.table import Partition
+from stele.core.tablet.follower import Code, Place, Tablet
+from stele.core.tablet.lifecycle import TRANSITIONS, Event, TabletState, step
+from stele.core.tablet.log import Log, OpId
+from stele.core.tablet.owner import Answer, Fetch, LearnerState, Owner, Phase
+from stele.errors import Corrupt, Refused
 
 
 def tablet(me: int, row: Partition, *terms: int, applied: int = 0, promised: int = 0) -> Tablet:

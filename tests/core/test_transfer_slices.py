@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.transfer import SLICES_PER_SLOT_MAX, slices
+from stele.core.copy.pacing import SLICES_PER_SLOT_MAX, slices
 
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 8))

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from stele.core.votes import DRIFT, Granted, Held
+from stele.core.tablet.leases import DRIFT, Granted, Held
 
 L = 10.0
 

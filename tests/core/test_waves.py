@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from stele.core.copying import COPY_STALL_SECONDS, give_up_stalled
-from stele.core.orders import CloseSession, FetchDirect, Ingest, OpenSession, Order
-from stele.core.waves import (
+from stele.core.control.commands import CloseSession, FetchDirect, Ingest, OpenSession, Order
+from stele.core.control.operations.copy_session import (
     RENEW_SECONDS,
     SPARK_PATIENCE_SECONDS,
     SPARK_PATIENCE_SECONDS_MAX,
@@ -16,6 +15,7 @@ from stele.core.waves import (
     Stage,
     Wave,
 )
+from stele.core.control.rebalance.copy_scheduling import COPY_STALL_SECONDS, give_up_stalled
 
 SOURCE, DESTINATION = 1, 2
 

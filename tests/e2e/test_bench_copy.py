@@ -15,7 +15,7 @@ import pytest
 from e2e.bench import copy_bench, copy_join, copy_load, copy_ways
 from e2e.bench.copy_rig import is_spread
 from e2e.bench.report import Column, Report
-from stele.core.table import Partition
+from stele.core.table.table import Partition
 
 
 def row(system: str, seconds: float, **more: Any) -> dict[str, Any]:

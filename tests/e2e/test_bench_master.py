@@ -13,8 +13,8 @@ from e2e.bench.master import EVENTS, FULL, PARALLEL, quantile
 from e2e.bench.master_page import BEGIN, END, settings_text
 from e2e.bench.master_rig import settings_of
 from e2e.bench.report import Goal, Report
-from stele.core.table import stamp_of
-from stele.wire import messages as wire
+from stele.core.table.table import stamp_of
+from stele.wire import control as wire
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 

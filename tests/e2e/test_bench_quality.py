@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from e2e.bench.planners import balanced
 from e2e.bench.planning_cases import Case, Event
 from e2e.bench.quality import PlanError, Quality, Row, check, judge, lower_bound, replay
-from stele.core.assignment import DataMember
-from stele.core.migration import Migration, clear, copy, move, shift_down, shift_up
-from stele.core.plan import plan
-from stele.core.table import Partition, PartitionTable
+from stele.core.placement.assignment import DataMember
+from stele.core.placement.migration import Migration, clear, copy, move, shift_down, shift_up
+from stele.core.placement.plan import plan
+from stele.core.table.table import Partition, PartitionTable
 
 TABLE: list[Row] = [(0, 1), (1, 2), (2, 0)]
 

@@ -10,7 +10,7 @@ import yaml
 from e2e.demo import padded, stage
 from e2e.demo.settings import EXAMPLE, SMALL_PHASES
 from e2e.scenarios import smoke
-from stele.core.tablet_owner import FILL_BYTES_MAX
+from stele.core.tablet.owner import FILL_BYTES_MAX
 
 RECORDS = 3_000
 

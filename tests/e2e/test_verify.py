@@ -12,8 +12,8 @@ from e2e.demo.errors import DemoError
 from e2e.demo.history import Breach, Ledger, Outcome, value_of
 from e2e.demo.judge import Fault, partition_of
 from e2e.demo.workload import hash_of
-from stele.core.table import Member, Partition
-from stele.wire.table_text import Head, encode_head, encode_shard
+from stele.core.table.table import Member, Partition
+from stele.wire.configmap import Head, encode_head, encode_shard
 
 PARTITIONS = 5
 MEMBERS = ("demo-0", "demo-1")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from test_planning_golden import CASES, computed, read_row
 
-from stele.core import ids
-from stele.core.plan import Code
-from stele.core.table import Partition, stamp_of
-from stele.wire.table_text import OBJECT_BYTES_MAX, encode_shard
+from stele.core.placement.plan import Code
+from stele.core.table import ids
+from stele.core.table.table import Partition, stamp_of
+from stele.wire.configmap import OBJECT_BYTES_MAX, encode_shard
 
 TEXT = (Path(__file__).parents[2] / "docs" / "partition-table.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```text\n(.*?)```", TEXT, flags=re.S)

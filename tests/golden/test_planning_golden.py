@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stele.core.migration import Migration, Type, step
-from stele.core.ordering import order, without_cycles
-from stele.core.table import Replicas, trimmed
+from stele.core.placement.migration import Migration, Type, step
+from stele.core.placement.ordering import order, without_cycles
+from stele.core.table.table import Replicas, trimmed
 
 FOLDER = Path(__file__).parent / "planning"
 CASES = sorted(FOLDER.glob("*.txt"))

@@ -44,3 +44,14 @@ def test_tests_do_not_live_in_e2e() -> None:
         check=False,
     )
     assert found.stdout == ""
+
+
+def test_each_room_has_its_line_in_the_architecture() -> None:
+    """Each package that has modules of its own, and each module that lies beside the rooms of the core."""
+    text, source = (ROOT / "ARCHITECTURE.md").read_text(), ROOT / "operator" / "stele"
+    rooms = {path.parent for path in source.rglob("*.py") if path.stem != "__init__"}
+    rooms -= {source, source / "core"}
+    # A service interface, and the models, have their code in `__init__`.
+    names = {f"`{room.relative_to(source)}/`" for room in rooms}
+    names |= {f"`{path.relative_to(source)}`" for path in (source / "core").glob("[!_]*.py")}
+    assert sorted(name for name in names if name not in text) == []

@@ -1,10 +1,10 @@
-"""The copier in memory: `master.ports.Copier` without Spark."""
+"""The copier in memory: `ports.control_loop.Copier` without Spark."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stele.core.reign import State
-from stele.core.waves import Job, Wave
+from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.state import State
 
 
 class Copier:

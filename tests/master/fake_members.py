@@ -6,11 +6,11 @@ Data is a list of write ids per tablet, so that a lost write is a missing id. No
 from collections import Counter
 from dataclasses import dataclass, field
 
-from stele.core.errors import Unavailable
-from stele.core.news import News
-from stele.core.table import stamp_of
-from stele.wire import messages as wire
-from stele.wire.messages import ExchangeReply, ExchangeRequest, OpId, Result, Row
+from stele.core.delta import News
+from stele.core.table.table import stamp_of
+from stele.errors import Unavailable
+from stele.wire import control as wire
+from stele.wire.control import ExchangeReply, ExchangeRequest, OpId, Result, Row
 
 FENCES_OF_A_LEASE = 3
 """How often a fence finds the lease still running when the old owner is reachable."""

@@ -5,18 +5,18 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
-from stele.core.asks import Ask
-from stele.core.errors import Conflict, Stale, Unavailable, Uncertain
-from stele.core.ids import MemberIndex
-from stele.core.membership import PodFacts, Seen, Timing
-from stele.core.reign import Happening, State, Wishes
-from stele.core.table import Partition, PartitionTable
-from stele.core.waves import Job, Wave
+from stele.core.control.failure_detector import PodFacts, Seen, Timing
+from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.requests import Ask
+from stele.core.control.state import Happening, State, Wishes
+from stele.core.table.ids import MemberIndex
+from stele.core.table.table import Partition, PartitionTable
+from stele.errors import Conflict, Stale, Unavailable, Uncertain
 from stele.master.loop import ClusterLoop, Pace
-from stele.wire.messages import ExchangeReply, ExchangeRequest
-from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
+from stele.model.ownership import NameLeaves, NameTaken
+from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
+from stele.wire.control import ExchangeReply, ExchangeRequest
 from tests.master.fake_members import FakeMember, FakeNet, Tablet
 
 CLUSTER = "cluster-uid"
@@ -287,7 +287,7 @@ class Harness:
         rows = self.table().partitions
         for number, row in enumerate(rows):
             if row.version:
-                from stele.master.speech import row_of
+                from stele.master.requests import row_of
 
                 self.net.note_row(row_of(number, row))
             if number < len(self.last):

@@ -6,9 +6,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stele.core.master import FORMING_SECONDS
-from stele.core.membership import Timing
-from stele.core.migration import Type
+from stele.core.control.decide import FORMING_SECONDS
+from stele.core.control.failure_detector import Timing
+from stele.core.placement.migration import Type
 from tests.master.checks import check_state, lost_partitions, served
 from tests.master.harness import Crash, Fuse, Harness
 

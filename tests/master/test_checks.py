@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stele.wire.messages import Row
+from stele.wire.control import Row
 from tests.master.checks import check_state
 from tests.master.fake_members import Copy, Tablet
 from tests.master.harness import Harness

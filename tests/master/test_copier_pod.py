@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS, PODS, AlreadyExists, Kind
-from stele.core.reign import State
-from stele.core.table import PartitionTable
-from stele.core.waves import Engine, Stage, Wave
+from stele.core.control.operations.copy_session import Engine, Stage, Wave
+from stele.core.control.state import State
+from stele.core.table.table import PartitionTable
 from stele.master.cache import Cache
+from stele.master.kubernetes import KubernetesWorld
 from stele.master.settings import Settings
-from stele.master.world import KubernetesWorld
 from stele.wire.pods import SPARK_SECRET_FILE
 from tests.master.test_statuses import cluster
 

@@ -4,15 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stele.core.reign import Record, State
-from stele.core.retries import RETRY_SECONDS_MAX
-from stele.core.transfer import SPACE_MARGIN_BYTES
-from stele.core.waves import SPARK_PATIENCE_SECONDS, Engine
-from stele.master import facts
+from stele.core.control.operations.copy_session import SPARK_PATIENCE_SECONDS, Engine
+from stele.core.control.retries import RETRY_SECONDS_MAX
+from stele.core.control.state import Record, State
+from stele.core.copy.pacing import SPACE_MARGIN_BYTES
+from stele.master import status as facts
 from stele.master.metrics import copy_metrics
 from stele.model.conditions import find_condition
 from stele.model.rebalance import TabletRebalanceStatus
-from stele.wire.messages import Result
+from stele.wire.control import Result
 from tests.master.copier import Copier
 from tests.master.fake_members import FakeMember
 from tests.master.harness import Harness
@@ -292,7 +292,7 @@ async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_stag
 async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stele.core.copying.COPIES_PER_MEMBER_MAX", 1)
+    monkeypatch.setattr("stele.core.control.rebalance.copy_scheduling.COPIES_PER_MEMBER_MAX", 1)
     harness, copier = await with_copier("RUNNING")
     harness.rewish(members=4)
     for _ in range(40):

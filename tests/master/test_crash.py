@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stele.core.errors import SteleError
+from stele.errors import SteleError
 from stele.master.loop import Deposed
 from tests.master.checks import check_state
 from tests.master.fake_members import FakeMember

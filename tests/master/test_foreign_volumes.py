@@ -4,12 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from stele.adapters.kubernetes.ownership import belongs_to
-from stele.core.membership import Timing
-from stele.core.reign import State, Wishes
-from stele.core.table import PartitionTable
-from stele.master import facts, manifests
+from stele.core.control.failure_detector import Timing
+from stele.core.control.state import State, Wishes
+from stele.core.table.table import PartitionTable
+from stele.master import manifests
+from stele.master import status as facts
 from stele.model import TabletCluster
+from stele.model.ownership import belongs_to
 
 
 def _cluster(uid: str) -> TabletCluster:

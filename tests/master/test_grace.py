@@ -1,6 +1,6 @@
 """While a member is unreachable and may return its place is kept, and everything else goes on."""
 
-from stele.core.asks import NamedMove
+from stele.core.control.requests import NamedMove
 from tests.master.harness import TIMING, Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_plans import approve, formed, held, plan_of, proposed, state_of

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from stele.core.master import publication
-from stele.wire.messages import Result
+from stele.core.control.decide import publication
+from stele.wire.control import Result
 from tests.master.harness import Fuse, Harness, lose
 from tests.master.stories import STORIES, finish, heal, prepared
 

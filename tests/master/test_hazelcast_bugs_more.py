@@ -1,7 +1,7 @@
 """Further bugs that Hazelcast had: what counts as done, what deletes, and what gets stuck."""
 
-from stele.core.cluster_state import Step
-from stele.wire.messages import DeleteTablet, Result
+from stele.core.control.cluster_state import Step
+from stele.wire.control import DeleteTablet, Result
 from tests.master.checks import lost_partitions
 from tests.master.fake_members import FakeMember
 from tests.master.harness import Fuse, Harness, lose

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from stele.adapters.kubernetes.api import NotFound
-from stele.core.errors import Refused, Unavailable
+from stele.errors import Refused, Unavailable
 from stele.master.nodes import REFRESH_SECONDS, Nodes
 from tests.master.harness import Harness
 from tests.master.test_plans import held, state_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stele.master.world import pod_facts
+from stele.master.kubernetes import pod_facts
 
 EARLIER, LATER = "2030-01-01T12:00:05Z", "2030-01-01T12:00:09Z"
 ENDED_LATER = {"terminated": {"finishedAt": LATER}}

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from stele.core import planning
-from stele.core.reign import Record
-from stele.core.retries import RETRY_SECONDS
-from stele.wire.messages import Ingest, Result
+from stele.core.control.rebalance import planner
+from stele.core.control.retries import RETRY_SECONDS
+from stele.core.control.state import Record
+from stele.wire.control import Ingest, Result
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_plans import copies, formed, plan_of, proposed, state_of
@@ -21,7 +21,7 @@ async def busy(**wishes: object) -> Harness:
     harness.rewish(members=4)
     while not state_of(harness).record or len(state_of(harness).queues) < 20:
         await harness.tick()
-    for _ in range(int(planning.PLAN_PAUSE_SECONDS / 0.05) + 1):
+    for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05) + 1):
         await harness.tick()
     assert len(state_of(harness).queues) > 15
     return harness
@@ -101,7 +101,7 @@ async def test_a_row_that_shrinks_while_the_place_of_another_member_is_kept_is_p
     harness.kill(3)
     while any(3 in row.members for row in harness.table().partitions):
         await harness.tick()
-    for _ in range(int(planning.PLAN_PAUSE_SECONDS / 0.05)):
+    for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05)):
         await harness.tick()
     waiting = short(harness)
     lose_a_backup(harness)
@@ -177,7 +177,7 @@ async def test_a_repair_that_fails_once_is_made_again_while_the_plan_goes_on() -
         await harness.tick()
     left = await until_copied(harness, number)
     assert left > 5, f"with {left} migrations left"
-    assert harness.clock - failed[0] < RETRY_SECONDS + planning.PLAN_PAUSE_SECONDS + 1
+    assert harness.clock - failed[0] < RETRY_SECONDS + planner.PLAN_PAUSE_SECONDS + 1
     await finished(harness, record)
     assert (record.failed, record.failures) == (1, {})
 
@@ -186,8 +186,8 @@ async def test_a_repair_that_fails_for_ever_pauses_longer_each_time_and_holds_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await busy()
-    record, made, plain = plan_of(harness), list[float](), planning.plan
-    monkeypatch.setattr(planning, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
+    record, made, plain = plan_of(harness), list[float](), planner.plan
+    monkeypatch.setattr(planner, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
     number = lose_a_backup(harness)
     failed = fail_copies(harness, number, times=1000)
     began = harness.clock
@@ -216,10 +216,10 @@ async def test_rows_that_shrink_one_after_the_other_make_one_plan_a_second_at_mo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await busy()
-    made, plain = list[float](), planning.plan
-    monkeypatch.setattr(planning, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
+    made, plain = list[float](), planner.plan
+    monkeypatch.setattr(planner, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
     for _ in range(8):
         lose_a_backup(harness)
         for _ in range(5):
             await harness.tick()
-    assert 0 < len(made) <= 8 * 5 * 0.05 / planning.PLAN_PAUSE_SECONDS + 1
+    assert 0 < len(made) <= 8 * 5 * 0.05 / planner.PLAN_PAUSE_SECONDS + 1

@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from stele.core.reign import State
-from stele.wire.table_text import Head
+from stele.core.control.state import State
+from stele.wire.configmap import Head
 from tests.master.harness import Harness
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from stele.core.rebalance import SERVICE_SECONDS
-from stele.core.retries import RETRY_SECONDS_MAX
-from stele.master import facts
+from stele.core.control.rebalance.scheduler import SERVICE_SECONDS
+from stele.core.control.retries import RETRY_SECONDS_MAX
+from stele.master import status
 from stele.model.conditions import Condition, find_condition
-from stele.wire.messages import Result
+from stele.wire.control import Result
 from tests.master.fake_members import FakeMember
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
@@ -19,7 +19,7 @@ FAILED = Result(
 
 
 def stalled(harness: Harness) -> Condition:
-    found = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
+    found = find_condition(status.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
     assert found is not None
     return found
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 from stele.master.settings import read
 
 IMAGES = {"STELE_MEMBER_IMAGE": "member:1", "STELE_SPARK_IMAGE": "spark:1"}

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from stele.adapters.transfer.jobs import check_job
-from stele.core.errors import BadInput, Conflict, Corrupt, SteleError, Unavailable
-from stele.core.orders import CopyItem
-from stele.core.reign import State
-from stele.core.table import Member, Partition, PartitionTable
-from stele.core.waves import Engine, Job, Stage, Wave
+from stele.core.control.commands import CopyItem
+from stele.core.control.operations.copy_session import Engine, Job, Stage, Wave
+from stele.core.control.state import State
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.errors import BadInput, Conflict, Corrupt, SteleError, Unavailable
 from stele.master import copier
 from stele.master.copier import SparkJobs, job_of
 from stele.model import TabletCluster, crd
-from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.transfer.jobs.board import check_job
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from tests.master.test_statuses import cluster
 
 SESSION = "s-1"

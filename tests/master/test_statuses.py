@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from stele.core.cluster_state import StateChange, Step
-from stele.core.membership import Contact, Life, Seen, Timing
-from stele.core.migration import Type
-from stele.core.plan import Plan
-from stele.core.reign import Record, State, Wishes
-from stele.core.table import Member, Partition, PartitionTable
-from stele.master import facts
+from stele.core.control.cluster_state import StateChange, Step
+from stele.core.control.failure_detector import Contact, Life, Seen, Timing
+from stele.core.control.state import Record, State, Wishes
+from stele.core.placement.migration import Type
+from stele.core.placement.plan import Plan
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.master import status as facts
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
 from stele.model.rebalance import RebalancePhase
-from stele.wire.messages import ExchangeReply, OpId, TabletReport
+from stele.wire.control import ExchangeReply, OpId, TabletReport
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 TIMING = Timing(1.0, 3.0, 30.0)

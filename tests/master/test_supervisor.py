@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from stele.core.errors import Corrupt
-from stele.core.reign import State
-from stele.core.table import PartitionTable
+from stele.core.control.state import State
+from stele.core.table.table import PartitionTable
+from stele.errors import Corrupt
 from stele.master import supervisor as tested
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor

@@ -3,14 +3,14 @@
 import pytest
 
 from stele.adapters.kubernetes.table_store import reigned
-from stele.core import master
-from stele.core.errors import Corrupt, Refused
-from stele.core.ids import VERSION_MAX
-from stele.core.master import decide
-from stele.core.membership import Timing
-from stele.core.reign import Observation, State, Wishes
-from stele.core.table import Member, Partition, PartitionTable
-from stele.wire.table_text import Head
+from stele.core.control import decide as master
+from stele.core.control.decide import decide
+from stele.core.control.failure_detector import Timing
+from stele.core.control.state import Observation, State, Wishes
+from stele.core.table.ids import VERSION_MAX
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.errors import Corrupt, Refused
+from stele.wire.configmap import Head
 
 MEMBERS = (Member(0, "m-0", "u-0", ""), Member(1, "m-1", "u-1", ""), Member(2, "m-2", "u-2", "", lite=True))
 HEAD = Head(1, "Active", 1, 2, 1, 3, 0, 0, MEMBERS)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from stele.core import planning
-from stele.core.migration import Type, step
-from stele.core.plan import DataMember, Plan, plan
-from stele.core.table import PartitionTable
+from stele.core.control.rebalance import planner
+from stele.core.placement.migration import Type, step
+from stele.core.placement.plan import DataMember, Plan, plan
+from stele.core.table.table import PartitionTable
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_plans import approve, copies, formed, held, plan_of, restart, state_of
@@ -182,7 +182,7 @@ async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pyt
         made.append(given)
         return Plan()
 
-    monkeypatch.setattr(planning, "plan", counted)
+    monkeypatch.setattr(planner, "plan", counted)
     for _ in range(10):
         await harness.tick(1.1)
     assert made == []

@@ -12,9 +12,9 @@ import aiohttp
 from harness import Client, Cluster, eventually, key_in
 from test_holdings import tablet
 
-from stele.member.volume import TABLETS
-from stele.wire import messages as m
-from stele.wire.volume import Superblock, decode_file
+from stele.member.storage.volume import TABLETS
+from stele.wire import control as m
+from stele.wire.storage.volume import Superblock, decode_file
 
 TARGET, OWNER, OTHER = 2, 0, 1
 KINDS: dict[str, tuple[int, ...]] = {

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from stele.core.commands import REPLY_BYTES_MAX, Delete, Put, evaluate
+from stele.core.kv.commands import REPLY_BYTES_MAX, Delete, Put, evaluate
 from stele.member import limits
 
 

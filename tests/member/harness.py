@@ -19,8 +19,8 @@ import aiohttp
 import msgspec
 
 from e2e.bench.member_stage import free_ports
-from stele.core.routing import partition_of
-from stele.wire import messages as m
+from stele.core.kv.keyslot import partition_of
+from stele.wire import control as m
 from tests.member.forked import Forked, zygote
 from tests.worker import WORKER
 

@@ -14,7 +14,7 @@ from threading import RLock
 from typing import Any
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.member import crash, volume
+from stele.member.storage import failpoints, volume
 
 
 class Watch:
@@ -82,7 +82,7 @@ def watch() -> Watch:
     found = Watch()
     _watch_wals(found)
     _watch_files(found)
-    crash.before_death = found.lose  # type: ignore[assignment]
+    failpoints.before_death = found.lose  # type: ignore[assignment]
     return found
 
 

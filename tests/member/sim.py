@@ -12,20 +12,21 @@ from typing import Any
 import msgspec
 
 from stele.adapters.memory.engine import MemoryEngine
-from stele.core.errors import Refused, SteleError
-from stele.core.log import Log
-from stele.core.table import Partition
-from stele.core.tablet_owner import LearnerState, Phase
-from stele.core.votes import Granted, Held
-from stele.member.follower import Follower
-from stele.member.replica import Replica
-from stele.member.replication import Replication
-from stele.member.requests import Kind, Request
-from stele.member.serving import Serving
-from stele.member.tablets import Tablets
-from stele.member.write_back import WriteBack
-from stele.wire import keys, peer
-from stele.wire.volume import Consensus, Frozen, Superblock, Waited
+from stele.core.table.table import Partition
+from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.log import Log
+from stele.core.tablet.owner import LearnerState, Phase
+from stele.errors import Refused, SteleError
+from stele.member.replication.follower import Follower
+from stele.member.replication.replica import Replica
+from stele.member.replication.replicator import Replication
+from stele.member.replication.request import Kind, Request
+from stele.member.replication.tablet_store import Tablets
+from stele.member.serving.executor import Serving
+from stele.member.storage.write_back import WriteBack
+from stele.wire import peer
+from stele.wire.storage import keys
+from stele.wire.storage.volume import Consensus, Frozen, Superblock, Waited
 
 P = 0
 LEASE_SECONDS = 3.0

@@ -9,18 +9,19 @@ import msgspec
 from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine
-from stele.core.errors import Unavailable
-from stele.core.routing import partition_of
-from stele.member.commands import Commands
-from stele.member.exchange import Exchange
+from stele.core.kv.keyslot import partition_of
+from stele.errors import Unavailable
+from stele.member.control.dispatch import Commands
+from stele.member.control.exchange import Exchange
 from stele.member.node import Node
-from stele.member.replica import Replica
+from stele.member.replication.replica import Replica
 from stele.member.settings import Settings
-from stele.member.volume import DATA, STAGING, Volume
-from stele.wire import keys, peer
-from stele.wire import messages as m
-from stele.wire.copyjobs import MANIFEST_FORMAT, Fragment, Manifest
-from stele.wire.volume import APPLIED, DataState, encode_state
+from stele.member.storage.volume import DATA, STAGING, Volume
+from stele.wire import control as m
+from stele.wire import peer
+from stele.wire.copy.jobs import MANIFEST_FORMAT, Fragment, Manifest
+from stele.wire.storage import keys
+from stele.wire.storage.volume import APPLIED, DataState, encode_state
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
 P = 0

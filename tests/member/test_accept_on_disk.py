@@ -7,7 +7,7 @@ import pytest
 from solo import OTHER, P, solo
 
 from stele.member.settings import Fsync
-from stele.wire import messages as m
+from stele.wire import control as m
 
 START = m.StartTabletCopy("copy", P, 1, OTHER)
 

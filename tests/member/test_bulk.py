@@ -12,8 +12,8 @@ from harness import HASTY, Client, cluster, eventually, key_in
 from stele.client import bulk as bulk_client
 from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
-from stele.core.errors import BadInput, Conflict, Refused, Unavailable
-from stele.core.routing import partition_of
+from stele.core.kv.keyslot import partition_of
+from stele.errors import BadInput, Conflict, Refused, Unavailable
 
 PARTITIONS = 8
 
@@ -343,8 +343,8 @@ async def test_a_destination_of_a_migration_gets_the_load_too(tmp_path, waited):
 
 async def test_a_full_volume_takes_no_load_and_goes_on_serving(tmp_path):
     code = (
-        "import stele.adapters.transfer.bulk as bulk; bulk.SPARE_BYTES = 2**62;"
-        "from stele.member.transfer_main import main; raise SystemExit(main())"
+        "import stele.transfer.bulk.files as bulk; bulk.SPARE_BYTES = 2**62;"
+        "from stele.transfer.__main__ import main; raise SystemExit(main())"
     )
     async with loading(tmp_path) as (made, members):
         target = made.members[1]

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from stele.member import commands as module
-from stele.member.commands import Commands
-from stele.member.state_lock import StateLock
-from stele.wire import messages as m
+from stele.member.control import dispatch as module
+from stele.member.control.dispatch import Commands
+from stele.member.control.state_lock import StateLock
+from stele.wire import control as m
 
 INGEST = m.Ingest("s1", (1, 2, 3))
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from harness import Client, Cluster, RespError, cluster, eventually, key_in
 
-from stele.wire import messages as m
+from stele.wire import control as m
 
 
 async def write_some(client: Client, members: list[int], number: int, text: bytes = b"v") -> None:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from solo import OTHER, THIRD, P, Solo, solo
 
-from stele.member import crash
-from stele.wire import messages as m
-from stele.wire.volume import Quarantined
+from stele.member.storage import failpoints
+from stele.wire import control as m
+from stele.wire.storage.volume import Quarantined
 
 FIRST = m.StartTabletCopy("first", P, 1, OTHER)
 
@@ -25,7 +25,7 @@ async def die_at(made: Solo, point: str, command: m.Command) -> None:
         if name == point:
             raise Died
 
-    with patch.object(crash, "reached", reached), pytest.raises(Died):
+    with patch.object(failpoints, "reached", reached), pytest.raises(Died):
         await made.ask(command)
     await made.restart(power_lost=True)
 

@@ -12,13 +12,13 @@ from harness import MemberProcess, hasty_cluster
 from test_holdings import tablet
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.core.errors import Corrupt
-from stele.member.crash import EXIT_CODE, POINTS
-from stele.member.sweep import kept_generations
-from stele.member.tablets import log_range
-from stele.member.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
-from stele.wire import keys
-from stele.wire.volume import Superblock
+from stele.errors import Corrupt
+from stele.member.replication.gc import kept_generations
+from stele.member.replication.tablet_store import log_range
+from stele.member.storage.failpoints import EXIT_CODE, POINTS
+from stele.member.storage.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
+from stele.wire.storage import keys
+from stele.wire.storage.volume import Superblock
 from tests.member.forked import Forked
 
 WHERE: dict[str, Step] = {
@@ -88,11 +88,11 @@ ELSEWHERE = {"start.swept", "aside.reason", "aside.moved", "load.prepared", "loa
 def test_every_point_is_passed() -> None:
     assert set(WHERE) | set(AT_START) | ELSEWHERE == set(POINTS)
     source = Path(steps.__file__).parents[2] / "operator" / "stele" / "member"
-    text = "".join(path.read_text() for path in source.glob("*.py") if path.name != "crash.py")
+    text = "".join(path.read_text() for path in source.rglob("*.py") if path.name != "failpoints.py")
     for name in POINTS:
         prefix, _, kind = name.partition(".")
         derived = kind in {"saved", "cleared"} or prefix == "block"
-        assert derived or f'crash.reached("{name}")' in text, name
+        assert derived or f'failpoints.reached("{name}")' in text, name
 
 
 class Round:

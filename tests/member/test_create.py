@@ -6,7 +6,7 @@ from harness import Client, cluster, key_in
 from solo import OTHER, THIRD, P, solo
 from test_messages import backup
 
-from stele.wire import messages as m
+from stele.wire import control as m
 
 PARTITION = 3
 

@@ -18,9 +18,9 @@ from harness import CLUSTER, Client, Cluster, MemberProcess, RespError, eventual
 from test_holdings import tablet
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.wire import messages as m
-from stele.wire.copyjobs import damage_note
-from stele.wire.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
+from stele.wire import control as m
+from stele.wire.copy.jobs import damage_note
+from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
 
 PARTITIONS = 4
 PROMISES = "what was promised for it is lost"

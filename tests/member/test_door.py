@@ -11,11 +11,11 @@ import pytest
 import redis
 import redis.asyncio
 
-from stele.core.errors import Unavailable, Uncertain
-from stele.core.routing import partition_of
-from stele.member import door as door_module
-from stele.member.door import DoorLimits, start_door
-from stele.member.seldom import Seldom
+from stele.core.kv.keyslot import partition_of
+from stele.errors import Unavailable, Uncertain
+from stele.member.resp import server as door_module
+from stele.member.resp.seldom import Seldom
+from stele.member.resp.server import DoorLimits, start_door
 from stele.wire.resp import encode_request
 
 _spec = importlib.util.spec_from_file_location("door_twin", Path(__file__).with_name("door_twin.py"))

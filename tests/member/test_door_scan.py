@@ -7,10 +7,11 @@ import pytest
 from door_twin import MemoryStore
 from test_simulation import Sim
 
-from stele.member import door_match, limits
-from stele.member.door_match import read_pattern
-from stele.member.door_scan import SCAN_POSITIONS_MAX, SCAN_STEPS_MAX, Positions, scan
-from stele.member.requests import Kind, Request
+from stele.member import limits
+from stele.member.replication.request import Kind, Request
+from stele.member.resp import match
+from stele.member.resp.match import read_pattern
+from stele.member.resp.scan import SCAN_POSITIONS_MAX, SCAN_STEPS_MAX, Positions, scan
 from stele.member.turn import Turn
 
 HOSTILE = b"*?" + b"a" * 1000 + b"b*"
@@ -67,7 +68,7 @@ def slow(pattern, key):
 
 async def test_random_patterns_as_by_trying_everything(monkeypatch):
     """With windows of a few places, so that keys are cut by them."""
-    monkeypatch.setattr(door_match, "WINDOW_STEPS_MAX", 4)
+    monkeypatch.setattr(match, "WINDOW_STEPS_MAX", 4)
     random, both = Random(1), set()
     for _ in range(3000):
         pattern = "".join(random.choices(["a", "b", "?", "*", "[ab]", "[^a]"], k=random.randrange(7)))
@@ -97,7 +98,7 @@ async def test_what_a_turn_compares_is_limited():
             return await super().run(entries, work)
 
     counted = Counted(asyncio.get_running_loop().call_soon)
-    read = door_match.Pattern(HOSTILE, counted)
+    read = match.Pattern(HOSTILE, counted)
     key = b"a" * 64 * 1024
     assert not await read.matches(key)
     await asyncio.sleep(0)

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from door_twin import MemoryStore
 
-from stele.core.errors import Corrupt, Unavailable
+from stele.errors import Corrupt, Unavailable
 from stele.member import limits
-from stele.member.door import Door, start_door
-from stele.member.door_budget import ReplyBytes
-from stele.member.requests import Kind, Request
-from stele.member.store import Store
+from stele.member.replication.request import Kind, Request
+from stele.member.resp.budget import ReplyBytes
+from stele.member.resp.server import Door, start_door
+from stele.member.serving.router import Store
 from stele.wire.resp import encode_request
 
 HALF_ROOM = 400_000

@@ -6,12 +6,12 @@ import pytest
 from sim import SimFuture, SimMember, ask
 from test_simulation import Sim, shrink
 
-from stele.core.errors import Corrupt
-from stele.core.once import ONCE
+from stele.core.kv.dedup import ONCE
+from stele.errors import Corrupt
 from stele.member import limits
-from stele.member.expiry import Expiry
-from stele.member.serving import PASSIVE
-from stele.wire.keys import split_user
+from stele.member.serving.executor import PASSIVE
+from stele.member.serving.expiry import Expiry
+from stele.wire.storage.keys import split_user
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from solo import OTHER, P, Solo, solo
 from test_holdings import tablet
 
 from stele.adapters.rocksdb.options import data_options
-from stele.wire import keys
-from stele.wire import messages as m
-from stele.wire.copyjobs import Manifest
-from stele.wire.volume import APPLIED
+from stele.wire import control as m
+from stele.wire.copy.jobs import Manifest
+from stele.wire.storage import keys
+from stele.wire.storage.volume import APPLIED
 
 FOREIGN: dict[str, Callable[[int], bytes]] = {
     "an earlier generation": lambda generation: keys.user_key(P, generation - 1, b"default", b"k"),

@@ -10,13 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
 
-from stele.adapters.transfer import checkpoint, copy
-from stele.adapters.transfer.copy import copy_tablets
-from stele.core.errors import Corrupt, Unavailable
-from stele.wire import blocks, fragments
-from stele.wire.copyjobs import CopyJob
-from stele.wire.keys import SERVICE, TABLET_PREFIX_BYTES, tablet_prefix
-from stele.wire.messages import CopyItem
+from stele.errors import Corrupt, Unavailable
+from stele.transfer.client import copy
+from stele.transfer.client.copy import copy_tablets
+from stele.transfer.server import checkpoint
+from stele.wire.control import CopyItem
+from stele.wire.copy import blocks, fragments
+from stele.wire.copy.jobs import CopyJob
+from stele.wire.storage.keys import SERVICE, TABLET_PREFIX_BYTES, tablet_prefix
 
 ITEM = CopyItem(partition=7, source_generation=3, generation=9)
 SPACES = (SERVICE, b"@queue", b"map1", b"map2", b"cache1")

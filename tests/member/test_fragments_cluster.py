@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from harness import Client, cluster, eventually, key_in
 
-from stele.wire import messages as m
-from stele.wire.copyjobs import SessionFile
+from stele.wire import control as m
+from stele.wire.copy.jobs import SessionFile
 
 SPACES = (b"default", b"map1", b"map2")
 

@@ -17,13 +17,13 @@ from test_kudu_bugs import receive
 
 from stele.adapters.memory.engine import MemoryEngine
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.core.errors import Unavailable
+from stele.errors import Unavailable
 from stele.member import limits
-from stele.member.write_back import WriteBack
-from stele.wire import messages as m
+from stele.member.storage.write_back import WriteBack
+from stele.wire import control as m
 from stele.wire import peer
-from stele.wire.keys import tablet_range, user_key
-from stele.wire.volume_log import put_record
+from stele.wire.storage.keys import tablet_range, user_key
+from stele.wire.storage.log_record import put_record
 
 ONE, TWO = (put_record(2, b"default", key, b"v", 0) for key in (b"one", b"two"))
 STEPS = 200

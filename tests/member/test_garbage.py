@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import CLUSTER, Client, cluster, eventually
 
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 from stele.member import limits
 from stele.member.settings import read_settings
 from stele.model.cluster import Storage

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from harness import Client, Cluster, cluster, eventually, key_in
 
-from stele.wire.holdings import TabletFacts, TabletList
+from stele.wire.admin import TabletFacts, TabletList
 
 
 async def get(made: Cluster, member: int, path: str) -> tuple[int, bytes]:

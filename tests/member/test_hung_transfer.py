@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness import Cluster, MemberProcess, cluster, eventually
 
-from stele.wire import messages as m
+from stele.wire import control as m
 
 SESSION = "s-1"
 ANSWER_SECONDS_MAX = 3.0

@@ -10,9 +10,9 @@ import pytest
 from harness import Client, Cluster, hasty_cluster, key_in
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.member.inspect import Inspection
-from stele.wire import messages as m
-from stele.wire.volume import ServiceMigration, ServicesFile, encode_file
+from stele.member.admin.inspect import Inspection
+from stele.wire import control as m
+from stele.wire.storage.volume import ServiceMigration, ServicesFile, encode_file
 
 
 async def run(*arguments: str) -> tuple[int, str, str]:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from harness import CLUSTER, Client, Cluster, cluster
 
-from stele.core.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
-from stele.wire import messages as m
+from stele.core.table.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
+from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import encode_frame
 

@@ -13,20 +13,20 @@ from sim import write
 from solo import OTHER, THIRD, P, Solo, solo
 from test_simulation import Sim
 
-from stele.core.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from stele.core.errors import Corrupt
-from stele.core.log import Log
-from stele.core.once import CLIENT_ID_BYTES_MAX, CLIENTS_MAX, REPLY_BYTES_MAX
-from stele.core.table import Partition
-from stele.core.tablet import Code, Tablet
-from stele.core.tablet_owner import Answer, Flow, LearnerState, Owner
+from stele.core.kv.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from stele.core.kv.dedup import CLIENT_ID_BYTES_MAX, CLIENTS_MAX, REPLY_BYTES_MAX
+from stele.core.table.table import Partition
+from stele.core.tablet.follower import Code, Tablet
+from stele.core.tablet.log import Log
+from stele.core.tablet.owner import Answer, Flow, LearnerState, Owner
+from stele.errors import Corrupt
 from stele.member import limits
-from stele.member.volume import CONSENSUS, TABLETS
-from stele.wire import messages as m
+from stele.member.storage.volume import CONSENSUS, TABLETS
+from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
-from stele.wire.keys import KEYSPACE_BYTES_MAX, SERVICE, tablet_range
-from stele.wire.volume_log import Change, batch_record, put_record
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE, tablet_range
+from stele.wire.storage.log_record import Change, batch_record, put_record
 
 ONE, TWO = put_record(1, b"default", b"k", b"1", 0), put_record(1, b"default", b"k", b"2", 0)
 START = m.StartTabletCopy("copy", P, 1, OTHER)

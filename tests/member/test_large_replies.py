@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import Cluster, cluster, key_in
 
-from stele.core.routing import partition_of
+from stele.core.kv.keyslot import partition_of
 from stele.wire.resp import encode_request
 
 MIB = 1024 * 1024

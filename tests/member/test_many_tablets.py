@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from stele.adapters.memory.engine import MemoryEngine
-from stele.core.log import Log
-from stele.core.tablet import Tablet
-from stele.core.votes import Granted, Held
-from stele.member.replica import Replica
-from stele.member.replication import Replication
-from stele.member.tablets import Tablets
-from stele.wire.volume import Consensus
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.log import Log
+from stele.member.replication.replica import Replica
+from stele.member.replication.replicator import Replication
+from stele.member.replication.tablet_store import Tablets
+from stele.wire.storage.volume import Consensus
 
 
 class Loop:

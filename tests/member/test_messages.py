@@ -11,16 +11,16 @@ from sim import SimFuture, SimMember, ask
 from solo import ME, OTHER, THIRD, P, Solo, solo
 from test_simulation import Sim, shrink
 
-from stele.core.log import Log
-from stele.core.table import Partition
-from stele.core.tablet import Code, Tablet
-from stele.core.tablet_owner import Flow
+from stele.core.table.table import Partition
+from stele.core.tablet.follower import Code, Tablet
+from stele.core.tablet.log import Log
+from stele.core.tablet.owner import Flow
 from stele.member import limits
-from stele.member.links import Inbound, InboundConnections, forwarded_bytes
-from stele.member.replica import PROMISES_LOST
-from stele.wire import messages as m
+from stele.member.replication.links import Inbound, InboundConnections, forwarded_bytes
+from stele.member.replication.replica import PROMISES_LOST
+from stele.wire import control as m
 from stele.wire import peer
-from stele.wire.volume_log import noop_record, put_record
+from stele.wire.storage.log_record import noop_record, put_record
 
 
 def put(term: int, value: bytes = b"v") -> bytes:

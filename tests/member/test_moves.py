@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Client, Cluster, cluster, eventually, key_in
 
-from stele.wire import messages as m
+from stele.wire import control as m
 
 BIG = 4000
 

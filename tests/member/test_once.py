@@ -11,12 +11,12 @@ from harness import Client, Cluster, RespError, cluster, eventually, key_in
 from sim import SimFuture, ask
 from test_simulation import Sim, shrink
 
-import stele.member.once
-from stele.core import once
-from stele.core.errors import SteleError
-from stele.member.quarantine import _entry_line
-from stele.wire.keys import SERVICE, pack_value, user_key
-from stele.wire.once import Remembered
+import stele.member.serving.dedup
+from stele.core.kv import dedup as once
+from stele.errors import SteleError
+from stele.member.admin.quarantine import _entry_line
+from stele.wire.storage.dedup import Remembered
+from stele.wire.storage.keys import SERVICE, pack_value, user_key
 
 COUNTERS = 8
 PATIENCE_SECONDS = 0.7
@@ -95,7 +95,7 @@ def test_each_number_is_counted_once_in_every_history(seeds: range) -> None:
 
 @pytest.mark.usefixtures("small_logs")
 def test_the_checker_sees_a_member_that_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stele.member.once, "decode_remembered", lambda value: Remembered(0, 0, b""))
+    monkeypatch.setattr(stele.member.serving.dedup, "decode_remembered", lambda value: Remembered(0, 0, b""))
     with pytest.raises(AssertionError, match="was answered"):
         run(0)
 

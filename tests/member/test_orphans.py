@@ -11,9 +11,9 @@ from harness import Client, cluster, eventually, key_in
 from solo import ME, OTHER, P, Solo, key_here, solo
 
 from stele.member import limits
-from stele.wire import messages as m
+from stele.wire import control as m
 from stele.wire import peer
-from stele.wire.volume import Frozen, Waited
+from stele.wire.storage.volume import Frozen, Waited
 
 ASK = peer.AskRefusal(P, "move", 1)
 

@@ -10,7 +10,7 @@ from harness import MemberProcess, free_ports
 
 from stele.member import process
 from stele.member.settings import read_settings
-from stele.member.volume import Volume
+from stele.member.storage.volume import Volume
 
 HOST = "127.0.0.1"
 

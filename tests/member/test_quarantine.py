@@ -7,8 +7,8 @@ import msgspec
 from harness import Client, Cluster, cluster, eventually, key_in
 from test_holdings import get, tablet
 
-from stele.wire import messages as m
-from stele.wire.holdings import Quarantine, QuarantinedTablet
+from stele.wire import control as m
+from stele.wire.admin import Quarantine, QuarantinedTablet
 
 PARTITIONS = 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from harness import Cluster, cluster, eventually, free_ports, key_in
 
-from stele.wire import messages as m
+from stele.wire import control as m
 from tests.member import quota
 
 P = 0

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from e2e.bench.member_budget import serving_node
-from stele.core.routing import partition_of
+from stele.core.kv.keyslot import partition_of
 from stele.member.settings import Fsync
 
 P = 7

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from solo import OTHER, THIRD, P, Solo, solo
 
-from stele.core.errors import Refused
+from stele.errors import Refused
 from stele.member import limits
-from stele.member.quarantine import Quarantine
-from stele.wire import messages as m
-from stele.wire.volume import Quarantined
-from stele.wire.volume_log import put_record
+from stele.member.admin.quarantine import Quarantine
+from stele.wire import control as m
+from stele.wire.storage.log_record import put_record
+from stele.wire.storage.volume import Quarantined
 
 HOUR = 3600
 COPIED = m.OpId(1, 5)

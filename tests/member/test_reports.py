@@ -4,7 +4,7 @@ from pathlib import Path
 
 from solo import solo
 
-from stele.member.exchange import Exchange
+from stele.member.control.exchange import Exchange
 
 
 async def test_a_process_names_the_time_of_its_first_answer(tmp_path: Path) -> None:

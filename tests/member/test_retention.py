@@ -10,19 +10,19 @@ from sim import WINDOW_MESSAGES, SimFuture, SimLink, SimMember, ask, write
 from solo import OTHER, P, key_here, solo
 from test_simulation import Sim, shrink
 
-from stele.core.errors import Unavailable, Uncertain
-from stele.core.log import Log, beyond
-from stele.core.once import ONCE
-from stele.core.table import Partition
-from stele.core.tablet_owner import Learner, LearnerState
+from stele.core.kv.dedup import ONCE
+from stele.core.table.table import Partition
+from stele.core.tablet.log import Log, beyond
+from stele.core.tablet.owner import Learner, LearnerState
+from stele.errors import Unavailable, Uncertain
 from stele.member import limits
-from stele.member.links import Link
-from stele.member.requests import Request
-from stele.member.retention import pinned_bytes, release
-from stele.member.serving import Counters, Serving
-from stele.member.store import Store
+from stele.member.replication.links import Link
+from stele.member.replication.request import Request
+from stele.member.replication.retention import pinned_bytes, release
+from stele.member.serving.executor import Counters, Serving
+from stele.member.serving.router import Store
 from stele.member.turn import Turn
-from stele.wire import messages as m
+from stele.wire import control as m
 
 FOREVER = 2**62
 
@@ -127,7 +127,7 @@ def test_the_largest_go_first_and_no_more_than_needed() -> None:
 
 
 def test_bytes_are_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stele.core.log.SEGMENT_BYTES", 10)
+    monkeypatch.setattr("stele.core.tablet.log.SEGMENT_BYTES", 10)
     log = Log()
     for _ in range(6):
         log.append(1, 1, 10)

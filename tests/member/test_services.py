@@ -8,7 +8,7 @@ import pytest
 from harness import Client, Cluster, cluster, eventually, key_in
 from recording import heard, install, story
 
-from stele.wire import messages as m
+from stele.wire import control as m
 
 P = 0
 S, D = "SOURCE", "DESTINATION"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stele.core.transfer import SPACE_MARGIN_BYTES
+from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.member import limits
-from stele.member.volume import CHECKPOINTS, DATA, STAGING
-from stele.wire import messages as m
-from stele.wire.copyjobs import CopyJobStatus
+from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING
+from stele.wire import control as m
+from stele.wire.copy.jobs import CopyJobStatus
 from tests.member.harness import eventually
 from tests.member.solo import OTHER, P, Solo, solo
 

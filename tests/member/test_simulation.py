@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from sim import SimFuture, SimLoop, SimMember, SimSyncer
 
-import stele.core.log
-import stele.core.tablet_owner
+import stele.core.tablet.log
+import stele.core.tablet.owner
 import stele.member.limits
-from stele.core.errors import Corrupt, SteleError
-from stele.core.table import Partition
-from stele.core.tablet_owner import LearnerState, Owner
-from stele.core.votes import Granted, Held
-from stele.wire import keys
+from stele.core.table.table import Partition
+from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.owner import LearnerState, Owner
+from stele.errors import Corrupt, SteleError
+from stele.wire.storage import keys
 
 KEYS = 16
 CHAOS_SECONDS = 40.0
@@ -327,8 +327,8 @@ def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink(setattr: Any) -> None:
-    setattr(stele.core.log, "SEGMENT_BYTES", 200)
-    setattr(stele.core.tablet_owner, "FILL_BYTES_MAX", 300)
+    setattr(stele.core.tablet.log, "SEGMENT_BYTES", 200)
+    setattr(stele.core.tablet.owner, "FILL_BYTES_MAX", 300)
     setattr(stele.member.limits, "LOG_RETAINED_BYTES", 500)
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from stele.core.errors import Refused
-from stele.core.states import MEANING, TRANSITIONS, Event, TabletState, step
-from stele.member.diagram import drawn, replaced
+from docs.tools.diagrams import drawn, replaced
+from stele.core.tablet.lifecycle import MEANING, TRANSITIONS, Event, TabletState, step
+from stele.errors import Refused
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "member.md"
 
 
 def test_the_document_has_the_present_diagram() -> None:
     text = DOCUMENT.read_text()
-    assert replaced(text) == text, "run: python -m stele.member.diagram docs/member.md"
+    assert replaced(text) == text, "run: python -m docs.tools.diagrams docs/member.md"
 
 
 def test_every_transition_is_drawn_and_every_event_is_explained() -> None:

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
-from stele.core.routing import partition_of
-from stele.member.serving import Serving
-from stele.member.store import Routes, Store
-from stele.member.volume import LOCK
+from stele.core.kv.keyslot import partition_of
+from stele.member.serving.executor import Serving
+from stele.member.serving.router import Routes, Store
+from stele.member.storage.volume import LOCK
 
 KEYS = 64
 BALLAST_BYTES = 12_000_000

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from stele.member import limits
-from stele.member.fetches import Fetches, remove_session
+from stele.member.copy.fetches import Fetches, remove_session
 
 AGE_SECONDS = limits.STAGING_AGE_SECONDS + 1
 

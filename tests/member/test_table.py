@@ -1,9 +1,9 @@
 """The table that a member persists."""
 
-from stele.core.table import Partition
-from stele.member.table import Table
-from stele.wire.messages import Row
-from stele.wire.volume import StoredRow, TableFile
+from stele.core.table.table import Partition
+from stele.member.replication.table_cache import Table
+from stele.wire.control import Row
+from stele.wire.storage.volume import StoredRow, TableFile
 
 
 def _table() -> Table:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from harness import Client, cluster
 
-from stele.core.errors import Corrupt
-from stele.core.table import Partition, stamp_of
-from stele.member import volume as volume_module
-from stele.member.table import Table
-from stele.member.volume import TABLE_FILE, MetaWriter, Volume
-from stele.wire.messages import MemberInfo, Row
-from stele.wire.volume import LegacyTableFile, TableFile, encode_file
+from stele.core.table.table import Partition, stamp_of
+from stele.errors import Corrupt
+from stele.member.replication.table_cache import Table
+from stele.member.storage import volume as volume_module
+from stele.member.storage.volume import MetaWriter, Volume
+from stele.wire.control import MemberInfo, Row
+from stele.wire.storage.volume import TABLE_FILE, LegacyTableFile, TableFile, encode_file
 
 MEMBERS = (MemberInfo(0, "m0", "u-0", "10.0.0.1"), MemberInfo(4, "m4", "u-4", "10.0.0.2"))
 LEGACY = LegacyTableFile(7, MEMBERS, ((0, 4), (4,), ()))

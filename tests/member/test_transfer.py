@@ -16,16 +16,18 @@ import aiohttp
 import pytest
 from transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
 
-from stele.adapters.transfer import copy, direct, serve, sst
-from stele.adapters.transfer.jobs import JobBoard
-from stele.adapters.transfer.sessions import Sessions
-from stele.core.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
-from stele.member.transfer_main import read_settings
-from stele.wire.blocks import End, encode_end, encode_stream
-from stele.wire.copyjobs import CopyJob, damage_note, decode_manifest
-from stele.wire.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
-from stele.wire.messages import CopyItem, MemberInfo, OpId, SessionTablet
-from stele.wire.volume import TableFile, encode_file
+from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
+from stele.transfer.__main__ import read_settings
+from stele.transfer.client import copy, sst_writer
+from stele.transfer.jobs import direct
+from stele.transfer.jobs.board import JobBoard
+from stele.transfer.server import stream_server
+from stele.transfer.server.open_checkpoints import Sessions
+from stele.wire.control import CopyItem, MemberInfo, OpId, SessionTablet
+from stele.wire.copy.blocks import End, encode_end, encode_stream
+from stele.wire.copy.jobs import CopyJob, damage_note, decode_manifest
+from stele.wire.storage.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
+from stele.wire.storage.volume import TableFile, encode_file
 
 NOW_MS = int(time.time() * 1000)
 ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
@@ -72,7 +74,7 @@ async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, 
 async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(volume, staging, tmp_path):
     now_ms = int(time.time() * 1000)
     entries = {
-        (b"default", b"old"): (b"1", now_ms - sst.EXPIRED_MARGIN_MS - 60_000),
+        (b"default", b"old"): (b"1", now_ms - sst_writer.EXPIRED_MARGIN_MS - 60_000),
         (b"default", b"just"): (b"2", now_ms - 1000),
     }
     make_checkpoint(volume, "s-1", {7: (3, entries)})
@@ -261,7 +263,7 @@ def test_a_note_of_damage_is_there_at_once_with_all_its_text(volume, monkeypatch
 
 
 async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
-    monkeypatch.setattr(serve, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(stream_server, "SWEEP_SECONDS", 0.05)
     make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
     base = volume / "checkpoints" / "s-1"
 
@@ -453,7 +455,7 @@ async def test_the_program_starts_and_ends_on_sigterm(volume):
         "STELE_TRANSFER_PORT": str(port),
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stele.member.transfer_main", env=environment
+        sys.executable, "-m", "stele.transfer.__main__", env=environment
     )
     async with aiohttp.ClientSession() as http:
         for _ in range(200):
@@ -495,7 +497,7 @@ def test_wrong_settings_are_named(environment, text):
     ],
 )
 def test_the_program_tells_its_settings_and_takes_no_arguments(arguments, code, texts):
-    command = [sys.executable, "-m", "stele.member.transfer_main", *arguments]
+    command = [sys.executable, "-m", "stele.transfer.__main__", *arguments]
     done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
     told = done.stderr if code else done.stdout
     assert (done.returncode, [text for text in texts if text not in told]) == (code, []), told
@@ -506,7 +508,7 @@ def test_a_port_that_is_taken_is_told(volume):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         given = {"STELE_DATA_DIR": str(volume), "STELE_BIND": "127.0.0.1", "STELE_TRANSFER_PORT": str(port)}
-        command = [sys.executable, "-m", "stele.member.transfer_main"]
+        command = [sys.executable, "-m", "stele.transfer.__main__"]
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(

@@ -8,14 +8,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from stele.adapters.transfer import sessions
-from stele.adapters.transfer.copy import copy_tablets
-from stele.adapters.transfer.direct import DirectRunner
-from stele.adapters.transfer.jobs import Report
-from stele.core.errors import SteleError
-from stele.core.transfer import BURST_SECONDS
-from stele.wire.copyjobs import CopyJob
-from stele.wire.messages import CopyItem
+from stele.core.copy.pacing import BURST_SECONDS
+from stele.errors import SteleError
+from stele.transfer.client.copy import copy_tablets
+from stele.transfer.jobs.board import Report
+from stele.transfer.jobs.direct import DirectRunner
+from stele.transfer.server import open_checkpoints
+from stele.wire.control import CopyItem
+from stele.wire.copy.jobs import CopyJob
 from tests.member.transfer_volume import TOKEN, make_checkpoint, transfer
 
 SIZE = 2_000_000
@@ -128,7 +128,7 @@ async def test_what_was_sent_is_told_to_the_member_of_the_pod(volume: Path, tmp_
 async def test_a_stream_stops_when_its_session_is_closed(
     volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "RATE_SECONDS", 0.05)
+    monkeypatch.setattr(open_checkpoints, "RATE_SECONDS", 0.05)
     make_checkpoint(volume, "s-1", {7: (3, LARGE)})
     set_rate(volume, RATE // 4)
     async with transfer(volume) as url:

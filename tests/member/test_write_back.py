@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from stele.adapters.memory.engine import MemoryEngine
-from stele.member import write_back
-from stele.member.write_back import WriteBack
-from stele.wire.keys import meta_key, tablet_range, user_key
+from stele.member.storage import write_back
+from stele.member.storage.write_back import WriteBack
+from stele.wire.storage.keys import meta_key, tablet_range, user_key
 
 
 def key(partition: int, name: bytes) -> bytes:

@@ -7,12 +7,12 @@ from aiohttp import web
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from stele.adapters.rocksdb.options import data_options, log_options
-from stele.adapters.transfer.copy import copy_tablets
-from stele.member.transfer_main import make_app, read_settings
-from stele.wire.copyjobs import CopyJob
-from stele.wire.keys import EXPIRY_BYTES, meta_key, pack_value, user_key
-from stele.wire.messages import OpId
-from stele.wire.volume import APPLIED, DataState, encode_state
+from stele.transfer.__main__ import make_app, read_settings
+from stele.transfer.client.copy import copy_tablets
+from stele.wire.control import OpId
+from stele.wire.copy.jobs import CopyJob
+from stele.wire.storage.keys import EXPIRY_BYTES, meta_key, pack_value, user_key
+from stele.wire.storage.volume import APPLIED, DataState, encode_state
 
 TOKEN = "secret"
 

@@ -22,8 +22,9 @@ PIPE_BYTES = 65_536
 def run_member() -> int:
     import power
 
-    from stele.member import crash, limits, process
+    from stele.member import limits, process
     from stele.member.__main__ import main
+    from stele.member.storage import failpoints
 
     for name, value in json.loads(os.environ.get("LIMITS", "{}")).items():
         assert hasattr(limits, name), name
@@ -40,7 +41,7 @@ def run_member() -> int:
 
         point = Path(os.environ["STELE_DATA_DIR"]).with_suffix(".point")
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, lambda: crash.arm(point.read_text()))
+        loop.add_signal_handler(signal.SIGUSR1, lambda: failpoints.arm(point.read_text()))
         loop.add_signal_handler(signal.SIGUSR2, fail)
         return await serve(self)
 
@@ -49,7 +50,7 @@ def run_member() -> int:
 
 
 def run_transfer() -> int:
-    from stele.member.transfer_main import main
+    from stele.transfer.__main__ import main
 
     return main([])
 
@@ -100,7 +101,7 @@ def _lines(ended: Callable[[], None]) -> Iterator[bytes]:
 
 def main() -> None:
     import stele.member.process
-    import stele.member.transfer_main  # noqa: F401
+    import stele.transfer.__main__  # noqa: F401
 
     out = os.dup(1)
     children: set[int] = set()

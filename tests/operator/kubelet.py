@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from stele.adapters.kubernetes.api import Api
-from stele.wire.messages import decode_request, encode
+from stele.wire.control import decode_request, encode
 from tests.master.fake_members import FakeMember, FakeNet
 from tests.operator.pods import PodWatch
 

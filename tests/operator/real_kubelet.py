@@ -17,7 +17,7 @@ from tests.operator.pods import PodWatch
 
 COMMANDS = {
     "stele-member": "from stele.member.__main__ import main; raise SystemExit(main([]))",
-    "stele-transfer": "from stele.member.transfer_main import main; raise SystemExit(main())",
+    "stele-transfer": "from stele.transfer.__main__ import main; raise SystemExit(main())",
 }
 
 _networks = itertools.count(os.getpid() % 200)

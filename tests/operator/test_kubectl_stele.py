@@ -15,8 +15,8 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.table import Member, Partition
-from stele.wire.table_text import Head
+from stele.core.table.table import Member, Partition
+from stele.wire.configmap import Head
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
 from tests.cli.replaying import replayed
 

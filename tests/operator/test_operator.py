@@ -15,7 +15,7 @@ import pytest
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS, PODS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.wire.table_text import Shard, decode_shard
+from stele.wire.configmap import Shard, decode_shard
 from tests.operator.kubelet import Kubelet
 
 pytestmark = pytest.mark.control_plane

@@ -14,7 +14,7 @@ import redis.asyncio as redis
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, MEMBERS, PODS, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.routing import partition_of
+from stele.core.kv.keyslot import partition_of
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, cluster, staged
 from tests.operator.test_operator_plans import in_phase, plans

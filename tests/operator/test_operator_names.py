@@ -20,7 +20,7 @@ from stele.adapters.kubernetes.api import (
     Kind,
 )
 from stele.adapters.kubernetes.login import log_in
-from stele.adapters.kubernetes.ownership import leaves
+from stele.model.ownership import leaves
 from tests.operator.test_operator import Stage, staged
 
 pytestmark = pytest.mark.control_plane

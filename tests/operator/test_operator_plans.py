@@ -9,11 +9,11 @@ import pytest
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.membership import Timing
-from stele.core.plan import Plan
-from stele.core.reign import Record, State, Wishes
-from stele.core.table import PartitionTable
-from stele.master import facts, manifests
+from stele.core.control.failure_detector import Timing
+from stele.core.control.state import Record, State, Wishes
+from stele.core.placement.plan import Plan
+from stele.core.table.table import PartitionTable
+from stele.master import manifests, status
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, Asks, show_orphans, show_plans
@@ -64,7 +64,7 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
         assert isinstance(found, TabletCluster)
         state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
         await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
-        view = facts.View(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
+        view = status.View(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
         await show_plans(api, cache, Children(api, cache, namespace), found, view)
         await show_orphans(api, cache, NOON)
         assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
@@ -123,7 +123,7 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
         asks = Asks().read(cache, namespace, "demo", ours.metadata.uid)
         assert [(ask.name, ask.plan) for ask in asks] == [("demo-1-2", "")], "a user's, whatever its name"
         children, state = Children(api, cache, namespace), formed(plans=2)
-        await show_plans(api, cache, children, ours, facts.View(state, wishes, 0.0, NOON, asks=asks))
+        await show_plans(api, cache, children, ours, status.View(state, wishes, 0.0, NOON, asks=asks))
         for name, stored in before.items():
             assert await api.get(REBALANCES, namespace, name) == stored
         assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")
@@ -136,7 +136,7 @@ async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         ours = await made_cluster(api, namespace)
         children, state = Children(api, cache, namespace), formed(plans=1)
-        await show_plans(api, cache, children, ours, facts.View(state, wishes, 0.0, NOON))
+        await show_plans(api, cache, children, ours, status.View(state, wishes, 0.0, NOON))
         (ask,) = Asks().read(cache, namespace, "demo", ours.metadata.uid)
         assert (ask.plan, ask.approved, ask.situation, ask.final) == ("1-1", True, "situation", False)
 

@@ -17,7 +17,7 @@ from e2e.bench.member_stage import free_ports
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.routing import partition_of
+from stele.core.kv.keyslot import partition_of
 from tests.member import quota, recording
 from tests.member.harness import eventually, key_in
 from tests.operator.real_kubelet import RealKubelet

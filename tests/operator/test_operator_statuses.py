@@ -7,12 +7,12 @@ import pytest
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.errors import Stale
-from stele.core.reign import State
-from stele.core.table import PartitionTable
+from stele.core.control.state import State
+from stele.core.table.table import PartitionTable
+from stele.errors import Stale
 from stele.master.cache import Cache
+from stele.master.kubernetes import KubernetesWorld
 from stele.master.settings import Settings
-from stele.master.world import KubernetesWorld
 from stele.model import TabletCluster
 from tests.operator.test_operator import cluster
 

@@ -7,8 +7,8 @@ import pytest
 
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS
-from stele.core.errors import Conflict
-from stele.core.ids import EPOCH_MAX
+from stele.core.table.ids import EPOCH_MAX
+from stele.errors import Conflict
 from tests.operator.test_operator import Stage, cluster, staged
 
 pytestmark = pytest.mark.control_plane

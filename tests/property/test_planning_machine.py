@@ -21,12 +21,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stele.core.assignment import DataMember, assign_rows
-from stele.core.errors import Corrupt
-from stele.core.migration import Migration, Type, clear, copy, step
-from stele.core.plan import Plan, plan
-from stele.core.shares import fair_shares
-from stele.core.table import (
+from stele.core.placement.assignment import DataMember, assign_rows
+from stele.core.placement.migration import Migration, Type, clear, copy, step
+from stele.core.placement.plan import Plan, plan
+from stele.core.placement.quotas import fair_shares
+from stele.core.table.table import (
     Member,
     Partition,
     PartitionTable,
@@ -38,6 +37,7 @@ from stele.core.table import (
     trimmed,
     version_sum,
 )
+from stele.errors import Corrupt
 
 ROUNDS = 4
 MEMBERS_MAX = 8

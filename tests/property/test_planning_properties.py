@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.core.assignment import DataMember, assign_rows
-from stele.core.migration import replay, step
-from stele.core.plan import Plan, plan
-from stele.core.table import Member, Partition, PartitionTable, Replicas, trimmed
+from stele.core.placement.assignment import DataMember, assign_rows
+from stele.core.placement.migration import replay, step
+from stele.core.placement.plan import Plan, plan
+from stele.core.table.table import Member, Partition, PartitionTable, Replicas, trimmed
 
 MEMBERS = {index: Member(index, f"m-{index}", f"uuid-{index}", "") for index in range(40)}
 CONVERGED_AFTER_PLANS = 3

@@ -18,14 +18,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stele.core.master import note_published, publication
-from stele.core.membership import Contact
-from stele.core.reign import State
-from stele.core.table import Member, Partition, PartitionTable, trimmed
-from stele.master.speech import request_of
-from stele.member.table import Table
-from stele.wire import messages as m
-from stele.wire.volume import TableFile, decode_table, encode_file
+from stele.core.control.decide import note_published, publication
+from stele.core.control.failure_detector import Contact
+from stele.core.control.state import State
+from stele.core.table.table import Member, Partition, PartitionTable, trimmed
+from stele.master.requests import request_of
+from stele.member.replication.table_cache import Table
+from stele.wire import control as m
+from stele.wire.storage.volume import TableFile, decode_table, encode_file
 
 ME = Member(0, "m-0", "u-0", "10.0.0.1")
 MEMBERS = MappingProxyType({0: ME, **{i: Member(i, f"m-{i}", f"u-{i}", "") for i in range(1, 4)}})

@@ -23,7 +23,7 @@ from stele.adapters.kubernetes.api import (
     Kind,
     NotFound,
 )
-from stele.core.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
+from stele.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
 from tests.simulation.loop import Clock, ProcessLoop
 from tests.simulation.network import Network
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from stele.core.commands import Failure, Reply, Simple
-from stele.core.errors import SteleError, Uncertain
-from stele.core.once import ONCE
-from stele.core.routing import partition_of
-from stele.ports import Store
+from stele.core.kv.commands import Failure, Reply, Simple
+from stele.core.kv.dedup import ONCE
+from stele.core.kv.keyslot import partition_of
+from stele.errors import SteleError, Uncertain
+from stele.ports.store import Store
 from tests.simulation.history import Histories, Operation
 from tests.simulation.kubelet import Kubelet, Machine
 from tests.simulation.loop import Clock, Handle, ProcessLoop

@@ -1,10 +1,10 @@
 """When everything is well again: what is still missing, in a sentence; empty when nothing is."""
 
 from stele.adapters.kubernetes.api import MEMBERS
-from stele.core.plan import plan
-from stele.core.planning import data_members
+from stele.core.control.rebalance.planner import data_members
+from stele.core.placement.plan import plan
 from stele.member.node import Node
-from stele.wire.keys import TABLET_PREFIX_BYTES, tablet_range
+from stele.wire.storage.keys import TABLET_PREFIX_BYTES, tablet_range
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World

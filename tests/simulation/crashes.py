@@ -1,7 +1,7 @@
 """Deaths in the middle: between any two steps of a process, and right after any write to a volume.
 
 A kill at a moment of time finds everything done that was to be done at that moment. These do not: they come
-after a drawn number of steps of the process, or after a step that `stele.member.crash` names.
+after a drawn number of steps of the process, or after a step that `stele.member.storage.failpoints` names.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from stele.member import crash
+from stele.member.storage import failpoints
 from tests.simulation.kubelet import Machine
 from tests.simulation.loop import Clock, Killed, ProcessLoop
 
@@ -66,7 +66,7 @@ class Crashes:
         machine, chance = self.faults.machine(), self.faults.random
         if machine is None or machine.process is None:
             return False
-        rare = frozenset(crash.POINTS).difference(FREQUENT)
+        rare = frozenset(failpoints.POINTS).difference(FREQUENT)
         points = chance.choice((rare, rare, frozenset(FREQUENT)))
         left = chance.randint(1, POINTS_MAX)
         loop = machine.process.loop
@@ -121,5 +121,5 @@ def points_told(clock: Clock, told: Callable[[str], None]) -> Iterator[None]:
         if clock.current is not None:
             told(name)
 
-    with patch.object(crash, "reached", reached):
+    with patch.object(failpoints, "reached", reached):
         yield

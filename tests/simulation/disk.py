@@ -20,8 +20,8 @@ import msgspec
 from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine, _Sorted
-from stele.core.errors import Corrupt, Unavailable
-from stele.member.volume import (
+from stele.errors import Corrupt, Unavailable
+from stele.member.storage.volume import (
     CONSENSUS,
     DAMAGED,
     DATA,
@@ -32,7 +32,7 @@ from stele.member.volume import (
     TABLETS,
     Volume,
 )
-from stele.wire.volume import Consensus, Superblock, decode_file
+from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.simulation.loop import Clock
 
 FREE_BYTES = 1 << 30

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
-from stele.core.errors import Corrupt
-from stele.core.table import Partition
-from stele.core.waves import Stage
-from stele.member.replica import PROMISES_LOST
-from stele.member.volume import CONSENSUS, TABLETS
-from stele.wire import messages as m
-from stele.wire.table_text import decode_head, decode_shard
-from stele.wire.volume import Consensus, Superblock, decode_file
+from stele.core.control.operations.copy_session import Stage
+from stele.core.table.table import Partition
+from stele.errors import Corrupt
+from stele.member.replication.replica import PROMISES_LOST
+from stele.member.storage.volume import CONSENSUS, TABLETS
+from stele.wire import control as m
+from stele.wire.configmap import decode_head, decode_shard
+from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.simulation.api import merged
 from tests.simulation.history import Violation
 from tests.simulation.master import MasterProcess

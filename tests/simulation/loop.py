@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from stele.core.errors import SteleError
+from stele.errors import SteleError
 
 DISK_SECONDS = (0.0005, 0.004)
 """How long slow work of a healthy disk takes: least and most."""

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 from stele.adapters.kubernetes.api import CLUSTERS, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.errors import Corrupt, SteleError, Unavailable
-from stele.core.reign import State
-from stele.core.waves import Job, Wave
+from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.state import State
+from stele.errors import Corrupt, SteleError, Unavailable
 from stele.master import manifests
 from stele.master.cache import Cache
+from stele.master.kubernetes import KubernetesWorld
 from stele.master.loop import ClusterLoop, Deposed, Pace
 from stele.master.settings import Settings
 from stele.master.supervisor import WATCHED
-from stele.master.world import KubernetesWorld
 from stele.model import TabletCluster
-from stele.wire.messages import ExchangeReply, ExchangeRequest, decode_reply, decode_request, encode
+from stele.wire.control import ExchangeReply, ExchangeRequest, decode_reply, decode_request, encode
 from tests.simulation.api import NAMESPACE, ApiServer, SimApi
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.loop import Defect, Handle, ProcessLoop

@@ -5,18 +5,18 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-from stele.core.errors import Corrupt, SteleError
+from stele.errors import Corrupt, SteleError
 from stele.member import limits
-from stele.member.commands import Commands
-from stele.member.exchange import Exchange
-from stele.member.full import raise_unless_full
+from stele.member.control.dispatch import Commands
+from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.settings import Settings
-from stele.member.volume import CHECKPOINTS, STAGING
-from stele.member.write_back import WriteBack
-from stele.ports import Transfer
-from stele.wire.messages import ExchangeReply, ExchangeRequest
-from stele.wire.volume import Instance
+from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.volume import CHECKPOINTS, STAGING
+from stele.member.storage.write_back import WriteBack
+from stele.ports.transfer import Transfer
+from stele.wire.control import ExchangeReply, ExchangeRequest
+from stele.wire.storage.volume import Instance
 from tests.simulation.disk import NO_ROOM, Disk, SimVolume
 from tests.simulation.loop import Defect, Handle, ProcessLoop
 from tests.simulation.network import Network

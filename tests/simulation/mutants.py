@@ -7,29 +7,30 @@ from typing import Any
 from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core import master, planning
-from stele.core.errors import Conflict, Uncertain
-from stele.core.log import Log
-from stele.core.membership import Contact, Timing
-from stele.core.moving import Running, Step
-from stele.core.promotion import Promotion
-from stele.core.reign import Mark, State
-from stele.core.tablet_owner import LearnerState, Owner
-from stele.core.votes import Held
-from stele.master import facts
-from stele.member import serving
-from stele.member.exchange import Exchange
-from stele.member.links import InboundConnections
-from stele.member.migrations import Migrations
+from stele.core.control import decide
+from stele.core.control.failure_detector import Contact, Timing
+from stele.core.control.operations.move import Running, Step
+from stele.core.control.operations.promotion import Promotion
+from stele.core.control.rebalance import planner
+from stele.core.control.state import Mark, State
+from stele.core.tablet.leases import Held
+from stele.core.tablet.log import Log
+from stele.core.tablet.owner import LearnerState, Owner
+from stele.errors import Conflict, Uncertain
+from stele.master import status
+from stele.member.control.exchange import Exchange
+from stele.member.control.migrations import Migrations
 from stele.member.node import Node
-from stele.member.replication import Replication
+from stele.member.replication.group_commit import Syncer
+from stele.member.replication.links import InboundConnections
+from stele.member.replication.replicator import Replication
+from stele.member.replication.tablet_store import Tablets, log_range
+from stele.member.serving import executor
+from stele.member.serving.router import Store
 from stele.member.settings import Fsync
-from stele.member.store import Store
-from stele.member.syncer import Syncer
-from stele.member.tablets import Tablets, log_range
-from stele.member.write_back import WriteBack
+from stele.member.storage.write_back import WriteBack
 from stele.model.cluster import PartitionCounts
-from stele.wire.keys import SERVICE
+from stele.wire.storage.keys import SERVICE
 from tests.simulation.disk import SimEngine
 from tests.simulation.profile import SWARM
 
@@ -121,7 +122,7 @@ def safe_before_it_is() -> AbstractContextManager[Any]:
         total = len(state.table.partitions)
         return PartitionCounts(total=total, safe=total, under_replicated=0, lost=0)
 
-    return patch.object(facts, "partition_counts", counts)
+    return patch.object(status, "partition_counts", counts)
 
 
 def members_forgotten() -> AbstractContextManager[Any]:
@@ -140,7 +141,7 @@ def stamp_not_compared() -> AbstractContextManager[Any]:
     def note_published(contact: Contact, mark: Mark, report: Any) -> None:
         contact.published = mark.number
 
-    return patch.object(master, "note_published", note_published)
+    return patch.object(decide, "note_published", note_published)
 
 
 def one_version_for_two_rows() -> AbstractContextManager[Any]:
@@ -165,13 +166,13 @@ def committed_entries_cut() -> AbstractContextManager[Any]:
 
 def what_ran_once_is_forgotten() -> AbstractContextManager[Any]:
     """A sequence that was answered before runs again."""
-    real = serving.run_once
+    real = executor.run_once
 
     def run_once(engine: Any, replica: Any, attempt: Any, read: Any) -> Any:
         service = replica.prefix(SERVICE)
         return real(engine, replica, attempt, lambda key: None if key.startswith(service) else read(key))
 
-    return patch.object(serving, "run_once", run_once)
+    return patch.object(executor, "run_once", run_once)
 
 
 def promotion_without_a_fence() -> AbstractContextManager[Any]:
@@ -256,7 +257,7 @@ def the_absent_are_believed() -> AbstractContextManager[Any]:
         reports = [each.report for each in state.contacts.values() if each.report is not None]
         return not state.promotions and not any(each.unserved for each in reports)
 
-    return patch.object(facts, "_served", served)
+    return patch.object(status, "_served", served)
 
 
 def acknowledges_while_stopping() -> AbstractContextManager[Any]:
@@ -314,7 +315,7 @@ def an_answer_disproves_nothing() -> AbstractContextManager[Any]:
 
 def plans_end_first() -> AbstractContextManager[Any]:
     """What a row lacks is planned when everything that was planned before is done."""
-    return patch.object(planning, "_short", lambda state, seen: False)
+    return patch.object(planner, "_short", lambda state, seen: False)
 
 
 MUTANTS: dict[Plant, tuple[str, int, str]] = {

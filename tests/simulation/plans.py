@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stele.core.plan import plan
-from stele.core.planning import PLAN_PAUSE_SECONDS
-from stele.core.reign import State
-from stele.core.table import Partition, PartitionTable
+from stele.core.control.rebalance.planner import PLAN_PAUSE_SECONDS
+from stele.core.control.state import State
+from stele.core.placement.plan import plan
+from stele.core.table.table import Partition, PartitionTable
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

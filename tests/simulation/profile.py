@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import stele.core.log
-import stele.core.rebalance
-import stele.core.tablet_owner
+import stele.core.control.rebalance.scheduler
+import stele.core.tablet.log
+import stele.core.tablet.owner
 import stele.member.limits
 from stele.member.settings import Fsync
 from stele.model import API_VERSION
@@ -94,9 +94,9 @@ RATES = {
 """What goes on all the time: the greatest part of all messages, requests or events that it happens to."""
 
 KNOBS = (
-    (stele.core.log, "SEGMENT_BYTES", (200, 2000)),
-    (stele.core.tablet_owner, "FILL_BYTES_MAX", (100, 300, 2000)),
-    (stele.core.tablet_owner, "LEARNER_LAG_OPERATIONS", (1, 4, 256)),
+    (stele.core.tablet.log, "SEGMENT_BYTES", (200, 2000)),
+    (stele.core.tablet.owner, "FILL_BYTES_MAX", (100, 300, 2000)),
+    (stele.core.tablet.owner, "LEARNER_LAG_OPERATIONS", (1, 4, 256)),
     (stele.member.limits, "LOG_RETAINED_BYTES", (0, 500, 4000)),
     (stele.member.limits, "FLUSH_SECONDS", (0.5, 3.0, 30.0)),
     (stele.member.limits, "SWEEP_SECONDS", (1.0, 5.0)),
@@ -105,7 +105,7 @@ KNOBS = (
     (stele.member.limits, "APPEND_BYTES", (300, 512 * 1024)),
     (stele.member.limits, "FETCH_BYTES", (100, 1024 * 1024)),
     (stele.member.limits, "REPLY_BYTES", (4, 512 * 1024)),
-    (stele.core.rebalance, "STALL_SECONDS", (10.0, 20.0)),
+    (stele.core.control.rebalance.scheduler, "STALL_SECONDS", (10.0, 20.0)),
 )
 """Limits of the product that are drawn too, so that small data reaches what only much data would."""
 

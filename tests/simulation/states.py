@@ -7,8 +7,8 @@ It is not the same byte for byte: a member that is lost leaves its rows, and its
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stele.core.table import Partition
-from stele.wire.table_text import Head
+from stele.core.table.table import Partition
+from stele.wire.configmap import Head
 
 if TYPE_CHECKING:
     from tests.simulation.history import Operation

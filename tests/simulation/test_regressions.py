@@ -15,28 +15,28 @@ import pytest
 
 from stele.adapters.kubernetes.api import Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.log import Log
-from stele.core.master import _take_over
-from stele.core.membership import Contact, Timing
-from stele.core.moving import Step
-from stele.core.orders import DeleteTablet
-from stele.core.plan import DataMember, plan
-from stele.core.queues import Queues
-from stele.core.rebalance import follow, start
-from stele.core.reign import Observation, State, Wishes
-from stele.core.repair import repair
-from stele.core.sweep import sweep
-from stele.core.table import Member, Partition, PartitionTable
-from stele.core.tablet import Tablet
-from stele.core.tablet_owner import Learner, Owner, Phase
-from stele.core.votes import Held
+from stele.core.control.commands import DeleteTablet
+from stele.core.control.decide import _take_over
+from stele.core.control.failover.repair import repair
+from stele.core.control.failure_detector import Contact, Timing
+from stele.core.control.gc import sweep
+from stele.core.control.migration_queue import Queues
+from stele.core.control.operations.move import Step
+from stele.core.control.rebalance.scheduler import follow, start
+from stele.core.control.state import Observation, State, Wishes
+from stele.core.placement.plan import DataMember, plan
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.leases import Held
+from stele.core.tablet.log import Log
+from stele.core.tablet.owner import Learner, Owner, Phase
 from stele.master.loop import fresh_head
-from stele.member.replica import Replica
-from stele.member.serving import Serving
+from stele.member.replication.replica import Replica
+from stele.member.serving.executor import Serving
 from stele.member.settings import Settings
-from stele.wire import messages as m
-from stele.wire.table_text import decode_shard
-from stele.wire.volume import Consensus
+from stele.wire import control as m
+from stele.wire.configmap import decode_shard
+from stele.wire.storage.volume import Consensus
 from tests.simulation.api import ApiServer, SimApi
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Clock, ProcessLoop

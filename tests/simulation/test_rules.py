@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS
-from stele.core.table import Partition
-from stele.core.waves import Stage, Wave
-from stele.member.volume import CONSENSUS, TABLETS
-from stele.wire import messages as m
-from stele.wire.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
+from stele.core.control.operations.copy_session import Stage, Wave
+from stele.core.table.table import Partition
+from stele.member.storage.volume import CONSENSUS, TABLETS
+from stele.wire import control as m
+from stele.wire.storage.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
 from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules

@@ -14,18 +14,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.adapters.transfer.checkpoint import find_tablet, read_session
-from stele.adapters.transfer.jobs import JobBoard, Report
-from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
-from stele.member.full import is_full
-from stele.member.local_transfer import CALL_SECONDS_MAX
-from stele.member.transfer_main import DIRECT_JOBS_PARALLEL
-from stele.member.volume import CHECKPOINTS, STAGING
-from stele.wire import keys
-from stele.wire.copyjobs import MANIFEST_FORMAT, CopyJob, Fragment, Manifest
-from stele.wire.fragments import place_text, plan
-from stele.wire.messages import CopyItem, SessionTablet
-from stele.wire.volume import APPLIED, decode_state
+from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
+from stele.member.copy.transfer_client import CALL_SECONDS_MAX
+from stele.member.storage.disk_full import is_full
+from stele.member.storage.volume import CHECKPOINTS, STAGING
+from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
+from stele.transfer.jobs.board import JobBoard, Report
+from stele.transfer.server.checkpoint import find_tablet, read_session
+from stele.wire.control import CopyItem, SessionTablet
+from stele.wire.copy.fragments import place_text, plan
+from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Manifest
+from stele.wire.storage import keys
+from stele.wire.storage.volume import APPLIED, decode_state
 from tests.simulation.disk import Disk, pack_file
 from tests.simulation.loop import Handle, ProcessLoop
 
@@ -76,7 +76,7 @@ class TransferContainer:
         return self._loop.alive
 
     async def _answer(self, method: str, path: str, body: bytes | None) -> bytes:
-        """As `adapters.transfer.routes` answers, and `member.local_transfer` understands it."""
+        """As `transfer.jobs.routes` answers, and `member.copy.transfer_client` understands it."""
         if not path.startswith("/v1/copies"):
             raise _refused(f"{path} is not simulated")
         session = path.rsplit("/", 1)[1]

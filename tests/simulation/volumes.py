@@ -7,8 +7,8 @@ another member whose copy is whole and that is well.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stele.member.volume import CONSENSUS, INSTANCE, STAGING, TABLE, TABLETS
-from stele.wire import messages as m
+from stele.member.storage.volume import CONSENSUS, INSTANCE, STAGING, TABLE, TABLETS
+from stele.wire import control as m
 from tests.simulation.disk import FREE_BYTES, Disk
 from tests.simulation.kubelet import Machine
 from tests.simulation.loop import DISK_SECONDS

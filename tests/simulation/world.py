@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
-from stele.core.table import Partition, PartitionTable
+from stele.core.table.table import Partition, PartitionTable
 from stele.member.settings import Settings
-from stele.wire.messages import ExchangeReply, ExchangeRequest
-from stele.wire.table_text import Head, decode_head, decode_shard
+from stele.wire.configmap import Head, decode_head, decode_shard
+from stele.wire.control import ExchangeReply, ExchangeRequest
 from tests.simulation.api import ApiServer
 from tests.simulation.clients import Client, Keys
 from tests.simulation.crashes import points_told

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import Corrupt
-from stele.wire import blocks
-from stele.wire.blocks import BlockReader, End, encode_end, encode_entries, encode_stream
-from stele.wire.messages import OpId
+from stele.errors import Corrupt
+from stele.wire.control import OpId
+from stele.wire.copy import blocks
+from stele.wire.copy.blocks import BlockReader, End, encode_end, encode_entries, encode_stream
 
 APPLIED = OpId(3, 99)
 entries_strategy = st.dictionaries(st.binary(min_size=1, max_size=20), st.binary(max_size=50), max_size=30)

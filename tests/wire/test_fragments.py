@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import BadInput, Corrupt
-from stele.wire import fragments
-from stele.wire.copyjobs import MANIFEST_FORMAT, Fragment, Manifest, decode_manifest
-from stele.wire.fragments import place_text, plan, read_place, service_keyspace, travels_alone
-from stele.wire.keys import meta_key, tablet_range, user_key
-from stele.wire.messages import OpId
+from stele.errors import BadInput, Corrupt
+from stele.wire.control import OpId
+from stele.wire.copy import fragments
+from stele.wire.copy.fragments import place_text, plan, read_place, service_keyspace, travels_alone
+from stele.wire.copy.jobs import MANIFEST_FORMAT, Fragment, Manifest, decode_manifest
+from stele.wire.storage.keys import meta_key, tablet_range, user_key
 
 P, G = 7, 3
 LARGE = fragments.GATHERED_BYTES

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import Corrupt
+from stele.errors import Corrupt
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, FrameDecoder, FrameError, encode_frame
-from stele.wire.volume_log import check_record, delete_record, put_record, split_record
+from stele.wire.storage.log_record import check_record, delete_record, put_record, split_record
 
 
 @given(st.lists(st.binary(max_size=200), max_size=5), st.integers(1, 50))

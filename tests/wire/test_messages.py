@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import BadInput
-from stele.core.ids import VERSION_MAX
-from stele.wire import messages as m
+from stele.core.table.ids import VERSION_MAX
+from stele.errors import BadInput
+from stele.wire import control as m
 
 ROWS = (m.Row(0, 3, (0, 1)), m.Row(7, 0, ()), m.Row(65_535, VERSION_MAX, (2, None, 0)))
 MEMBERS = (m.MemberInfo(0, "orders-0", "u-0", "10.1.2.3"), m.MemberInfo(2, "orders-2", "u-2", "", True))

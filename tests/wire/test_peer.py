@@ -5,8 +5,9 @@ import typing
 
 import msgspec
 
-from stele.core.tablet import Code
-from stele.wire import bulk, peer, volume_log
+from stele.core.tablet.follower import Code
+from stele.wire import peer
+from stele.wire.storage import load_value, log_record
 
 SHAPE = {4: "7c3164b5529a9124"}
 """What travels in each format: a member of another build must be able to tell."""
@@ -29,9 +30,9 @@ def shape() -> str:
         )
     ]
     told += [(code.name, int(code)) for code in Code]
-    kinds = (volume_log.NOOP, volume_log.PUT, volume_log.DELETE, volume_log.BATCH, volume_log.LOAD)
-    told.append((*kinds, volume_log.HEAD_BYTES))
-    told += [str(msgspec.structs.fields(kind)) for kind in (volume_log.Change, bulk.LoadValue)]
+    kinds = (log_record.NOOP, log_record.PUT, log_record.DELETE, log_record.BATCH, log_record.LOAD)
+    told.append((*kinds, log_record.HEAD_BYTES))
+    told += [str(msgspec.structs.fields(kind)) for kind in (log_record.Change, load_value.LoadValue)]
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

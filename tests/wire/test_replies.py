@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.commands import Failure, Simple
+from stele.core.kv.commands import Failure, Simple
 from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
 
 plain = (

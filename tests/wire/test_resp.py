@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.commands import VALUE_BYTES_MAX, Failure, Simple
+from stele.core.kv.commands import VALUE_BYTES_MAX, Failure, Simple
 from stele.wire.resp import (
     ARGUMENTS_MAX,
     REQUEST_BYTES_MAX,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import BadInput, Corrupt
-from stele.core.ids import MAX_REPLICAS, VERSION_MAX
-from stele.core.table import Member, Partition, row_fault, shard_of, trimmed
-from stele.wire import table_text
-from stele.wire.table_text import (
+from stele.core.table.ids import MAX_REPLICAS, VERSION_MAX
+from stele.core.table.table import Member, Partition, row_fault, shard_of, trimmed
+from stele.errors import BadInput, Corrupt
+from stele.wire import configmap
+from stele.wire.configmap import (
     SHARD_PARTITIONS,
     Head,
     decode_head,
@@ -211,7 +211,7 @@ def test_what_cannot_be_stored_is_refused_before_the_api_server_does(monkeypatch
     spaced = Member(0, "two words", "u", "")
     with pytest.raises(BadInput, match="'two words' must be printable ASCII without spaces"):
         encode_head(Head(7, "Active", 3, 2, 12, 3, 0, 9, (spaced,)))
-    monkeypatch.setattr(table_text, "OBJECT_BYTES_MAX", 100)
+    monkeypatch.setattr(configmap, "OBJECT_BYTES_MAX", 100)
     with pytest.raises(BadInput, match=r"TOO_LARGE: the head of the table would take \d+ bytes; at most 100"):
         encode_head(HEAD)
 

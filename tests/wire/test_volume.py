@@ -8,10 +8,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.errors import Corrupt
-from stele.core.ids import VERSION_MAX
-from stele.wire.messages import MemberInfo, OpId, Row
-from stele.wire.volume import (
+from stele.core.table.ids import VERSION_MAX
+from stele.errors import Corrupt
+from stele.wire.control import MemberInfo, OpId, Row
+from stele.wire.storage.volume import (
     Consensus,
     CopyRecord,
     DataState,

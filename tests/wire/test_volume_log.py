@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
-from stele.core.errors import Corrupt
-from stele.wire.bulk import LoadValue, encode_packed
-from stele.wire.keys import KEYSPACE_BYTES_MAX, pack_value, user_head, user_key, user_tail
-from stele.wire.volume_log import (
+from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
+from stele.errors import Corrupt
+from stele.wire.copy.bulk import encode_packed
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, pack_value, user_head, user_key, user_tail
+from stele.wire.storage.load_value import LoadValue
+from stele.wire.storage.log_record import (
     BATCH,
     LOAD,
     Change,

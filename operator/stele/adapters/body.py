@@ -2,7 +2,7 @@
 
 import aiohttp
 
-from stele.core.errors import Corrupt
+from stele.errors import Corrupt
 
 
 async def read_body(answer: aiohttp.ClientResponse, bytes_max: int) -> bytes:

@@ -19,7 +19,7 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
-from stele.core.errors import BadInput, SteleError
+from stele.errors import BadInput, SteleError
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.bulk_pod import BulkPod

@@ -9,11 +9,11 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
-from stele.core.errors import BadInput, Refused, SteleError
+from stele.errors import BadInput, Refused, SteleError
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
-    from stele.wire.holdings import SessionFacts
+    from stele.wire.admin import SessionFacts
 
 ASKED_AT_ONCE_MAX = 16
 """Members that are asked side by side."""
@@ -115,7 +115,7 @@ async def _ask_all(console: "Console", cluster: str | None) -> tuple[list["Sessi
 
     import msgspec
 
-    from stele.wire.holdings import SessionList
+    from stele.wire.admin import SessionList
 
     gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 

@@ -7,9 +7,9 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import bulk, changing, copies, looking, planning, quarantine, tablets, why
+from stele.cli import actions, bulk, copies, planning, quarantine, status, tablets, why
 from stele.cli import output as out
-from stele.core.errors import BadInput, SteleError, Unavailable, Uncertain
+from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 
 PROGRAM = "kubectl stele"
 
@@ -32,16 +32,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 for command in (
-    looking.status,
-    looking.members,
-    looking.partitions,
+    status.status,
+    status.members,
+    status.partitions,
     planning.plan,
     why.why,
     tablets.tablet,
-    changing.approve,
-    changing.cancel,
-    changing.move,
-    changing.drain,
+    actions.approve,
+    actions.cancel,
+    actions.move,
+    actions.drain,
     bulk.load,
     bulk.dump,
 ):

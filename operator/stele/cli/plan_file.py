@@ -17,11 +17,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stele.cli.situation import Situation
-from stele.core.assignment import WEIGHT_MAX
-from stele.core.errors import BadInput
-from stele.core.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
-from stele.core.plan import DataMember, Move
-from stele.core.table import Member, Partition, PartitionTable, trimmed
+from stele.core.placement.assignment import WEIGHT_MAX
+from stele.core.placement.plan import DataMember, Move
+from stele.core.table.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
+from stele.core.table.table import Member, Partition, PartitionTable, trimmed
+from stele.errors import BadInput
 
 INPUT_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of one file; the largest table with names of 60 letters fits."""

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from stele.cli import output as out
 from stele.cli.situation import Outcome, Situation
-from stele.core.ids import MemberIndex, PartitionId
-from stele.core.plan import WHOLE_CLUSTER
-from stele.core.table import Replicas
+from stele.core.placement.plan import WHOLE_CLUSTER
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Replicas
 
 MEMBERS_SHOWN_MAX = 40
 REFUSALS_SHOWN_MAX = 10

@@ -8,7 +8,7 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 
 if TYPE_CHECKING:
     from stele.cli.situation import Situation
@@ -50,10 +50,10 @@ def plan(
 
         _show(load(offline), output)
         return
-    from stele.cli import live
+    from stele.cli import cluster_view
 
     name = str(cluster)
-    found = Where(namespace, context, kubeconfig).ask(lambda console: live.look(console, name))
+    found = Where(namespace, context, kubeconfig).ask(lambda console: cluster_view.look(console, name))
     _show(found.situation, output, found.obstacles)
 
 

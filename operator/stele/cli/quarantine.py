@@ -10,7 +10,7 @@ from stele.cli import output as out
 from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
 from stele.cli.tablets import MemberArgument, op_text
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 
 app = typer.Typer(
     help="""Look at, restore or purge data that a member put aside.
@@ -51,7 +51,7 @@ def list_(
         return
     import msgspec
 
-    from stele.wire.holdings import Quarantine
+    from stele.wire.admin import Quarantine
 
     found = msgspec.convert(answer, Quarantine)
     rows = [

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from stele.core.ids import MemberIndex
-from stele.core.migration import Migration
-from stele.core.plan import DataMember, Move, Plan, plan
-from stele.core.table import PartitionTable, Replicas
+from stele.core.placement.migration import Migration
+from stele.core.placement.plan import DataMember, Move, Plan, plan
+from stele.core.table.ids import MemberIndex
+from stele.core.table.table import PartitionTable, Replicas
 
 SPREAD_DIGITS = 3
 

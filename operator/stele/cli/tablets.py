@@ -8,12 +8,12 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
-from stele.core.ids import PARTITIONS_MAX
+from stele.core.table.ids import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
-    from stele.wire.holdings import TabletFacts
-    from stele.wire.messages import OpId
+    from stele.wire.admin import TabletFacts
+    from stele.wire.control import OpId
 
 MemberArgument = Annotated[str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember, as its pod.")]
 
@@ -65,7 +65,7 @@ def _show_all(answer: dict[str, Any], output: Output | None) -> None:
         return
     import msgspec
 
-    from stele.wire.holdings import TabletList
+    from stele.wire.admin import TabletList
 
     found: TabletList = msgspec.convert(answer, TabletList)
     wide = output is Output.WIDE
@@ -101,7 +101,7 @@ def _show_one(answer: dict[str, Any], output: Output | None) -> None:
     import msgspec
     from rich.table import Table
 
-    from stele.wire.holdings import TabletFacts
+    from stele.wire.admin import TabletFacts
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

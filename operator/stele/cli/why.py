@@ -12,13 +12,13 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
 from stele.cli.output import Output
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
-    from stele.cli.live import Live
-    from stele.core.ids import MemberIndex, PartitionId
-    from stele.core.plan import Migration
+    from stele.cli.cluster_view import Live
+    from stele.core.placement.plan import Migration
+    from stele.core.table.ids import MemberIndex, PartitionId
     from stele.model import TabletRebalance
     from stele.model.conditions import Condition
 
@@ -57,7 +57,7 @@ def why(
 
 async def _explain(console: "Console", about: str) -> list[str]:
     from stele.adapters.kubernetes.api import NotFound
-    from stele.cli.live import look
+    from stele.cli.cluster_view import look
 
     name, slash, number = about.partition("/")
     clusters = [each.metadata.name for each in await console.clusters()]
@@ -112,7 +112,7 @@ class View:
         yield from self._obstacles()
 
     def of_partition(self, number: "PartitionId") -> Iterator[str]:
-        from stele.core.plan import WHOLE_CLUSTER
+        from stele.core.placement.plan import WHOLE_CLUSTER
 
         row = self.live.table.rows[number]
         holders = [

@@ -19,11 +19,12 @@ import msgspec
 from crc32c import crc32c
 
 from stele.client.members import Members
-from stele.core.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, text_of
-from stele.core.errors import BadInput, Conflict, Corrupt, Stale, SteleError, Unavailable, Uncertain
-from stele.core.routing import partitions_of
-from stele.wire.blocks import BlockReader
-from stele.wire.bulk import (
+from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, text_of
+from stele.core.kv.keyslot import partitions_of
+from stele.errors import BadInput, Conflict, Corrupt, Stale, SteleError, Unavailable, Uncertain
+from stele.wire.control import SessionInfo
+from stele.wire.copy.blocks import BlockReader
+from stele.wire.copy.bulk import (
     EXPORT_PREFIX,
     BuildOrder,
     Duplicates,
@@ -39,8 +40,7 @@ from stele.wire.bulk import (
     encode_run,
     piece_head,
 )
-from stele.wire.keys import EXPIRY_BYTES, KEYSPACE_BYTES_MAX, pack_value, unpack_value
-from stele.wire.messages import SessionInfo
+from stele.wire.storage.keys import EXPIRY_BYTES, KEYSPACE_BYTES_MAX, pack_value, unpack_value
 
 PIECE_BYTES = 32 * 1024 * 1024
 """Rows are gathered up to about this many bytes, then sent: a task needs a few times as much memory."""

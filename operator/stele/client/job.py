@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stele.client.members import Members, parse_addresses
-from stele.core.errors import BadInput, SteleError
-from stele.wire.bulk import LoadList
+from stele.errors import BadInput, SteleError
+from stele.wire.copy.bulk import LoadList
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

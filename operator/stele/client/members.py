@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from stele.core.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
-from stele.wire.bulk import BulkTable
+from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
+from stele.wire.copy.bulk import BulkTable
 from stele.wire.unreadable import UNREADABLE
 from stele.wire.urls import is_host
 

@@ -25,8 +25,8 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from stele.client.bulk import Loader, Piece, Row, check_keyspace, export, export_groups
 from stele.client.members import Members, parse_addresses
-from stele.core.errors import BadInput
-from stele.wire.bulk import Duplicates, check_load_id
+from stele.errors import BadInput
+from stele.wire.copy.bulk import Duplicates, check_load_id
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,13 +9,13 @@ from dataclasses import replace
 from aiohttp import web
 
 from stele.adapters import http
-from stele.adapters.transfer.jobs import JobBoard
-from stele.adapters.transfer.program import SETTINGS_WRONG, begin, parser_of, serve
-from stele.adapters.transfer.routes import JOB_BYTES_MAX, add_job_routes
 from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import sweep_leftovers
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import VARIABLES, Settings, read_settings
+from stele.transfer.jobs.board import JobBoard
+from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
+from stele.transfer.program import SETTINGS_WRONG, begin, parser_of, serve
 from stele.wire.unreadable import UNREADABLE
 
 JOBS_PARALLEL = 16

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from stele.copyjob.settings import Settings
-from stele.wire.copyjobs import CopyJob
+from stele.wire.copy.jobs import CopyJob
 from stele.wire.pods import (
     SPARK_SECRET_FILE,
     SPARK_SECRET_MOUNT,

@@ -17,8 +17,8 @@ import msgspec
 
 from stele.copyjob.messages import Began, Cancel, Copy, Ended, Start, Up, decode_order, decode_result, encode
 from stele.copyjob.task import Slice, run_slice
-from stele.core.transfer import slices
-from stele.wire.copyjobs import CopyJob
+from stele.core.copy.pacing import slices
+from stele.wire.copy.jobs import CopyJob
 
 POLL_SECONDS = 0.1
 TEXT_CHARS_MAX = 300

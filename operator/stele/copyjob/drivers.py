@@ -9,13 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from stele.adapters.transfer.direct import lines_of
 from stele.copyjob.conf import pod_template, spark_conf
 from stele.copyjob.messages import Began, Cancel, Copy, Ended, Start, Up, decode_news, encode
 from stele.copyjob.pods import delete_executors, why_not_placed
 from stele.copyjob.settings import Settings
-from stele.core.errors import Refused
-from stele.wire.copyjobs import CopyJob
+from stele.errors import Refused
+from stele.transfer.jobs.direct import lines_of
+from stele.wire.copy.jobs import CopyJob
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ Never the driver's standard output: the JVM's log lines mix with what is printed
 
 import msgspec
 
-from stele.wire.copyjobs import CopyJob
+from stele.wire.copy.jobs import CopyJob
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

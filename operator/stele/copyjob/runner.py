@@ -5,12 +5,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from stele.adapters.transfer.jobs import Report
 from stele.copyjob.drivers import Command, Driver, driver_command
 from stele.copyjob.messages import Ended, SliceProgress
 from stele.copyjob.settings import Settings
-from stele.core.errors import BadInput, SteleError
-from stele.wire.copyjobs import CopyJob
+from stele.errors import BadInput, SteleError
+from stele.transfer.jobs.board import Report
+from stele.wire.copy.jobs import CopyJob
 
 log = logging.getLogger(__name__)
 

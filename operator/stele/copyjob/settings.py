@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stele.adapters.transfer.program import read_number
-from stele.core.errors import BadInput
+from stele.errors import BadInput
+from stele.transfer.program import read_number
 from stele.wire.urls import http_root
 
 PORT = 7010

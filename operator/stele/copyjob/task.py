@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.adapters.transfer.copy import copy_tablets
 from stele.copyjob.messages import SliceProgress, SliceResult, encode
-from stele.core.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
-from stele.core.transfer import lack_of_space
-from stele.wire.copyjobs import CopyJob, Manifest
+from stele.core.copy.pacing import lack_of_space
+from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
+from stele.transfer.client.copy import copy_tablets
+from stele.wire.copy.jobs import CopyJob, Manifest
 
 log = logging.getLogger(__name__)
 

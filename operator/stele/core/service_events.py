@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from stele.core.ids import MemberIndex, PartitionId, Version
-from stele.core.migration import NO_INDEX, Type
-from stele.core.table import Partition, Replicas
+from stele.core.placement.migration import NO_INDEX, Type
+from stele.core.table.ids import MemberIndex, PartitionId, Version
+from stele.core.table.table import Partition, Replicas
 
 
 class Endpoint(Enum):

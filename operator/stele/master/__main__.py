@@ -16,7 +16,7 @@ from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.lease import Election
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import MemberClient
-from stele.core.errors import SteleError
+from stele.errors import SteleError
 from stele.master import health, watch
 from stele.master.settings import EXPLAINED, Settings, read
 from stele.master.supervisor import Supervisor

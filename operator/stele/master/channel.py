@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from stele.core.errors import SteleError
-from stele.core.ids import MemberIndex
-from stele.core.orders import Order
-from stele.core.reign import Answer, Mark
-from stele.master.ports import Members
-from stele.wire.messages import ExchangeRequest
+from stele.core.control.commands import Order
+from stele.core.control.state import Answer, Mark
+from stele.core.table.ids import MemberIndex
+from stele.errors import SteleError
+from stele.ports.control_loop import Members
+from stele.wire.control import ExchangeRequest
 
 
 class Channel:

@@ -7,8 +7,8 @@ is about to go, by `leaving`.
 from typing import Any
 
 from stele.adapters.kubernetes.api import AlreadyExists, Api, Kind
-from stele.adapters.kubernetes.ownership import belongs_to, leaves
 from stele.master.cache import Cache
+from stele.model.ownership import belongs_to, leaves
 
 Object = dict[str, Any]
 

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from stele.adapters.spark.client import CopierClient
-from stele.core.errors import SteleError, Unavailable
-from stele.core.reign import State
-from stele.core.waves import Job, Wave
+from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.state import State
+from stele.errors import SteleError, Unavailable
 from stele.master import manifests
 from stele.model import TabletCluster
 from stele.model.common import quantity_bytes
-from stele.wire.copyjobs import CopyJob, CopyJobStatus
-from stele.wire.messages import CopyItem
+from stele.wire.control import CopyItem
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.urls import http_root
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import EVENTS, Api
-from stele.core.reign import Happening
+from stele.core.control.state import Happening
 from stele.model import API_VERSION, TabletCluster
 
 EVENTS_MAX = 20

@@ -9,10 +9,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stele import __version__
 from stele.adapters import http
-from stele.core.reign import State
-from stele.core.table import version_sum
-from stele.master.facts import remaining_bytes, under_way
+from stele.core.control.state import State
+from stele.core.table.table import version_sum
 from stele.master.metrics import DECISION, copy_metrics, status_metrics
+from stele.master.status import remaining_bytes, under_way
 from stele.model.cluster import TabletClusterStatus
 
 Key = tuple[str, str]

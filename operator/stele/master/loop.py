@@ -11,26 +11,26 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken
-from stele.core.cluster_state import StateChange
-from stele.core.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
-from stele.core.ids import MemberIndex, PartitionId
-from stele.core.master import decide, publication, stored
-from stele.core.orders import Order
-from stele.core.reign import Decision, EnsureMember, Observation, State
-from stele.core.steps import is_above
-from stele.core.table import Member, Partition, shard_of, stamp_of
+from stele.core.control.cluster_state import StateChange
+from stele.core.control.commands import Order
+from stele.core.control.decide import decide, publication, stored
+from stele.core.control.state import Decision, EnsureMember, Observation, State
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.steps import is_above
+from stele.core.table.table import Member, Partition, shard_of, stamp_of
+from stele.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.master.channel import Channel
 from stele.master.metrics import DECISION
-from stele.master.ports import Copier, Members, TableStore, World
-from stele.master.speech import request_of
+from stele.master.requests import request_of
 from stele.master.trace import Trace
-from stele.wire.table_text import Head, shard_range
+from stele.model.ownership import NameLeaves, NameTaken
+from stele.ports.control_loop import Copier, Members, TableStore, World
+from stele.wire.configmap import Head, shard_range
 
 log = logging.getLogger(__name__)
 
 
-class Deposed(SteleError):  # noqa: N818  named as in core.errors
+class Deposed(SteleError):  # noqa: N818  named as in errors
     """Somebody wrote a higher epoch into the table: this loop ends, and its process if it has no Lease."""
 
     code_default = "DEPOSED"

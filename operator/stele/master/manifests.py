@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stele.adapters.kubernetes.ownership import CLUSTER_UID_LABEL, belongs_to
 from stele.master.revision import REVISION, revision_of
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
+from stele.model.ownership import CLUSTER_UID_LABEL, belongs_to
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
 Object = dict[str, Any]

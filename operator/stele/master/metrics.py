@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from stele.core.reign import State
-from stele.master.copied import totals
+from stele.core.control.state import State
+from stele.master.copy_progress import totals
 from stele.model.cluster import TabletClusterStatus
 from stele.model.conditions import ConditionStatus
 

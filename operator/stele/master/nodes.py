@@ -7,7 +7,7 @@ ClusterRole; without it members are planned for as if all were in one place, and
 from collections.abc import Iterable, Mapping
 
 from stele.adapters.kubernetes.api import NODES, Api, NotFound
-from stele.core.errors import Refused, SteleError
+from stele.errors import Refused, SteleError
 
 REFRESH_SECONDS = 300.0
 """Labels of nodes hardly ever change."""

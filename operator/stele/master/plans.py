@@ -6,17 +6,18 @@ from datetime import datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
-from stele.adapters.kubernetes.ownership import belongs_to
-from stele.core.asks import Ask, NamedMove
-from stele.core.planning import preview, sizes
-from stele.core.queues import planned_bytes
-from stele.core.reign import Record, State
-from stele.master import facts, manifests
+from stele.core.control.migration_queue import planned_bytes
+from stele.core.control.rebalance.planner import preview, sizes
+from stele.core.control.requests import Ask, NamedMove
+from stele.core.control.state import Record, State
+from stele.master import manifests
+from stele.master import status as facts
 from stele.master.cache import Cache
 from stele.master.children import Children
-from stele.master.fenced import patch_status
-from stele.master.status import patch_of
+from stele.master.merge_patch import patch_of
+from stele.master.status_writer import patch_status
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
+from stele.model.ownership import belongs_to
 from stele.model.rebalance import RebalanceMode, RebalancePhase, Refusal, TabletRebalanceStatus
 
 HISTORY_LIMIT = 10

@@ -5,7 +5,7 @@ expected.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 from stele.master.manifests import CopierSetup, Setup
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")

@@ -1,18 +1,631 @@
-"""The difference between a stored status and the wanted one, as a merge patch."""
+"""What a cluster's status says, from the memory of the reign: counts, conditions, members, plans. Pure."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from stele.core.control.failure_detector import Contact, Life
+from stele.core.control.member_list import life_of
+from stele.core.control.operations.move import Step
+from stele.core.control.rebalance.copy_scheduling import waiting_for_space
+from stele.core.control.requests import Ask
+from stele.core.control.state import Record, State, Wishes
+from stele.core.placement.migration import Type
+from stele.core.placement.plan import Refusal as PlanRefusal
+from stele.core.table.table import version_sum
+from stele.master.copy_progress import destinations_of
+from stele.model import TabletCluster, TabletMember, TabletRebalance
+from stele.model.cluster import (
+    ClusterPhase,
+    ClusterState,
+    EngineChoice,
+    MemberCounts,
+    MigrationCounts,
+    PartitionCounts,
+    TabletClusterStatus,
+)
+from stele.model.conditions import Conditions, ConditionType, Reason, find_condition, set_condition, timestamp
+from stele.model.member import MemberState, TabletMemberStatus
+from stele.model.ownership import NameLeaves, NameTaken, leaving_text, taken_text
+from stele.model.rebalance import (
+    DESTINATIONS_LIMIT,
+    REFUSALS_LIMIT,
+    CountsByType,
+    RebalanceMode,
+    RebalancePhase,
+    Refusal,
+    TabletRebalanceStatus,
+)
+from stele.model.validation import Problem, problems
+
+OUTDATED_SHOWN = 20
+"""Objects that the message of a condition lists."""
+
+STALL_SECONDS = 60.0
+"""A plan in which nothing was done for so long is shown as stalled."""
 
 
-def patch_of(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what differs; what is not wanted any more is null. Empty when nothing differs."""
-    patch: dict[str, Any] = dict.fromkeys(stored.keys() - wanted.keys())
-    for name, value in wanted.items():
-        before = stored.get(name)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            inner = patch_of(before, value)
-            if inner:
-                patch[name] = inner
-        elif before != value:
-            patch[name] = value
-    return patch
+def partition_counts(state: State, replicas: int) -> PartitionCounts:
+    total, lost = len(state.table.partitions), len(state.lost)
+    safe = sum(rows for copies, rows in state.holdings.copies.items() if copies >= max(1, replicas))
+    return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
+
+
+@dataclass(frozen=True)
+class View:
+    """One look at a cluster: the reign's memory, the wishes, the moment on both clocks."""
+
+    state: State
+    wishes: Wishes
+    now: float
+    clock: datetime
+    foreign_claims: tuple[str, ...] = ()
+    name: str = ""
+    asks: tuple[Ask, ...] = ()
+    topology_problem: str = ""
+    taken: tuple[str, ...] = ()
+    updated: int = 0
+    outdated: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def formed(self) -> bool:
+        return version_sum(self.state.table) > 0
+
+    @property
+    def moving(self) -> bool:
+        return self.state.record is not None or bool(self.state.running)
+
+    @property
+    def waits(self) -> str:
+        """What is said of a plan that waits for approval, empty when none does."""
+        if self.state.proposal is None or self.state.record is None:
+            return ""
+        name = f"{self.name}-{self.state.plan_id}"
+        left = self.state.record.copies_left
+        text = "" if left is None else f"; it leaves {left} of {self.wishes.replicas} copies"
+        return f"plan {name} waits for approval{text}: kubectl stele approve {name}"
+
+    @property
+    def parts(self) -> PartitionCounts:
+        return partition_counts(self.state, self.wishes.replicas)
+
+    @property
+    def ready(self) -> int:
+        """Members that serve."""
+        found = Counter(lives(self.state, self.wishes, self.now).values())
+        return found[Life.ACTIVE] + found[Life.DRAINING]
+
+    @property
+    def old(self) -> str:
+        """What is not as the spec says yet, and what to do; empty when all is."""
+        if not self.outdated:
+            return ""
+        more = len(self.outdated) - OUTDATED_SHOWN
+        listed = ", ".join(self.outdated[:OUTDATED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return (
+            f"not as the spec says: {listed}; delete such pods one by one, each when ReplicationSatisfied is "
+            "True, and raise the requests of such claims when their class lets volumes grow"
+        )
+
+    @property
+    def short(self) -> bool:
+        return self.ready < self.wishes.members
+
+
+def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatus) -> bool:
+    """Whether members may still answer that this master has not heard yet: it knows nothing to tell, but that
+    copies are missing of which the status before says nothing.
+    """
+    asked = view.now - view.state.started_seconds
+    if not view.formed or view.state.settled or asked >= view.wishes.timing.silence:
+        return False
+    return before.phase is not ClusterPhase.RUNNING or found.phase is ClusterPhase.RUNNING
+
+
+def lives(state: State, wishes: Wishes, now: float) -> dict[int, Life]:
+    return {index: life_of(state, index, wishes, now) for index in state.contacts}
+
+
+def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> TabletClusterStatus:
+    state, wishes, record = view.state, view.wishes, view.state.record
+    phase, message = _phase(view)
+    members = MemberCounts(
+        desired=wishes.members,
+        current=len(state.contacts),
+        ready=view.ready,
+        lite=_lite(state),
+        updated=view.updated,
+    )
+    return TabletClusterStatus(
+        observed_generation=cluster.metadata.generation,
+        phase=phase,
+        message=message,
+        epoch=state.epoch,
+        selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
+        state=ClusterState(state.change.state),
+        members=members,
+        partitions=view.parts,
+        stamp=str(state.stamp.value),
+        version_sum=version_sum(state.table),
+        migrations=MigrationCounts(
+            active=len(state.running),
+            waiting=len(state.queues) + (0 if state.proposal is None else len(state.proposal.migrations)),
+            done=0 if record is None else sum(record.done.values()),
+            failed=0 if record is None else record.failed,
+        ),
+        rebalance=rebalance if record is not None else "",
+        conditions=_conditions(cluster, view),
+    )
+
+
+def _lite(state: State) -> int:
+    """Members that the dictionary has as lite and that are there."""
+    return sum(index in state.contacts for index, member in state.table.members.items() if member.lite)
+
+
+def _phase(view: View) -> tuple[ClusterPhase, str]:
+    state, parts, wished = view.state, view.parts, view.wishes.members
+    if not state.table.members:
+        return ClusterPhase.PENDING, "members are starting"
+    if not view.formed:
+        return ClusterPhase.FORMING, f"{view.ready} of {wished} members are there"
+    if parts.lost:
+        return ClusterPhase.LOST, f"{parts.lost} partitions have no live copy; they wait for their members"
+    if view.moving:
+        return ClusterPhase.REBALANCING, f"{len(state.queues) + len(state.running)} migrations are left"
+    if parts.under_replicated or view.short:
+        text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {wished} members are there"
+        return ClusterPhase.DEGRADED, text
+    if changing := len(state.promotions) + len(state.shrinking):
+        return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
+    return ClusterPhase.RUNNING, view.old or "everything is as wished"
+
+
+def _conditions(cluster: TabletCluster, view: View) -> Conditions:
+    found = cluster.status.conditions
+    generation = cluster.metadata.generation
+    if not cluster.spec.placement.topology_keys:
+        found = tuple(each for each in found if each.type != ConditionType.TOPOLOGY_KNOWN)
+    for type_, status, reason, message in _observed(cluster, view):
+        found = set_condition(found, type_, status, reason, message, generation=generation, now=view.clock)
+    return found
+
+
+Condition = tuple[ConditionType, bool, Reason, str]
+
+
+def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
+    return [
+        _ready([*_blocked(view), *problems(cluster), *_removed(view)], view),
+        _available(view),
+        _progressing(view),
+        _degraded(view),
+        _replicated(view),
+        _balanced(view),
+        _lost(cluster, view),
+        _paused(view),
+        _stalled(view),
+        *_topology(cluster, view),
+    ]
+
+
+def _topology(cluster: TabletCluster, view: View) -> list[Condition]:
+    """Said only when members are to be told apart by their nodes."""
+    if not cluster.spec.placement.topology_keys:
+        return []
+    type_ = ConditionType.TOPOLOGY_KNOWN
+    if view.topology_problem:
+        return [(type_, False, Reason.TOPOLOGY_UNKNOWN, view.topology_problem)]
+    return [(type_, True, Reason.AS_DESIRED, "the place of every member is known")]
+
+
+def _lacking(view: View) -> str:
+    """What lacks copies, empty when nothing does."""
+    parts = view.parts
+    if not (parts.under_replicated or parts.lost):
+        return ""
+    return f"{parts.under_replicated + parts.lost} of {parts.total} partitions lack a copy"
+
+
+def _replicated(view: View) -> Condition:
+    type_ = ConditionType.REPLICATION_SATISFIED
+    if not view.formed:
+        return type_, False, Reason.FORMING, "the table is not assigned yet"
+    if lacking := _lacking(view):
+        return type_, False, Reason.UNDER_REPLICATED, lacking
+    return type_, True, Reason.AS_DESIRED, "every partition has its copies"
+
+
+def _balanced(view: View) -> Condition:
+    if view.formed and not view.moving:
+        return ConditionType.BALANCED, True, Reason.AS_DESIRED, "no migration is left"
+    reason = Reason.MIGRATING if view.formed else Reason.FORMING
+    return ConditionType.BALANCED, False, reason, "migrations are left"
+
+
+def _lost(cluster: TabletCluster, view: View) -> Condition:
+    """What was begun anew is told until the user does not want that any more, also by later masters."""
+    type_, lost = ConditionType.DATA_LOSS, view.parts.lost
+    if lost:
+        return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
+    if view.wishes.on_partition_loss == "Reassign":
+        before = find_condition(cluster.status.conditions, type_)
+        if view.state.reassigned:
+            text = f"{len(view.state.reassigned)} partitions lost all copies and were begun anew, empty; "
+            return (
+                type_,
+                True,
+                Reason.REASSIGNED,
+                text + "set spec.onPartitionLoss to Wait to end this message",
+            )
+        if before is not None and before.reason == Reason.REASSIGNED:
+            return type_, True, Reason.REASSIGNED, before.message
+    return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
+
+
+def _blocked(view: View) -> list[Problem]:
+    """Objects of somebody else that are where this cluster's own should be."""
+    taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
+    return taken + _foreign(view)
+
+
+def _removed(view: View) -> list[Problem]:
+    """What goes by itself: it is no reason to call anybody."""
+    return [Problem(Reason.WAITS_FOR_REMOVAL, leaving_text(view.removed))] if view.removed else []
+
+
+def _foreign(view: View) -> list[Problem]:
+    if not view.foreign_claims:
+        return []
+    names = " ".join(view.foreign_claims)
+    text = (
+        f"the volume claims {names} hold the data of an earlier cluster; "
+        f"delete them when nobody needs it (kubectl delete pvc {names}), or choose another name"
+    )
+    return [Problem(Reason.FOREIGN_VOLUME, text)]
+
+
+def _ready(wrong: list[Problem], view: View) -> Condition:
+    type_ = ConditionType.READY
+    if wrong:
+        return type_, False, wrong[0].reason, "; ".join(each.message for each in wrong)
+    if not view.formed:
+        return type_, False, Reason.FORMING, "the table is not assigned yet"
+    if view.short:
+        return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
+    if lacking := _lacking(view):
+        return type_, False, Reason.UNDER_REPLICATED, lacking
+    if view.waits and not view.state.running:
+        return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
+    if view.moving or view.state.leaving:
+        return type_, False, Reason.MIGRATING, "migrations are under way"
+    if view.state.promotions or view.state.shrinking:
+        return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
+    if view.old:
+        return type_, False, Reason.MEMBERS_OUTDATED, view.old
+    return type_, True, Reason.AS_DESIRED, "everything is as wished"
+
+
+def _available(view: View) -> Condition:
+    type_, lost = ConditionType.AVAILABLE, view.parts.lost
+    if not view.formed:
+        return type_, False, Reason.FORMING, "the table is not assigned yet"
+    if lost:
+        return type_, False, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
+    if not _served(view.state):
+        return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions are between two owners"
+    return type_, True, Reason.AS_DESIRED, "every partition has an owner that serves"
+
+
+def _served(state: State) -> bool:
+    """Whether nobody waits for an owner. The last words of a member that owns nothing do not count."""
+    return not state.promotions and not any(
+        contact.report is not None and contact.report.unserved and state.holdings.owned[index]
+        for index, contact in state.contacts.items()
+    )
+
+
+def _progressing(view: View) -> Condition:
+    type_, state = ConditionType.PROGRESSING, view.state
+    if view.waits and not state.running:
+        return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
+    if view.moving:
+        reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
+        return type_, True, reason, f"{len(state.running)} active, {len(state.queues)} waiting"
+    if not view.formed or view.short:
+        return type_, True, Reason.MEMBERS_STARTING, "members are starting"
+    if view.old:
+        return type_, False, Reason.MEMBERS_OUTDATED, view.old
+    return type_, False, Reason.AS_DESIRED, "nothing is to be done"
+
+
+def _degraded(view: View) -> Condition:
+    type_, lacking = ConditionType.DEGRADED, _lacking(view)
+    if view.formed and lacking:
+        return type_, True, Reason.UNDER_REPLICATED, lacking
+    if view.formed and view.short:
+        return type_, True, Reason.MEMBER_UNREACHABLE, "fewer members are there than wished"
+    return type_, False, Reason.AS_DESIRED, "nothing is missing"
+
+
+def _paused(view: View) -> Condition:
+    type_, wishes, change = ConditionType.PAUSED, view.wishes, view.state.change
+    pending = f"{change.wish} is not in force yet: {change.reason}" if change.pending else ""
+    besides = f"; {pending}" if pending else ""
+    if wishes.held:
+        text = "remove the annotation stele.dev/paused to go on"
+        return type_, True, Reason.PAUSED_BY_ANNOTATION, text + besides
+    if wishes.migration_paused:
+        return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on" + besides
+    if pending:
+        return type_, True, Reason.CLUSTER_STATE, pending
+    if not wishes.migration_allowed:
+        return type_, True, Reason.CLUSTER_STATE, f"state {wishes.state} allows no migration"
+    if view.waits:
+        return type_, True, Reason.WAITS_FOR_APPROVAL, view.waits
+    return type_, False, Reason.AS_DESIRED, "migrations may start"
+
+
+def _stalled(view: View) -> Condition:
+    type_, state, now = ConditionType.STALLED, view.state, view.now
+    if wrong := _blocked(view):
+        return type_, True, wrong[0].reason, "; ".join(each.message for each in wrong)
+    lack = waiting_for_space(state)
+    if lack is not None:
+        return type_, True, Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}"
+    if state.service_failures:
+        return type_, True, Reason.SERVICE_FAILED, _failing_services(state)
+    late = [r for r in state.running.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session]
+    if late:
+        first = late[0]
+        text = f"{len(late)} migrations wait, first {first.migration} of partition {first.partition}: "
+        return (
+            type_,
+            True,
+            Reason.NO_PROGRESS,
+            text + f"{first.step.value} for {now - first.progressed_seconds:.0f} s",
+        )
+    return type_, False, Reason.AS_DESIRED, "nothing waits longer than it should"
+
+
+def _failing_services(state: State) -> str:
+    number, (_, reason) = min(state.service_failures.items())
+    count = len(state.service_failures)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return f"partition {number}{more} keeps its owner until the service can hand over: {reason}"
+
+
+def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemberStatus:
+    state, index = view.state, member.spec.index
+    contact, entry = state.contacts.get(index), state.table.members.get(index)
+    report = None if contact is None else contact.report
+    holdings = state.holdings
+    owned, held, alone = holdings.owned[index], holdings.number(index), holdings.alone[index]
+    life = life_of(state, index, view.wishes, view.now)
+    problem = "" if contact is None else contact.problem
+    return TabletMemberStatus(
+        observed_generation=member.metadata.generation,
+        uuid="" if entry is None else entry.uuid,
+        incarnation=0 if report is None else report.incarnation,
+        address="" if entry is None or not entry.address else f"{entry.address}:6379",
+        state=MemberState(life.value),
+        zone=() if contact is None or contact.seen is None else contact.seen.zone or (),
+        owned=owned,
+        backups=held - owned,
+        bytes=_held_bytes(contact),
+        stamp="" if report is None else str(report.stamp),
+        safe_to_evict=not alone,
+        restarts=restarts,
+        conditions=_member_conditions(
+            member, [_member_ready(life, held, problem), _safe_to_evict(alone, held)], view
+        ),
+    )
+
+
+def _held_bytes(contact: Contact | None) -> int:
+    tablets = () if contact is None else contact.tablets.values()
+    return sum(tablet.bytes for tablet in tablets if tablet.state != "DELETED")
+
+
+def _member_conditions(member: TabletMember, observed: Sequence[Condition], view: View) -> Conditions:
+    found, generation = member.status.conditions, member.metadata.generation
+    for type_, status, reason, text in observed:
+        found = set_condition(found, type_, status, reason, text, generation=generation, now=view.clock)
+    return found
+
+
+def _member_ready(life: Life, held: int, problem: str) -> Condition:
+    type_ = ConditionType.READY
+    match life:
+        case Life.ACTIVE:
+            return type_, True, Reason.AS_DESIRED, "it serves"
+        case Life.DRAINING if held:
+            return type_, False, Reason.DRAINING, f"{held} copies are still to be moved off"
+        case Life.DRAINING:
+            return type_, True, Reason.AS_DESIRED, "it serves and holds nothing any more"
+        case Life.JOINING:
+            return type_, False, Reason.MEMBERS_STARTING, problem or "it does not serve yet"
+        case Life.LEFT:
+            return type_, False, Reason.HOLDS_NOTHING, "it was removed on purpose, with nothing on it"
+        case _:
+            return type_, False, Reason.MEMBER_UNREACHABLE, "it does not answer"
+
+
+def _safe_to_evict(alone: int, held: int) -> Condition:
+    type_ = ConditionType.SAFE_TO_EVICT
+    if alone:
+        return type_, False, Reason.HOLDS_LAST_COPIES, f"{alone} partitions have no other copy"
+    if held:
+        return type_, True, Reason.HOLDS_DATA, f"{held} copies, each with another elsewhere"
+    return type_, True, Reason.HOLDS_NOTHING, "nothing would be missed"
+
+
+def counts(some: Mapping[Type, int]) -> CountsByType:
+    move, copy = some.get(Type.MOVE, 0), some.get(Type.COPY, 0)
+    up, down, clear = some.get(Type.SHIFT_UP, 0), some.get(Type.SHIFT_DOWN, 0), some.get(Type.CLEAR, 0)
+    return CountsByType.of(move=move, copy=copy, shift_up=up, shift_down=down, clear=clear)
+
+
+def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
+    """The first ones, as the status lists them."""
+    return tuple(
+        Refusal(
+            reason=str(each.reason),
+            partition=each.partition if each.partition >= 0 else None,
+            message=each.detail[:1024],
+        )
+        for each in some[:REFUSALS_LIMIT]
+    )
+
+
+FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
+"""Phases that a plan never leaves."""
+
+
+def rebalance_status(record: Record, view: View, stored: TabletRebalance) -> TabletRebalanceStatus:
+    """`stored` is the object as it is: its conditions are carried on."""
+    return with_ready(_progress(record, view), stored, view.clock)
+
+
+def with_ready(
+    status: TabletRebalanceStatus, stored: TabletRebalance, clock: datetime
+) -> TabletRebalanceStatus:
+    """The status with its condition Ready and the generation that it is about."""
+    type_, holds, reason, text = _plan_ready(status, stored)
+    generation, before = stored.metadata.generation, stored.status.conditions
+    conditions = set_condition(before, type_, holds, reason, text, generation=generation, now=clock)
+    return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
+def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condition:
+    type_ = ConditionType.READY
+    match status.phase:
+        case RebalancePhase.DONE:
+            return type_, True, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
+        case RebalancePhase.PROPOSED if stored.spec.mode is RebalanceMode.DRY_RUN:
+            return type_, True, Reason.AS_DESIRED, "the status says what would be done"
+        case RebalancePhase.PROPOSED:
+            text = f"to let it start: kubectl stele approve {stored.metadata.name}"
+            return type_, False, Reason.WAITS_FOR_APPROVAL, text
+        case RebalancePhase.FAILED:
+            text = f"{status.failed} migrations were rolled back" if status.failed else status.reason
+            if status.refusals:
+                text = f"{status.refusals_total} refused, such as: {status.refusals[0].message}"
+            return type_, False, Reason.MIGRATION_FAILED, text
+        case RebalancePhase.CANCELLING:
+            return type_, False, Reason.CANCELLED, "what is under way ends or is rolled back"
+        case RebalancePhase.SUPERSEDED:
+            return _superseded(stored)
+        case RebalancePhase.PENDING if status.reason:
+            text = "it begins when the cluster may plan: its condition Paused says what forbids it"
+            return type_, False, Reason.WAITING, text
+        case RebalancePhase.PENDING:
+            text = f"no TabletCluster here is named {stored.spec.cluster}; create it, or delete this plan"
+            return type_, False, Reason.CLUSTER_NOT_FOUND, text
+        case _:
+            text = f"{status.done.total} of {status.planned.total} migrations are done"
+            return type_, False, Reason.MIGRATING, text
+
+
+def _superseded(stored: TabletRebalance) -> Condition:
+    """A plan that was over before its user cancelled it stays superseded."""
+    before = find_condition(stored.status.conditions, ConditionType.READY)
+    ended = stored.status.phase in FINAL
+    cancelled = before.reason == Reason.CANCELLED if ended and before is not None else stored.spec.cancel
+    if cancelled:
+        return ConditionType.READY, False, Reason.CANCELLED, "spec.cancel was set; nothing of it is under way"
+    return ConditionType.READY, False, Reason.SUPERSEDED, "a newer plan or master took its place"
+
+
+def _progress(record: Record, view: View) -> TabletRebalanceStatus:
+    state, now, clock = view.state, view.now, view.clock
+    end = record.finished_seconds
+    seconds = max(0.001, (now if end is None else end) - record.started_seconds)
+    copied = record.bytes_copied + _in_flight(record, state)
+    done, planned = sum(record.done.values()), sum(record.planned.values())
+    rate = int(copied / seconds)
+    waiting = record.waiting.values() if end is None else ()
+    refusals = [*record.plan.refusals, *record.refusals.values(), *waiting, *record.failures.values()]
+    destinations = destinations_of(record, state, now)
+    begun = bool(done) or record.phase not in ("Pending", "Proposed")
+    eta = None if end is not None else _eta(seconds, (done, planned), (copied, record.bytes_planned))
+    return TabletRebalanceStatus(
+        phase=RebalancePhase(record.phase),
+        reason=record.reason,
+        situation=record.situation,
+        copies_left=record.copies_left,
+        engine=None if record.engine is None else EngineChoice(record.engine.value),
+        engine_reason=record.engine_reason,
+        planned=counts(record.planned),
+        done=counts(record.done),
+        failed=record.failed,
+        bytes_planned=record.bytes_planned,
+        bytes_copied=copied,
+        bytes_by_spark=record.bytes_by_spark,
+        destinations=destinations[:DESTINATIONS_LIMIT],
+        destinations_total=len(destinations),
+        throughput_bytes_per_second=rate,
+        megabytes_per_second=f"{rate / 1e6:.1f}",
+        eta_seconds=eta,
+        refusals=shown_refusals(refusals),
+        refusals_total=len(refusals),
+        started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)) if begun else None,
+        finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),
+    )
+
+
+def remaining_bytes(state: State) -> int:
+    """What the present plan is yet to copy, as estimated."""
+    record = state.record
+    if record is None:
+        return 0
+    return max(0, record.bytes_planned - record.bytes_copied - _in_flight(record, state))
+
+
+def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -> int | None:
+    """By bytes while there are some left to copy, else by migrations; each is (done, planned)."""
+    done, planned = copied if 0 < copied[0] < copied[1] else migrations
+    return int(seconds / done * (planned - done)) if 0 < done <= planned else None
+
+
+def _in_flight(record: Record, state: State) -> int:
+    """Bytes of waves that are still being copied for this plan."""
+    mine = {id for id, some in state.records.items() if any(each is record for each in some)}
+    return sum(wave.part_of(mine) for wave in state.waves.values() if wave.copied_bytes)
+
+
+def under_way(state: State) -> dict[str, int]:
+    """Migrations by step, for the metrics."""
+    steps = Counter(running.step for running in state.running.values())
+    return {step.value: steps[step] for step in Step}
+
+
+def blocked(
+    status: TabletClusterStatus, why: NameTaken | NameLeaves, generation: int, clock: datetime
+) -> TabletClusterStatus:
+    """There is no table, so nothing is known of the cluster but what is in its way."""
+    taken, text = isinstance(why, NameTaken), str(why.args[0])
+    reason, found = Reason.NAME_TAKEN if taken else Reason.WAITS_FOR_REMOVAL, status.conditions
+    for type_, holds in ((ConditionType.READY, False), (ConditionType.STALLED, taken)):
+        found = set_condition(found, type_, holds, reason, text, generation=generation, now=clock)
+    changes = {"observed_generation": generation, "message": text, "conditions": found}
+    return status.model_copy(update=changes)
+
+
+def invalid(
+    status: TabletClusterStatus, problem: str, generation: int, clock: datetime
+) -> TabletClusterStatus:
+    """The stored spec cannot be read: what runs goes on by the last one that could."""
+    conditions = set_condition(
+        status.conditions,
+        ConditionType.READY,
+        False,
+        Reason.INVALID_RESOURCE,
+        problem,
+        generation=generation,
+        now=clock,
+    )
+    changes = {"phase": ClusterPhase.INVALID, "message": problem, "conditions": conditions}
+    return status.model_copy(update=changes)

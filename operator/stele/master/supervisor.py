@@ -10,19 +10,19 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.errors import SteleError
-from stele.core.reign import Happening, State
+from stele.core.control.state import Happening, State
+from stele.errors import SteleError
 from stele.master import manifests, watch
 from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
 from stele.master.events import post
+from stele.master.kubernetes import KubernetesWorld, clock_of
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.plans import show_orphans
-from stele.master.ports import Members
 from stele.master.settings import Settings
-from stele.master.world import KubernetesWorld, clock_of
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster import TabletClusterStatus
+from stele.ports.control_loop import Members
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from stele.core.reign import State
+from stele.core.control.state import State
 
 log = logging.getLogger(__name__)
 

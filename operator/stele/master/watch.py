@@ -11,9 +11,9 @@ import kopf
 
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
 from stele.adapters.kubernetes.login import Login
-from stele.adapters.kubernetes.ownership import CLUSTER_UID_LABEL
 from stele.master.cache import Cache
 from stele.master.manifests import CLUSTER_LABEL
+from stele.model.ownership import CLUSTER_UID_LABEL
 
 LABELS: dict[Kind, tuple[str, ...]] = {PODS: (CLUSTER_LABEL,), CLAIMS: (CLUSTER_LABEL, CLUSTER_UID_LABEL)}
 """Of kinds that others have, too, those with one of these are looked at; each of ours has one."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import uvloop
 
-from stele.core.errors import SteleError
-from stele.member import crash
+from stele.errors import SteleError
 from stele.member.settings import VARIABLES, read_settings
+from stele.member.storage import failpoints
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def _inspect(wanted: argparse.Namespace) -> int:
     """0: sound; 1: something is wrong; 2: no volume, or one that is in use."""
     import msgspec
 
-    from stele.member.inspect import inspect, text_of
+    from stele.member.admin.inspect import inspect, text_of
 
     try:
         found = inspect(wanted.folder, verify=wanted.verify)
@@ -55,7 +55,7 @@ def _serve() -> int:
     )
     try:
         settings = read_settings(os.environ)
-        crash.arm(os.environ.get(crash.VARIABLE, ""))
+        failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
     except SteleError as error:
         print(f"stele-member: {error}", file=sys.stderr)
         return 2

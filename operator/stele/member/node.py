@@ -9,43 +9,62 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-from stele.core.errors import Corrupt
-from stele.core.log import Log
-from stele.core.table import Partition, row_fault
-from stele.core.tablet import Tablet
-from stele.core.votes import Granted, Held
-from stele.member import crash, limits
-from stele.member.expiry import Expiry
-from stele.member.follower import Follower
-from stele.member.full import is_full, is_stopping
-from stele.member.links import Inbound, InboundConnections, Link
-from stele.member.replica import PROMISES_LOST, Replica
-from stele.member.replication import Replication
-from stele.member.requests import Request
-from stele.member.retention import release
-from stele.member.serving import NO_SPACE, PASSIVE, Serving
+from stele.core.table.table import Partition, row_fault
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.log import Log
+from stele.errors import Corrupt
+from stele.member import limits
+from stele.member.replication.follower import Follower
+from stele.member.replication.gc import drop_leftovers
+from stele.member.replication.group_commit import Syncer
+from stele.member.replication.links import Inbound, InboundConnections, Link
+from stele.member.replication.replica import PROMISES_LOST, Replica
+from stele.member.replication.replicator import Replication
+from stele.member.replication.request import Request
+from stele.member.replication.retention import release
+from stele.member.replication.table_cache import Table
+from stele.member.replication.tablet_store import Tablets
+from stele.member.serving.executor import NO_SPACE, PASSIVE, Serving
+from stele.member.serving.expiry import Expiry
+from stele.member.serving.router import Store
 from stele.member.settings import Settings
-from stele.member.store import Store
-from stele.member.sweep import drop_leftovers
-from stele.member.syncer import Syncer
-from stele.member.table import Table
-from stele.member.tablets import Tablets
+from stele.member.storage import failpoints
+from stele.member.storage.disk_full import is_full, is_stopping
+from stele.member.storage.volume import CONSENSUS, TABLETS, MetaWriter, Volume
 from stele.member.turn import Turn
-from stele.member.volume import CONSENSUS, TABLE_FILE, TABLETS, MetaWriter, Volume
-from stele.ports import Engine
+from stele.ports.engine import Engine
 from stele.wire import peer
-from stele.wire.messages import MemberInfo, Row
-from stele.wire.volume import Consensus, CopyRecord, Instance, Superblock, Waited, encode_file
-
-if TYPE_CHECKING:
-    from stele.member.bulk import Loads
-    from stele.member.orphans import Orphans
+from stele.wire.control import MemberInfo, Row
+from stele.wire.storage.volume import (
+    TABLE_FILE,
+    Consensus,
+    CopyRecord,
+    Instance,
+    Superblock,
+    Waited,
+    encode_file,
+)
 
 log = logging.getLogger("stele.member")
+
+
+class AbandonedHandovers(Protocol):
+    """Ends hand-overs that no master ends: asks the destination of each to refuse, answers who is asked."""
+
+    def ask(self) -> None: ...
+    def asked(self, sender: Inbound, message: peer.AskRefusal) -> None: ...
+    def answered(self, member: int, message: peer.Refusal) -> None: ...
+
+
+class LoadedFiles(Protocol):
+    """The files of bulk loads that the logs of this member name."""
+
+    def has_load(self, replica: Replica, record: bytes, source: int) -> bool: ...
 
 
 class Node:
@@ -94,8 +113,8 @@ class Node:
         self._began_serving = 0
         self.inbound = InboundConnections(self, self.take_message)
         self._expiry = Expiry(self.serving_requests)
-        self.orphans: Orphans
-        self.loads: Loads
+        self.orphans: AbandonedHandovers
+        self.loads: LoadedFiles
         self.row_changed: Callable[[int, Partition, Partition], None] = lambda partition, before, row: None
         self.pins: Callable[[int], int] = lambda partition: 2**62
         self.unpin: Callable[[int], None] = lambda partition: None
@@ -208,11 +227,11 @@ class Node:
         if block.state == "COPYING":
             block = msgspec.structs.replace(block, state="DELETED")
             self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
-            crash.reached("start.rolled_back")
+            failpoints.reached("start.rolled_back")
         replica = self.tablets.load(partition, self.me, block, meta)
         try:
             if not replica.broken and drop_leftovers(self.engine, replica):
-                crash.reached("start.swept")
+                failpoints.reached("start.swept")
         except Corrupt as error:
             self.tablets.break_off(replica, error)
 
@@ -358,21 +377,21 @@ class Node:
             await self.meta.save(f"{CONSENSUS}/{replica.partition}", made)
             replica.meta = made
             for name, value in changes.items():
-                crash.reached(f"{name}.{'saved' if value else 'cleared'}")
+                failpoints.reached(f"{name}.{'saved' if value else 'cleared'}")
 
     async def save_block(self, replica: Replica, block: Superblock) -> None:
         """Replace a superblock; durable, and in memory, on return. Hold the partition's lock."""
         await self.meta.save(f"{TABLETS}/{replica.partition}", block)
         replica.block = block
         replica.prefixes.clear()
-        crash.reached(f"block.{block.state.lower()}")
+        failpoints.reached(f"block.{block.state.lower()}")
 
     async def save_first_block(self, replica: Replica, block: Superblock) -> None:
         """As `save_block`, where no consensus metadata may be yet: no superblock is ever without, so that a
         start can tell that what was promised is missing.
         """
         await self.meta.save(f"{CONSENSUS}/{replica.partition}", replica.meta)
-        crash.reached("create.consensus")
+        failpoints.reached("create.consensus")
         await self.save_block(replica, block)
 
     def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
@@ -524,10 +543,10 @@ class Node:
             ends = {p: (r, r.tablet.log, r.tablet.log.applied[1]) for p, r in self.replicas.items()}
             ends_of_log = self.volume.log_files()
             await self.syncer.sync()
-            crash.reached("flush.synced")
+            failpoints.reached("flush.synced")
             await self.loop.run_in_executor(self.slow, self.engine.flush)
             await self.loop.run_in_executor(self.slow, self.volume.note_log_end, ends_of_log)
-            crash.reached("flush.flushed")
+            failpoints.reached("flush.flushed")
             for partition, (replica, record_log, index) in ends.items():
                 if replica.tablet.log is record_log:
                     replica.flushed = index

@@ -14,23 +14,24 @@ from pathlib import Path
 from aiohttp import web
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.core.errors import Corrupt, SteleError, Unavailable
-from stele.member import crash, limits
-from stele.member.admin import Admin
-from stele.member.bulk_routes import BulkRoutes
-from stele.member.commands import Commands
-from stele.member.door import start_door
-from stele.member.exchange import Exchange
-from stele.member.full import raise_unless_full
-from stele.member.local_transfer import LocalTransfer
-from stele.member.metrics import Metrics
+from stele.errors import Corrupt, SteleError, Unavailable
+from stele.member import limits
+from stele.member.admin.http import Admin
+from stele.member.admin.metrics import Metrics
+from stele.member.bulk.routes import BulkRoutes
+from stele.member.control.dispatch import Commands
+from stele.member.control.exchange import Exchange
+from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
-from stele.member.services_load import load_services
+from stele.member.resp.server import start_door
+from stele.member.services.loader import load_services
 from stele.member.settings import Settings
-from stele.member.volume import CHECKPOINTS, DATA, STAGING, WALS, Volume
-from stele.member.write_back import WriteBack
-from stele.ports import Engine
-from stele.wire.volume import Instance
+from stele.member.storage import failpoints
+from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING, WALS, Volume
+from stele.member.storage.write_back import WriteBack
+from stele.ports.engine import Engine
+from stele.wire.storage.volume import Instance
 
 log = logging.getLogger("stele.process")
 
@@ -64,7 +65,7 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
 def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]:
     instance = volume.load_instance(settings.cluster, str(uuid.uuid4()))
     engine = RocksEngine(volume.path(DATA), volume.path(WALS), volume.mark_damaged)
-    crash.reached("start.engine")
+    failpoints.reached("start.engine")
     return volume, instance, WriteBack(engine)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 
 
 class Fsync(Enum):

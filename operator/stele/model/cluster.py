@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from stele.core.transfer import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
+from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
     Amount,

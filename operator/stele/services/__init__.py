@@ -9,7 +9,7 @@ name.
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from stele.core.migration import Type as MigrationType
+from stele.core.placement.migration import Type as MigrationType
 from stele.core.service_events import Endpoint, PartitionMigrationEvent
 
 __all__ = [
@@ -72,7 +72,7 @@ class Context(Protocol):
     def put(self, partition: int, changes: Changes, namespace: str = "") -> None:
         """Store at the owner, wherever it is; on all in-sync replicas on return, so that no crash takes it.
 
-        Keys are written in order, each by itself. Raise Unavailable or Refused (`stele.core.errors`) when it
+        Keys are written in order, each by itself. Raise Unavailable or Refused (`stele.errors`) when it
         was not done, Uncertain when it may be. While the partition is handed over it waits: never call it in
         `prepare_replication`.
         """

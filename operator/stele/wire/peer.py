@@ -10,15 +10,15 @@ from typing import Annotated
 
 import msgspec
 
-from stele.core.commands import ARGUMENTS_MAX
-from stele.core.ids import PARTITIONS_MAX
-from stele.wire.messages import Slots, VersionNumber
+from stele.core.kv.commands import ARGUMENTS_MAX
+from stele.core.table.ids import PARTITIONS_MAX
+from stele.wire.control import Slots, VersionNumber
 
 PEER_FORMAT = 4
 """Raised whenever members of the format before could misread a message or a logged operation."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
-"""A core.tablet.Code."""
+"""A core.tablet.follower.Code."""
 
 RECORDS_MAX = 65_536
 """Operations in one list: about 1 MiB of them are sent at once, and each takes 22 bytes at least."""
@@ -97,7 +97,8 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag="ap"):
 
 
 class AckItem(msgspec.Struct, array_like=True, frozen=True):
-    """`match` is the index up to which this member's log is the sender's; `code` is core.tablet.Code."""
+    """`match` is the index up to which this member's log is the sender's; `code` is
+    core.tablet.follower.Code."""
 
     partition: int
     term: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stele.core.commands import Failure, Reply, Simple
+from stele.core.kv.commands import Failure, Reply, Simple
 
 REPLY_DEPTH_MAX = 8
 

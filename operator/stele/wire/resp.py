@@ -7,7 +7,7 @@ before it is believed.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from stele.core.commands import OK, VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
+from stele.core.kv.commands import OK, VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
 
 ARGUMENTS_MAX = 128 * 1024
 REQUEST_BYTES_MAX = 64 * 1024 * 1024

@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from stele.adapters.transfer import source
 from stele.copyjob import __main__ as copier
 from stele.copyjob import driver, drivers, runner
 from stele.copyjob.messages import Start
 from stele.copyjob.runner import SparkRunner
+from stele.transfer.client import stream_client
 
 MODULE = "tests.operator.copyfaults.spark_twin"
 ATTEMPTS = 3
@@ -32,7 +32,7 @@ HANG_SECONDS, STOP_SECONDS = 2.0, 1.0
 IMPATIENT_SECONDS = 1.0
 FOLDER = Path(os.environ.get("TWIN_FOLDER", "/nonexistent"))
 LENGTH_BYTES = 8
-PATIENT_SECONDS = source.SILENCE_SECONDS_MAX
+PATIENT_SECONDS = stream_client.SILENCE_SECONDS_MAX
 
 
 def register(role: str, destination: str) -> None:
@@ -57,7 +57,9 @@ def executor(destination: str) -> int:
     register("executor", destination)
     while (given := receive(sys.stdin.buffer)) is not None:
         task, item = given
-        source.SILENCE_SECONDS_MAX = IMPATIENT_SECONDS if (FOLDER / "impatient").exists() else PATIENT_SECONDS
+        stream_client.SILENCE_SECONDS_MAX = (
+            IMPATIENT_SECONDS if (FOLDER / "impatient").exists() else PATIENT_SECONDS
+        )
         try:
             done: tuple[str, object] = ("done", task(item))
         except RuntimeError as error:

@@ -40,7 +40,7 @@ DISK_BYTES = 640 << 20
 LEASE_SECONDS = 4.0
 # Leases that end while a test waits, and Spark is given another chance at once.
 SOON = (
-    "import stele.core.waves as w; "
+    "import stele.core.control.operations.copy_session as w; "
     f"w.SESSION_LEASE_SECONDS, w.RENEW_SECONDS, w.SPARK_PATIENCE_SECONDS = {LEASE_SECONDS}, 1.0, 0.5"
 )
 RUN = "faults"

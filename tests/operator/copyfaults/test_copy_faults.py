@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.asyncio(loop_scope="module"
 
 BAD_BYTE = 40
 SLOW_SECONDS = 0.2
-IMPATIENT = "import stele.core.copying as c; c.COPY_STALL_SECONDS = 3.0"
+IMPATIENT = "import stele.core.control.rebalance.copy_scheduling as c; c.COPY_STALL_SECONDS = 3.0"
 BALLAST, NEARLY_FULL_BYTES = "ballast", 100 << 20
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from stele.adapters.kubernetes.login import Login
-from stele.core.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
+from stele.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
 
 SILENCE_SECONDS = 300.0
 """A pod's answer through the API server may pause for so long."""
@@ -26,7 +26,7 @@ LIST_PAGE = 500
 Object = dict[str, Any]
 
 
-class NotFound(SteleError):  # noqa: N818  named as in core.errors
+class NotFound(SteleError):  # noqa: N818  named as in errors
     """The object is not there."""
 
     code_default = "NOT_FOUND"

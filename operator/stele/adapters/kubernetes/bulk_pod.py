@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from stele.adapters.kubernetes.api import CLUSTERS, PODS, Api, Object
-from stele.core.errors import BadInput, SteleError, Unavailable
+from stele.errors import BadInput, SteleError, Unavailable
 
 PORT = 7003
 WORK = "/work"

@@ -27,11 +27,11 @@ from stele.adapters.kubernetes.api import (
 from stele.adapters.kubernetes.bulk_pod import BulkPod, running
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import ADMIN_PORT
-from stele.core.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
-from stele.core.table import Partition
+from stele.core.table.table import Partition
+from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
 from stele.model import API_VERSION, TabletCluster, TabletMember, TabletRebalance
 from stele.model.common import Resource, Unreadable
-from stele.wire.table_text import Head, decode_head, decode_shard, shard_count
+from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 
 R = TypeVar("R", bound=Resource)
 

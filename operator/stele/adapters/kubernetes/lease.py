@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import LEASES, Api
-from stele.core.errors import Conflict, SteleError
+from stele.errors import Conflict, SteleError
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
-from stele.core.errors import BadInput
+from stele.errors import BadInput
 
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
 """What the library raises for kubeconfigs of a wrong form: it takes them apart without checking."""

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api, NotFound
-from stele.adapters.kubernetes.ownership import NameLeaves, NameTaken, belongs_to, leaves
-from stele.core.errors import Conflict, Corrupt, SteleError
-from stele.core.table import EMPTY, Partition, PartitionTable, check_invariants
-from stele.wire.table_text import (
+from stele.core.table.table import EMPTY, Partition, PartitionTable, check_invariants
+from stele.errors import Conflict, Corrupt, SteleError
+from stele.model.ownership import NameLeaves, NameTaken, belongs_to, leaves
+from stele.wire.configmap import (
     Head,
     decode_head,
     decode_shard,

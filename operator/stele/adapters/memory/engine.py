@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from threading import Lock
 
-from stele.core.errors import Corrupt, Unavailable
-from stele.ports import SCAN_BYTES_MAX
+from stele.errors import Corrupt, Unavailable
+from stele.ports.engine import SCAN_BYTES_MAX
 
 Entries = list[tuple[bytes, bytes]]
 

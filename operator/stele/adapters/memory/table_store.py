@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from stele.core.errors import Conflict, Corrupt
-from stele.core.table import EMPTY, Partition, PartitionTable, check_invariants
-from stele.wire.table_text import (
+from stele.core.table.table import EMPTY, Partition, PartitionTable, check_invariants
+from stele.errors import Conflict, Corrupt
+from stele.wire.configmap import (
     Head,
     decode_head,
     decode_shard,

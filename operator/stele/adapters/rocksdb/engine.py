@@ -23,8 +23,8 @@ from rocksdict import (
 
 from stele.adapters.rocksdb.bounds import file_bounds
 from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
-from stele.core.errors import Corrupt, SteleError, Unavailable
-from stele.ports import SCAN_BYTES_MAX
+from stele.errors import Corrupt, SteleError, Unavailable
+from stele.ports.engine import SCAN_BYTES_MAX
 
 DEFAULT_KEYS_MAX = 1000
 """So many keys of the family `default` are counted at most."""

@@ -4,8 +4,8 @@ import aiohttp
 import msgspec
 
 from stele.adapters.body import read_body
-from stele.core.errors import BadInput, Conflict, Corrupt, Unavailable
-from stele.wire.copyjobs import CopyJob, CopyJobStatus
+from stele.errors import BadInput, Conflict, Corrupt, Unavailable
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.unreadable import UNREADABLE
 
 COPIER_PORT = 7010

@@ -1,1 +1,0 @@
-"""Copying tablets: reading checkpoints, the copy function, and the jobs that run it."""

@@ -1,0 +1,165 @@
+"""`kubectl stele approve`, `cancel`, `move` and `drain`: they write what people want into objects' specs."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, Where
+from stele.core.table.ids import PARTITIONS_MAX
+from stele.errors import BadInput
+
+if TYPE_CHECKING:
+    from stele.adapters.kubernetes.console import Console
+
+FINAL = frozenset({"Done", "Failed", "Superseded"})
+
+PlanArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a TabletRebalance.")]
+
+
+def approve(
+    name: PlanArgument,
+    *,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Let a plan start that is Proposed.
+
+    \b
+    Example:
+      kubectl stele approve demo-4-1 -n stele
+    """
+    Where(namespace, context, kubeconfig).ask(lambda console: _approve(console, name))
+    print(f"{name} is approved")
+
+
+async def _approve(console: "Console", name: str) -> None:
+    plan = await console.rebalance(name)
+    if plan.spec.mode.value == "DryRun":
+        raise BadInput(
+            f"{name} is a preview (spec.mode DryRun): it is never run, so there is nothing to approve"
+        )
+    if plan.status.phase in FINAL:
+        raise BadInput(
+            f"{name} is {plan.status.phase}: approve the plan that took its place, see kubectl get tr"
+        )
+    await console.change_rebalance(name, {"approved": True})
+
+
+def cancel(
+    name: PlanArgument,
+    *,
+    roll_back: Annotated[
+        bool, typer.Option("--roll-back", help="Undo what is under way, too, where that is still possible.")
+    ] = False,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(
+            "-p", "--partition", min=0, max=PARTITIONS_MAX - 1, help="Only this one; may be repeated."
+        ),
+    ] = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Start nothing more of a plan, or leave single partitions out of it.
+
+    What is under way ends, unless --roll-back is given; single partitions are rolled back in any case.
+
+    \b
+    Examples:
+      kubectl stele cancel demo-4-1 -n stele
+      kubectl stele cancel demo-4-1 --roll-back -n stele
+      kubectl stele cancel demo-4-1 -p 17 -p 18 -n stele
+    """
+    if partition and roll_back:
+        raise BadInput("--roll-back is for whole plans; single partitions are rolled back in any case")
+    numbers = partition or []
+    where = Where(namespace, context, kubeconfig)
+    where.ask(lambda console: _cancel(console, name, numbers, roll_back))
+    what = f"partitions {', '.join(map(str, numbers))} of {name} are" if numbers else f"{name} is"
+    print(f"{what} cancelled")
+
+
+async def _cancel(console: "Console", name: str, partitions: list[int], roll_back: bool) -> None:
+    plan = await console.rebalance(name)
+    if plan.status.phase in FINAL:
+        raise BadInput(f"{name} is {plan.status.phase}: there is nothing left to cancel")
+    if partitions:
+        left_out = sorted({*(plan.spec.cancel_migrations or ()), *partitions})
+        await console.change_rebalance(name, {"cancelMigrations": left_out})
+    else:
+        await console.change_rebalance(name, {"cancel": True, "rollBack": roll_back or plan.spec.roll_back})
+
+
+def move(
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster.")],
+    partition: Annotated[
+        int, typer.Argument(metavar="PARTITION", min=0, max=PARTITIONS_MAX - 1, help="Number of a partition.")
+    ],
+    *,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="MEMBER", help="Who gives its replica up.")
+    ] = None,
+    destination: Annotated[
+        str | None, typer.Option("--to", metavar="MEMBER", help="Who gets the replica.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Move a replica of one partition to a member that you name.
+
+    Makes a TabletRebalance and prints its name. With --to only, a missing replica is made; with --from only,
+    one that is too many is given up.
+
+    \b
+    Examples:
+      kubectl stele move demo 17 --from demo-0 --to demo-2 -n stele
+      kubectl get tr -n stele -w
+    """
+    if source is None and destination is None:
+        raise BadInput("say who gives the replica up and who gets it: --from MEMBER --to MEMBER")
+    if source == destination:
+        raise BadInput(f"--from and --to are both {source}: name two members")
+    wish = {"partition": partition} | ({"from": source} if source else {})
+    wish |= {"to": destination} if destination else {}
+    spec = {"cluster": cluster, "mode": "DryRun" if dry_run else "Execute", "moves": [wish]}
+    print(Where(namespace, context, kubeconfig).ask(lambda console: _move(console, spec)))
+
+
+async def _move(console: "Console", spec: dict[str, Any]) -> str:
+    cluster = await console.cluster(spec["cluster"])
+    wish = spec["moves"][0]
+    if wish["partition"] >= cluster.spec.partitions:
+        last = cluster.spec.partitions - 1
+        raise BadInput(
+            f"there is no partition {wish['partition']} in {spec['cluster']}; the last one is {last}"
+        )
+    names = [each.metadata.name for each in await console.members(spec["cluster"])]
+    for option in ("from", "to"):
+        if option in wish and wish[option] not in names:
+            raise BadInput(f"--{option}: there is no member {wish[option]}; there are: {', '.join(names)}")
+    return await console.make_rebalance(f"{spec['cluster']}-move-{wish['partition']}-", spec)
+
+
+def drain(
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember.")],
+    *,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it hold data again.")] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Move everything off a member; it stays until members are too many, and is the first to go then.
+
+    \b
+    Examples:
+      kubectl stele drain demo-0 -n stele
+      kubectl stele drain demo-0 --undo -n stele
+    """
+    Where(namespace, context, kubeconfig).ask(
+        lambda console: console.change_member(member, {"drain": not undo})
+    )
+    print(f"{member} {'holds data again' if undo else 'gives up what it holds'}")

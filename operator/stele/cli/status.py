@@ -1,0 +1,242 @@
+"""`kubectl stele status`, `members` and `partitions`: what the operator and the table say."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stele.cli import output as out
+from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.output import Output
+
+if TYPE_CHECKING:
+    from stele.adapters.kubernetes.console import Console, Table
+    from stele.model import TabletCluster, TabletMember
+    from stele.wire.configmap import Head
+
+BAR_LETTERS = 30
+
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster.")]
+OptionalCluster = Annotated[
+    str | None, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster; all when left out.")
+]
+
+
+def status(
+    cluster: OptionalCluster = None,
+    *,
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Show how clusters are: phase, members, partitions, migrations; for one cluster its conditions, too.
+
+    \b
+    Examples:
+      kubectl stele status
+      kubectl stele status demo -n stele
+      kubectl stele status demo -o json | jq .clusters[0].partitions
+    """
+    found = Where(namespace, context, kubeconfig).ask(lambda console: console.clusters(cluster))
+    if output in (Output.JSON, Output.YAML):
+        out.data({"clusters": [_cluster_facts(each) for each in found]}, output)
+    elif cluster is not None:
+        _show_cluster(found[0])
+    else:
+        _list_clusters(found, wide=output is Output.WIDE)
+
+
+def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
+    head = {"name": cluster.metadata.name, "namespace": cluster.metadata.namespace}
+    wished = {"desired_replicas": cluster.spec.replicas}
+    return head | wished | cluster.status.model_dump(mode="json", by_alias=False)
+
+
+def _list_clusters(found: Sequence["TabletCluster"], wide: bool) -> None:
+    headers = ["NAME", "PHASE", "MEMBERS", "PARTITIONS", "SAFE", "UNDER-REPLICATED", "LOST", "MIGRATING"]
+    rows = []
+    for each in found:
+        status = each.status
+        rows.append(
+            [
+                each.metadata.name,
+                _phase(each),
+                f"{status.members.ready}/{each.spec.members}",
+                str(status.partitions.total),
+                str(status.partitions.safe),
+                str(status.partitions.under_replicated),
+                str(status.partitions.lost),
+                str(status.migrations.active + status.migrations.waiting),
+                *([status.message] if wide else []),
+            ]
+        )
+    out.table([*headers, *(["MESSAGE"] if wide else [])], rows)
+
+
+def _phase(cluster: "TabletCluster") -> str:
+    phase = cluster.status.phase
+    if phase is None:
+        return "(the operator has not looked at it yet)"
+    return phase.value
+
+
+def _show_cluster(cluster: "TabletCluster") -> None:
+    from rich.table import Table
+
+    status = cluster.status
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(cluster):
+        facts.add_row(name, value)
+    console = out.console()
+    console.print(facts)
+    if status.conditions:
+        conditions = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("CONDITION", "STATUS", "REASON", "MESSAGE"):
+            conditions.add_column(title, overflow="fold")
+        for each in status.conditions:
+            conditions.add_row(each.type, each.status.value, each.reason, each.message)
+        console.print()
+        console.print(conditions)
+
+
+def _facts(cluster: "TabletCluster") -> Iterable[tuple[str, str]]:
+    status = cluster.status
+    members, partitions, migrations = status.members, status.partitions, status.migrations
+    yield "Cluster", f"{cluster.metadata.name} (namespace {cluster.metadata.namespace})"
+    yield "Phase", f"{_phase(cluster)}{': ' if status.message else ''}{status.message}"
+    yield "Members", f"{members.ready} ready of {cluster.spec.members} wanted, {members.lite} lite"
+    yield (
+        "Partitions",
+        f"{partitions.total}: {partitions.safe} with {cluster.spec.replicas} copies, "
+        f"{partitions.under_replicated} with fewer, {partitions.lost} lost",
+    )
+    planned = migrations.done + migrations.active + migrations.waiting
+    text = f"{migrations.active} active, {migrations.waiting} waiting, {migrations.failed} rolled back"
+    yield "Migrations", text
+    if migrations.active + migrations.waiting:
+        done = BAR_LETTERS * migrations.done // planned
+        yield "", f"[{'#' * done}{'.' * (BAR_LETTERS - done)}] {migrations.done} of {planned}"
+        yield "Rebalance", status.rebalance
+    yield "Table", f"epoch {status.epoch}, version sum {status.version_sum}, stamp {status.stamp or '-'}"
+
+
+def members(
+    cluster: OptionalCluster = None,
+    *,
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """List members: their state, what they own and hold, and whether their pods may go.
+
+    \b
+    Examples:
+      kubectl stele members
+      kubectl stele members demo -n stele -o wide
+    """
+    found = Where(namespace, context, kubeconfig).ask(lambda console: console.members(cluster))
+    if output in (Output.JSON, Output.YAML):
+        out.data({"members": [_member_facts(each) for each in found]}, output)
+        return
+    wide = output is Output.WIDE
+    headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "SAFE-TO-EVICT", "NOTE"]
+    headers += ["INDEX", "UUID", "ADDRESS", "RESTARTS"] if wide else []
+    out.table(headers, [_member_row(each, wide) for each in found])
+
+
+def _member_facts(member: "TabletMember") -> dict[str, Any]:
+    head = {"name": member.metadata.name, "namespace": member.metadata.namespace}
+    spec = member.spec.model_dump(mode="json", by_alias=False)
+    return head | spec | member.status.model_dump(mode="json", by_alias=False)
+
+
+def _member_row(member: "TabletMember", wide: bool) -> list[str]:
+    spec, status = member.spec, member.status
+    notes = [note for note, holds in (("lite", spec.lite), ("drain", spec.drain)) if holds]
+    row = [
+        member.metadata.name,
+        spec.cluster,
+        status.state.value if status.state else "-",
+        str(status.owned),
+        str(status.backups),
+        out.size(status.bytes),
+        "yes" if status.safe_to_evict else "no",
+        ",".join(notes) or "-",
+    ]
+    more = [str(spec.index), status.uuid or "-", status.address or "-", str(status.restarts)]
+    return row + more if wide else row
+
+
+def partitions(
+    cluster: ClusterArgument,
+    *,
+    member: Annotated[
+        str | None, typer.Option("--member", metavar="NAME", help="Only partitions that this member holds.")
+    ] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions with fewer copies than wanted.")
+    ] = False,
+    output: OutputOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """List the rows of a cluster's partition table, with names for member indexes.
+
+    \b
+    Examples:
+      kubectl stele partitions demo
+      kubectl stele partitions demo --member demo-2
+      kubectl stele partitions demo --under-replicated -o json
+    """
+
+    async def asked(console: "Console") -> "Table":
+        await console.clusters(cluster)
+        return await console.table(cluster)
+
+    table = Where(namespace, context, kubeconfig).ask(asked)
+    head = table.head
+    chosen = _index_of(head, member) if member is not None else None
+    rows = [
+        (number, row)
+        for number, row in enumerate(table.rows)
+        if (chosen is None or chosen in row.replicas)
+        and not (under_replicated and len(row.members) >= head.replicas)
+    ]
+    names = {each.index: each.name for each in head.members}
+    facts = [
+        {"partition": number, "version": row.version, "replicas": [_name(m, names) for m in row.replicas]}
+        for number, row in rows
+    ]
+    if output in (Output.JSON, Output.YAML):
+        wished = {"cluster": cluster, "epoch": head.epoch, "replicas": head.replicas}
+        out.data(wished | {"partitions": facts}, output)
+        return
+    out.table(
+        ["PARTITION", "VERSION", "OWNER", "BACKUPS"],
+        [[str(each["partition"]), str(each["version"]), *_holders(each["replicas"])] for each in facts],
+    )
+
+
+def _index_of(head: "Head", name: str) -> int:
+    from stele.errors import BadInput
+
+    for each in head.members:
+        if each.name == name:
+            return each.index
+    there = ", ".join(each.name for each in head.members) or "none"
+    raise BadInput(f'--member is "{name}"; the members of this cluster are: {there}', "UNKNOWN_MEMBER")
+
+
+def _name(index: int | None, names: dict[int, str]) -> str | None:
+    return None if index is None else names.get(index, f"(member {index})")
+
+
+def _holders(replicas: object) -> tuple[str, str]:
+    assert isinstance(replicas, list)
+    names = [name or "-" for name in replicas]
+    return (names[0], ",".join(names[1:]) or "-") if names else ("-", "-")

@@ -1,0 +1,165 @@
+"""A change of the cluster's state as a transaction over all members (docs/decisions/0025-cluster-states.md).
+
+    STEADY -> WAITING      another state is wished: nothing new starts, what is under way ends
+    WAITING -> LOCKING     nothing is under way: every member is asked to lock
+    LOCKING -> COMMITTING  all agreed, with the table and member list that the master has
+    LOCKING -> WAITING     one refused or was silent for LOCK_SECONDS: rolled back, tried again later
+    COMMITTING -> STEADY   the head ConfigMap holds the new state: it is in force, members are told
+    any before COMMITTING -> STEADY or WAITING when the wish changes again
+
+The write of the head is the commit. A new master reads the head: the change is done, or it begins anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stele.core.control.commands import OK, LockState, Order, Result, UnlockState
+from stele.core.table.ids import MemberIndex
+from stele.errors import Refused
+
+LOCK_SECONDS = 5.0
+"""All members have to agree within this time; a member's lock lives somewhat longer."""
+
+RETRY_SECONDS = 2.0
+"""Between a change that was rolled back and the next attempt."""
+
+
+class Step(Enum):
+    STEADY = "STEADY"
+    WAITING = "WAITING"
+    LOCKING = "LOCKING"
+    COMMITTING = "COMMITTING"
+
+
+NEXT: dict[Step, frozenset[Step]] = {
+    Step.STEADY: frozenset({Step.WAITING}),
+    Step.WAITING: frozenset({Step.LOCKING, Step.STEADY}),
+    Step.LOCKING: frozenset({Step.COMMITTING, Step.WAITING, Step.STEADY}),
+    Step.COMMITTING: frozenset({Step.STEADY}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one decision knows: `members` are those that have to agree, each with its process's incarnation.
+
+    `under_way` counts migrations and promotions that have to end first.
+    """
+
+    wish: str
+    now: float
+    under_way: int
+    stamp: int
+    member_list_version: int
+    members: Mapping[MemberIndex, int]
+
+
+@dataclass(slots=True)
+class StateChange:
+    """`state` is in force. Invariant: it changes only after every member agreed to `wish` and it was stored.
+
+    A promise counts for the process that made it, and for the table and member list that it was made with.
+    """
+
+    state: str = "Active"
+    wish: str = ""
+    step: Step = Step.STEADY
+    id: str = ""
+    reason: str = ""
+    began_seconds: float = 0.0
+    not_before_seconds: float = 0.0
+    mark: tuple[int, int] = (0, 0)
+    agreed: dict[MemberIndex, tuple[int, tuple[int, int]]] = field(default_factory=dict)
+    refused: dict[MemberIndex, str] = field(default_factory=dict)
+    unlocking: dict[MemberIndex, str] = field(default_factory=dict)
+    _asked: frozenset[MemberIndex] = frozenset()
+
+    @property
+    def pending(self) -> bool:
+        return self.step is not Step.STEADY
+
+    def go(self, to: Step, reason: str = "") -> None:
+        """Take a step; raises Refused for one that is not in NEXT, and nothing changes then."""
+        if to not in NEXT[self.step]:
+            text = f"change of state to {self.wish}: {self.step.value} does not lead to {to.value}"
+            raise Refused(text, "ILLEGAL_STATE")
+        if self.step in (Step.LOCKING, Step.COMMITTING) and to is not Step.COMMITTING:
+            # A member whose answer was lost may have locked too.
+            self.unlocking.update(dict.fromkeys(self._asked, self.id))
+        self.step, self.reason = to, reason
+
+    def drive(self, sight: Sight, id: str) -> None:
+        """Move on as far as one decision can. `id` is for a lock that begins now."""
+        if self.step is Step.COMMITTING:
+            return
+        if sight.wish == self.state:
+            if self.pending:
+                self.go(Step.STEADY)
+            return
+        if self.pending and sight.wish != self.wish and self.step is Step.LOCKING:
+            self.go(Step.WAITING)
+        self.wish = sight.wish
+        if self.step is Step.STEADY:
+            self.go(Step.WAITING)
+        if self.step is Step.WAITING:
+            self._wait(sight, id)
+        elif self.step is Step.LOCKING:
+            self._lock(sight)
+
+    def _wait(self, sight: Sight, id: str) -> None:
+        if sight.under_way:
+            self.reason = f"{sight.under_way} migrations are under way and end first"
+        elif sight.now >= self.not_before_seconds:
+            self.go(Step.LOCKING, "members are asked")
+            self.id, self.began_seconds = id, sight.now
+            self.agreed, self.refused = {}, {}
+            self._lock(sight)
+
+    def _lock(self, sight: Sight) -> None:
+        self.mark = (sight.stamp, sight.member_list_version)
+        self._asked = frozenset(sight.members)
+        missing = [
+            index
+            for index, process in sight.members.items()
+            if self.agreed.get(index) != (process, self.mark)
+        ]
+        if not missing and not sight.under_way:
+            self.go(Step.COMMITTING)
+        elif sight.now - self.began_seconds > LOCK_SECONDS:
+            self.not_before_seconds = sight.now + RETRY_SECONDS
+            first = missing[0] if missing else -1
+            why = self.refused.get(first, "it did not answer") if missing else "a promotion is under way"
+            self.go(Step.WAITING, f"member {first}: {why}" if missing else why)
+
+    def orders(self) -> list[tuple[MemberIndex, Order]]:
+        """What to send now, to whom. A lock is asked for again until the change ends: that keeps it alive."""
+        found: list[tuple[MemberIndex, Order]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
+        if self.step is Step.LOCKING:
+            found += [(index, LockState(self.id, self.wish, *self.mark)) for index in sorted(self._asked)]
+        return found
+
+    def answer(
+        self, member: MemberIndex, process: int, order: LockState | UnlockState, result: Result
+    ) -> None:
+        """Take in one answer; those to an earlier lock change nothing."""
+        if isinstance(order, UnlockState):
+            if self.unlocking.get(member) == order.id:
+                del self.unlocking[member]
+        elif self.step is Step.LOCKING and order.id == self.id:
+            if result.code == OK:
+                self.agreed[member] = (process, (order.stamp, order.member_list_version))
+                self.refused.pop(member, None)
+            else:
+                self.refused[member] = f"{result.code}: {result.detail}"
+
+    def stored(self) -> None:
+        """What was decided is stored: a state that was to be committed is in force."""
+        if self.step is Step.COMMITTING:
+            self.state = self.wish
+            self.go(Step.STEADY)
+
+    def forget(self, members: frozenset[MemberIndex]) -> None:
+        """Members that are gone need no unlocking: their locks expire."""
+        for index in members & self.unlocking.keys():
+            del self.unlocking[index]

@@ -1,0 +1,262 @@
+"""Who is a member, who is alive, and for how long the place of a silent one is kept.
+
+All times are seconds of the driver's monotonic clock and are passed in. Evidence of life counts from the
+moment at which the request was *sent*: a reply proves nothing about the time after that. Kubernetes may tell
+of the end of a process when its successor answers already; so an end counts only after a request that was
+sent later than the news of it failed, or stayed without an answer for a moment.
+
+A member that is gone is not therefore dead: a pod object goes with `kubectl delete --force` or with its node
+while the process runs on, and a new pod says nothing of the old process. Dead is what the kubelet of the very
+pod whose process answered last has shown to have ended. For all others leases are waited for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stele.core.control.commands import Report, TabletReport
+from stele.core.table.ids import MemberIndex, PartitionId
+
+NEVER = float("-inf")
+
+CONFIRM_SECONDS = 0.5
+"""How long a process that is said to have ended may take to prove the contrary."""
+
+
+class Life(Enum):
+    """States of a member (docs/operator.md, "Members that come and go")."""
+
+    JOINING = "Joining"
+    ACTIVE = "Active"
+    DRAINING = "Draining"
+    UNREACHABLE = "Unreachable"
+    LEFT = "Left"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What Kubernetes says of a member's pod. `process` changes whenever its container starts again.
+
+    `since_seconds` is when what the kubelet shows began, the start or the end of the container: Unix seconds
+    of its node's clock, whole ones, and 0 when it shows neither.
+    """
+
+    uid: str
+    address: str
+    process: str
+    ended: bool
+    terminating: bool = False
+    since_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One TabletMember and its pod as they are now; `former_pod` is the last one that was removed.
+
+    `zone` is its domain per topology key, widest first; None while its node was not looked at yet.
+    """
+
+    index: MemberIndex
+    name: str
+    drain: bool = False
+    lite: bool = False
+    deleting: bool = False
+    pod: PodFacts | None = None
+    weight: int = 1
+    zone: tuple[str, ...] | None = ()
+    former_pod: PodFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """From `spec.failureDetection`, in seconds."""
+
+    heartbeat: float
+    lease: float
+    grace: float
+
+    @property
+    def silence(self) -> float:
+        """A member that answered nothing for so long is unreachable: its lease, and one heartbeat on the
+        way.
+        """
+        return self.lease + self.heartbeat
+
+
+@dataclass(slots=True)
+class Contact:
+    """What one reign knows of one member. Lost with the master, and found again by asking.
+
+    `shown` is by UID of its pod, and of its last one, the latest `since_seconds` that Kubernetes showed, and
+    when that was seen first. What answers a request that was sent later did not end then.
+
+    `doubted` are processes that another followed and of which nothing has shown yet that they ended, each
+    with when it answered last; by boot id, for of one kernel the lock on the volume leaves one process.
+    """
+
+    index: MemberIndex
+    since: float
+    seen: Seen | None = None
+    process: str = ""
+    ended_seconds: float = NEVER
+    ended: bool = False
+    answered_seconds: float = NEVER
+    failed_seconds: float = NEVER
+    starting_seconds: float = NEVER
+    swept_seconds: float = NEVER
+    lost_seconds: float | None = None
+    steady_since: float | None = None
+    report: Report | None = None
+    published: int = 0
+    stranger: str = ""
+    problem: str = ""
+    refused_epoch: int = 0
+    shown: dict[str, tuple[float, float]] = field(default_factory=dict)
+    dead_incarnation: int = -1
+    doubted: dict[str, tuple[Report, float]] = field(default_factory=dict)
+    tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
+    tablets_number: int = 0
+    unsure: set[PartitionId] = field(default_factory=set)
+    unsure_of_all: bool = True
+
+    def look(self, seen: Seen | None, now: float) -> None:
+        """Take in what Kubernetes shows, and note when it first showed that the process ended."""
+        self.seen = seen
+        pod = None if seen is None else seen.pod
+        if seen is not None:
+            self._note_shown([each for each in (seen.former_pod, pod) if each is not None], now)
+            self._note_proof()
+        if pod is None:
+            self._note_end("", now)
+        elif pod.ended or (self.process and pod.process != self.process):
+            self._note_end(f"{pod.process}{'-ended' if pod.ended else ''}", now)
+        else:
+            self.process = pod.process
+
+    def _note_end(self, process: str, now: float) -> None:
+        if process != self.process:
+            self.process, self.ended_seconds = process, now
+
+    def _note_shown(self, pods: Sequence[PodFacts], now: float) -> None:
+        before, self.shown = self.shown, {}
+        for pod in pods:
+            known = before.get(pod.uid, (NEVER, now))
+            self.shown[pod.uid] = known if known[0] >= pod.since_seconds else (pod.since_seconds, now)
+
+    def _note_proof(self) -> None:
+        """Remember that the process that answered last has ended, and which of the doubted ones have."""
+        if self.report is not None and self._shown_ended(self.report, self.answered_seconds):
+            self.dead_incarnation = self.report.incarnation
+        self.doubted = {boot: each for boot, each in self.doubted.items() if not self._shown_ended(*each)}
+
+    def _shown_ended(self, report: Report, answered_seconds: float) -> bool:
+        """Whether its pod's kubelet showed the end of that process: what it shows of the container began
+        after a moment at which that process ran, by the same clock.
+
+        That clock may have stepped, and the start of a container is noted late; so it is no proof when the
+        process has answered a request that was sent later than Kubernetes showed that.
+        """
+        if not report.pod_uid or report.pod_uid not in self.shown:
+            return False
+        since, shown_seconds = self.shown[report.pod_uid]
+        return int(report.started_seconds) < since and answered_seconds <= shown_seconds
+
+    def judge(self, now: float) -> None:
+        """Decide whether its process ended, or its pod is gone, and nothing answered since.
+
+        Once ended it stays so until it answers, whatever Kubernetes tells of its successor.
+        """
+        told = self.ended_seconds > self.answered_seconds
+        confirmed = self.failed_seconds >= self.ended_seconds or now - self.ended_seconds > CONFIRM_SECONDS
+        self.ended = told and (self.ended or confirmed)
+
+    @property
+    def doubtful(self) -> bool:
+        """It is said to have ended and that is not confirmed yet: ask it at once."""
+        return not self.ended and self.ended_seconds > max(self.answered_seconds, self.failed_seconds)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """Whether a process of it that another followed may still run."""
+        return bool(self.doubted)
+
+    @property
+    def known_dead(self) -> bool:
+        """No process of it runs. A pod that is gone from the API may, and so may one that has a successor."""
+        report = self.report
+        dead = report is not None and self.dead_incarnation >= report.incarnation
+        return self.ended and dead and not self.may_run_twice
+
+    def hear(self, report: Report, sent_seconds: float) -> None:
+        """Take in an answer that passed the checks of identity."""
+        before = self.report
+        if before is not None and before.incarnation != report.incarnation:
+            self.published = 0
+            # A pod runs on one node for all its life: another kernel there is that of a restarted node.
+            same_pod = bool(report.pod_uid) and report.pod_uid == before.pod_uid
+            if not same_pod and self.dead_incarnation < before.incarnation:
+                self.doubted[before.boot_id or before.pod_uid] = before, self.answered_seconds
+        if report.boot_id:
+            # The lock on the volume keeps two processes apart on one node, and not on two.
+            self.doubted.pop(report.boot_id, None)
+        self.report, self.answered_seconds = report, sent_seconds
+        if sent_seconds > self.shown.get(report.pod_uid, (0.0, NEVER))[1]:
+            # It runs, whatever was taken for its end before.
+            self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
+        self._hear_tablets(report)
+
+    def _hear_tablets(self, report: Report) -> None:
+        """Keep all tablets as they were told last; one whose state changed may not fit its row any more."""
+        if not report.base:
+            self.tablets, self.unsure_of_all = {tablet.partition: tablet for tablet in report.tablets}, True
+        elif report.base != self.tablets_number:
+            # It builds on a report that was lost: the next one tells everything.
+            self.tablets_number = 0
+            return
+        else:
+            self._merge(report)
+        self.tablets_number = report.number
+
+    def _merge(self, report: Report) -> None:
+        for tablet in report.tablets:
+            before = self.tablets.get(tablet.partition)
+            if before is None or before.state != tablet.state:
+                self.unsure.add(tablet.partition)
+            self.tablets[tablet.partition] = tablet
+        for partition in report.dropped:
+            self.tablets.pop(partition, None)
+            self.unsure.add(partition)
+
+    def tablet_state(self, partition: PartitionId) -> str:
+        """As it told last; empty when it has nothing of that partition, not even a tombstone."""
+        tablet = self.tablets.get(partition)
+        return "" if tablet is None else tablet.state
+
+    def reachable(self, now: float, timing: Timing) -> bool:
+        return not self.ended and now - self.answered_seconds <= timing.silence
+
+    def gone(self, now: float, timing: Timing) -> bool:
+        """Unreachable: ended, or silent for too long although it was asked for that long."""
+        if self.reachable(now, timing):
+            return False
+        return self.ended or now - max(self.answered_seconds, self.since) > timing.silence
+
+    def note_loss(self, now: float, timing: Timing) -> None:
+        """Remember since when it is unreachable, and forget that when it is back."""
+        if self.reachable(now, timing):
+            self.lost_seconds = None
+            if self.steady_since is None:
+                self.steady_since = self.answered_seconds
+            return
+        self.steady_since = None
+        if self.lost_seconds is None and self.gone(now, timing):
+            self.lost_seconds = now
+
+    def steady(self, now: float, seconds: float) -> bool:
+        """Whether it was reachable all that time: one that was not may think that the others were not."""
+        return self.steady_since is not None and now - self.steady_since > seconds
+
+    def in_grace(self, now: float, timing: Timing) -> bool:
+        """Whether its place is still kept for it (seed 003; `rejoinGracePeriodSeconds`)."""
+        return self.lost_seconds is not None and now - self.lost_seconds < timing.grace

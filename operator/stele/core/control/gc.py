@@ -1,0 +1,96 @@
+"""What members still hold that nobody needs: ended migrations, sessions, tablets of rows that left them.
+
+Only a report that was made with the table as it is now is acted on: an older one may speak of what was just
+committed.
+"""
+
+from stele.core.control.commands import Abort, CloseSession, DeleteTablet, Order
+from stele.core.control.failure_detector import Contact
+from stele.core.control.state import State, Wishes
+from stele.core.table.ids import MemberIndex, PartitionId
+
+HOLDS_DATA = frozenset({"READY", "COPYING"})
+
+
+TABLETS_SECONDS = 0.25
+"""Between two looks through all tablets of a member."""
+
+
+def sweep(state: State, wishes: Wishes, member: MemberIndex, contact: Contact, now: float) -> list[Order]:
+    """Orders for one member; empty while its report is older than the table."""
+    if contact.report is None or not state.up_to_date(contact):
+        return []
+    found = [*_aborts(state, member, contact), *_sessions(state, contact)]
+    if now - contact.swept_seconds > TABLETS_SECONDS:
+        contact.swept_seconds = now
+        found += _tablets(state, wishes, member, contact)
+    return found
+
+
+def _active(state: State) -> set[str]:
+    return {running.id for running in state.running.values()}
+
+
+def _aborts(state: State, member: MemberIndex, contact: Contact) -> list[Order]:
+    report = contact.report
+    assert report is not None
+    if not report.learners and not report.copies:
+        return []
+    active = _active(state)
+    rows = state.table.partitions
+    ended: dict[tuple[str, int], None] = {}
+    for learner in report.learners:
+        if learner.id not in active:
+            ended[learner.id, learner.partition] = None
+    for copy in report.copies:
+        committed = member in rows[copy.partition].members and rows[copy.partition].version > copy.base
+        if copy.id not in active and not committed:
+            ended[copy.id, copy.partition] = None
+    return [Abort(id, partition) for id, partition in ended]
+
+
+def _sessions(state: State, contact: Contact) -> list[Order]:
+    report = contact.report
+    assert report is not None
+    told = {each.session for each in report.fetches} | {each.session for each in report.sessions or ()}
+    return [CloseSession(session) for session in sorted(told.union(report.staged) - state.waves.keys())]
+
+
+def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
+    """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
+
+    It stays too while no live copy of its partition is left, and until all members of its row showed theirs:
+    it may be all that there is. One of a partition that began anew rejoins nothing: it goes into quarantine
+    before the member gets a new copy.
+    """
+    assert contact.report is not None
+    copied = {copy.partition for copy in contact.report.copies}
+    able = sum(1 for index in state.table.members if index not in state.leaving)
+    full = min(wishes.replicas, max(1, able))
+    orders: list[Order] = []
+    for number in sorted(state.unfit(contact)):
+        row = state.table.partitions[number]
+        if contact.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
+            continue
+        if number in copied or number in state.running or number in state.lost:
+            continue
+        wanted = len(row.members) < full or number in state.queues.waiting
+        if number in state.reassigned or (not wanted and _is_whole(state, number)):
+            orders.append(DeleteTablet(number, row.version))
+    return orders
+
+
+def _is_whole(state: State, number: PartitionId) -> bool:
+    """Whether each member of the row showed its copy since it knows the row.
+
+    One that accepted the row may have lost its volume before that row was stored.
+    """
+    contacts = [state.contacts.get(member) for member in state.table.partitions[number].members]
+    return all(
+        contact is not None
+        and not contact.ended
+        and not contact.stranger
+        and state.up_to_date(contact)
+        and contact.tablet_state(number) == "READY"
+        for contact in contacts
+    )

@@ -1,0 +1,365 @@
+"""Copy waves: which tablets share one snapshot, and who carries the bytes (docs/copy.md).
+
+A wave is one session from one source to one destination. It is opened for all migrations of that pair that
+need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends. While it is
+copied the source is asked again and again to keep its snapshot: when the master or the copier is gone nobody
+asks, and the session ends by itself.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stele.core.control.commands import (
+    OK,
+    WAIT,
+    CloseSession,
+    CopyItem,
+    FetchDirect,
+    FetchReport,
+    Ingest,
+    OpenSession,
+    Order,
+    Result,
+    Session,
+    SessionReport,
+)
+from stele.core.table.ids import MemberIndex, PartitionId
+
+SESSION_LEASE_SECONDS = 60.0
+"""How long a source keeps a snapshot that nobody asks for."""
+
+RENEW_SECONDS = 20.0
+"""Between two renewals of a lease; also how late a source may learn of another rate."""
+
+BUSY = "BUSY"
+"""The source has as many sessions as it may have: it is asked again."""
+
+NOT_SPARKS_FAULT = frozenset({"MEMBER_GONE", "SESSION_LOST", "NO_SPACE", "DISK_ERROR"})
+"""Codes of failures that any engine would have had: the migrations are rolled back and planned again."""
+
+SPARK_PATIENCE_SECONDS = 60.0
+SPARK_PATIENCE_SECONDS_MAX = 900.0
+"""After Spark failed for a destination, the next waves to it are copied directly for so long; twice as long
+each time that it fails again, because what keeps its executors away may be there for good.
+"""
+
+WARM_THRESHOLD_BYTES = 1 << 20
+"""A driver that runs already is worth using from here on (Auto)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFailure:
+    """Spark failed for a destination, and is not used for it before `until_seconds`."""
+
+    text: str
+    until_seconds: float
+    patience_seconds: float
+
+    @staticmethod
+    def after(before: "SparkFailure | None", text: str, now: float) -> "SparkFailure":
+        """A failure now; several waves that fail for one reason count once."""
+        if before is not None and now < before.until_seconds:
+            return SparkFailure(text, before.until_seconds, before.patience_seconds)
+        last = 0.0 if before is None else before.patience_seconds
+        patience = min(max(SPARK_PATIENCE_SECONDS, 2 * last), SPARK_PATIENCE_SECONDS_MAX)
+        return SparkFailure(text, now + patience, patience)
+
+
+class Stage(Enum):
+    OPEN = "OPEN"
+    COPY = "COPY"
+    INGEST = "INGEST"
+    CLOSE = "CLOSE"
+    CLOSED = "CLOSED"
+
+
+class Engine(Enum):
+    SPARK = "Spark"
+    DIRECT = "Direct"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the copier tells of one Spark job. `failure` begins with the code, such as NO_EXECUTORS."""
+
+    state: str
+    copied_bytes: int = 0
+    failure: str = ""
+    tasks: int = 0
+    retries: int = 0
+
+
+@dataclass(slots=True)
+class Wave:
+    """`partitions` maps each partition to the id of its migration; one that was aborted is taken out.
+
+    Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
+    source sends each tablet as one. `bytes_per_second` is what the source should be held to, 0 for no limit.
+    `spoiled`: all was copied, and the destination found damage in the files; who copied them is not to blame.
+    """
+
+    session: str
+    source: MemberIndex
+    destination: MemberIndex
+    partitions: dict[PartitionId, str]
+    generations: Mapping[PartitionId, int]
+    started_seconds: float
+    fragments: bool = True
+    engine: Engine | None = None
+    engine_reason: str = ""
+    stage: Stage = Stage.OPEN
+    token: str = ""
+    items: tuple[CopyItem, ...] = ()
+    copied_bytes: int = 0
+    tasks: int = 0
+    retries: int = 0
+    fetch_sent: bool = False
+    failure: str = ""
+    spoiled: bool = False
+    bytes_per_second: int = 0
+    renewed: "OpenSession | None" = None
+    renewed_seconds: float = float("-inf")
+    counted: bool = False
+    closing: set[MemberIndex] = field(default_factory=set)
+    progressed_seconds: float = float("-inf")
+    _told: tuple[object, ...] = ()
+    _mark: object = None
+
+    def orders(self, now: float) -> list[tuple[MemberIndex, Order]]:
+        """What to send now, to whom."""
+        if self.stage is Stage.OPEN:
+            return [(self.source, self._opening(renew=False))]
+        if self.stage is Stage.CLOSE:
+            return [(member, CloseSession(self.session)) for member in sorted(self.closing)]
+        if self.stage is Stage.CLOSED:
+            return []
+        orders: list[tuple[MemberIndex, Order]] = []
+        renewal = self._opening(renew=True)
+        if renewal != self.renewed or now - self.renewed_seconds > RENEW_SECONDS:
+            orders.append((self.source, renewal))
+        if self.stage is Stage.INGEST:
+            orders.append((self.destination, Ingest(self.session, tuple(sorted(self.partitions)))))
+        elif self.engine is Engine.DIRECT and not self.fetch_sent:
+            fetch = FetchDirect(self.session, self.source, self.token, self.items)
+            orders.append((self.destination, fetch))
+        return orders
+
+    def _opening(self, *, renew: bool) -> OpenSession:
+        return OpenSession(
+            self.session,
+            () if renew else tuple(sorted(self.partitions)),
+            SESSION_LEASE_SECONDS,
+            fragments=self.fragments,
+            renew=renew,
+            destination=self.destination,
+            engine="" if self.engine is None else self.engine.value,
+            bytes_per_second=self.bytes_per_second,
+        )
+
+    @property
+    def wants_job(self) -> bool:
+        """Whether the copier should work on it."""
+        return self.stage is Stage.COPY and self.engine is Engine.SPARK
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    def part_of(self, ids: Collection[str]) -> int:
+        """Bytes copied so far for the migrations with these ids, by their share in the wave."""
+        sizes = {item.partition: item.bytes for item in self.items}
+        mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
+        return self.copied_bytes * mine // max(1, self.bytes)
+
+    def answer(self, member: MemberIndex, order: Order, result: Result, now: float) -> None:
+        """Take in the answer to one of its orders."""
+        if result.code == WAIT:
+            return
+        match order:
+            case OpenSession(renew=True):
+                self._renewed(order, result, now)
+            case OpenSession() if self.stage is Stage.OPEN and result.code != BUSY:
+                self._opened(result.code, result.detail, result.session)
+            case FetchDirect() if self.stage is Stage.COPY:
+                self.fetch_sent = result.code == OK
+                if result.code != OK:
+                    self.fail(f"{result.code}: {result.detail}")
+            case Ingest() if self.stage is Stage.INGEST:
+                if result.code == OK:
+                    self.close()
+                else:
+                    self.spoiled = result.code == "CORRUPT"
+                    self.fail(f"{result.code}: {result.detail}")
+            case CloseSession():
+                self._closed(member)
+            case _:
+                return
+
+    def _opened(self, code: str, detail: str, session: Session | None) -> None:
+        if code != OK or session is None:
+            self.fail(f"{code}: {detail}")
+            return
+        self.token = session.token
+        self.items = tuple(
+            CopyItem(each.partition, each.generation, self.generations[each.partition], each.bytes)
+            for each in session.tablets
+            if each.partition in self.partitions
+        )
+        missing = self.partitions.keys() - {item.partition for item in self.items}
+        if missing:
+            self.fail(f"NOT_IN_SESSION: the source did not snapshot {sorted(missing)}")
+        else:
+            self.stage = Stage.COPY
+
+    def _renewed(self, order: OpenSession, result: Result, now: float) -> None:
+        self.renewed, self.renewed_seconds = order, now
+        if result.code != OK and self.stage is Stage.COPY:
+            self.fail(f"SESSION_LOST: {result.detail}")
+
+    def heard_sessions(self, reports: Sequence[SessionReport] | None) -> None:
+        """What the source tells of its sessions: one that ended cannot be copied from any more."""
+        if reports is None or self.stage is not Stage.COPY:
+            return
+        mine = next((each for each in reports if each.session == self.session), None)
+        if mine is None or mine.ended:
+            self.fail(
+                f"SESSION_LOST: {'the source does not know it any more' if mine is None else mine.ended}"
+            )
+
+    def heard_fetch(self, report: FetchReport | None) -> None:
+        """What the destination tells of its own copying."""
+        if self.stage is not Stage.COPY or self.engine is not Engine.DIRECT or not self.fetch_sent:
+            return
+        if report is None:
+            self.fetch_sent = False
+            return
+        self._progress(report.state, report.error, report)
+
+    def heard_job(self, job: Job | None) -> None:
+        """What the copier tells of the Spark job."""
+        if job is not None and self.wants_job:
+            self._progress(job.state, job.failure, job)
+
+    @property
+    def queued(self) -> bool:
+        """Whether the copier has other jobs to do first."""
+        return self._told[:1] == ("QUEUED",)
+
+    def note_progress(self, now: float) -> None:
+        """Remember when something new was told; fewer bytes than before are new, too: it began again."""
+        mark = (self.stage, self._told)
+        if mark != self._mark:
+            self._mark, self.progressed_seconds = mark, now
+
+    def _progress(self, state: str, error: str, told: FetchReport | Job) -> None:
+        self._told = (state, told.copied_bytes, told.tasks, told.retries)
+        self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
+        self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
+        if state == "DONE":
+            self.stage = Stage.INGEST
+        elif state == "FAILED":
+            self.fail(error or "FAILED")
+
+    def fail(self, reason: str) -> None:
+        """Give the session up; the migrations are told by whoever looks at `failure`."""
+        self.failure = reason
+        self.close()
+
+    def close(self) -> None:
+        if self.stage in (Stage.CLOSE, Stage.CLOSED):
+            return
+        self.stage = Stage.CLOSE
+        self.closing = {self.source, self.destination}
+
+    def _closed(self, member: MemberIndex) -> None:
+        self.closing.discard(member)
+        if not self.closing and self.stage is Stage.CLOSE:
+            self.stage = Stage.CLOSED
+
+    def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
+        """A member that is gone (by name) needs no goodbye; while copying its loss ends the wave."""
+        lost = {self.source, self.destination}.intersection(gone)
+        if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
+            self.fail(f"MEMBER_GONE: {gone[min(lost)]}")
+        for member in lost:
+            self._closed(member)
+
+    @property
+    def copying(self) -> bool:
+        """Whether bytes go, or are about to go, from its source to its destination."""
+        return self.stage in (Stage.OPEN, Stage.COPY)
+
+    @property
+    def blames_spark(self) -> bool:
+        """Whether it failed in a way that another engine may not."""
+        code = self.failure.partition(":")[0]
+        blamed = self.engine is Engine.SPARK and not self.spoiled
+        return bool(code) and blamed and code not in NOT_SPARKS_FAULT
+
+    def drop(self, partition: PartitionId) -> None:
+        """A migration of it was aborted; a wave without any ends."""
+        self.partitions.pop(partition, None)
+        if not self.partitions:
+            self.close()
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was copied to one member, which may have left since: hence its name.
+
+    `failures` are waves that failed; a wave counts when it ended.
+    """
+
+    member: str = ""
+    bytes_planned: int = 0
+    bytes_copied: int = 0
+    engine: Engine | None = None
+    engine_reason: str = ""
+    tasks: int = 0
+    retries: int = 0
+    failures: int = 0
+    began_seconds: float | None = None
+    ended_seconds: float | None = None
+
+    def begin(self, wave: Wave, now: float) -> None:
+        """A wave has its engine; the reason of the newest is shown."""
+        self.engine, self.engine_reason = wave.engine, wave.engine_reason
+        self.began_seconds = now if self.began_seconds is None else self.began_seconds
+        self.ended_seconds = None
+
+    def count(self, wave: Wave, copied_bytes: int, now: float) -> None:
+        """A wave ended, so many of its bytes were for this."""
+        self.bytes_copied += copied_bytes
+        self.tasks += wave.tasks
+        self.retries += wave.retries
+        self.failures += bool(wave.failure)
+        self.ended_seconds = now
+
+
+def choose_engine(
+    wish: str,
+    needed_bytes: int,
+    threshold_bytes: int,
+    *,
+    warm: bool,
+    copier_problem: str,
+    spark_failure: str,
+) -> tuple[Engine, str]:
+    """Who copies, and why, when so many bytes are to go to the destination at once.
+
+    `copier_problem` and `spark_failure` are empty when there is none.
+    """
+    if wish == "Direct":
+        return Engine.DIRECT, "spec.migration.engine is Direct"
+    if spark_failure:
+        return Engine.DIRECT, f"Spark failed for this destination: {spark_failure}"
+    if copier_problem:
+        return Engine.DIRECT, f"Spark cannot be used: {copier_problem}"
+    if wish == "Spark":
+        return Engine.SPARK, "spec.migration.engine is Spark"
+    limit = min(threshold_bytes, WARM_THRESHOLD_BYTES) if warm else threshold_bytes
+    state = "a warm driver" if warm else "a cold driver"
+    if needed_bytes >= limit:
+        return Engine.SPARK, f"{needed_bytes} bytes are to be copied at once, at least {limit} for {state}"
+    return Engine.DIRECT, f"{needed_bytes} bytes are to be copied at once, less than {limit} for {state}"

@@ -1,0 +1,239 @@
+"""One migration under way: what is asked of whom next (docs/protocol.md, "A migration").
+
+    START -> ATTACH -> CATCH_UP <-> COPY       a destination that is new to the row
+    CATCH_UP -> HAND_OVER -> ACCEPT            when the owner changes
+    CATCH_UP -> ACCEPT                         when it does not
+    CONFIRM -> STORE, or ACCEPT                when the row shrinks: nothing is copied, but those who stay are
+                                               heard anew first
+    ACCEPT -> STORE                            the destination agreed; the row may be stored
+    any before ACCEPT -> ABORTED               both sides are told until neither speaks of it any more
+    ACCEPT -> VOID                             refused, or the destination is gone: version + 2, then as
+    ABORTED
+
+Orders are derived from the step alone and sent again until their answer is seen. Nothing here is stored: a
+new master finds the same migration in the reports of both sides and aborts it.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stele.core.control.commands import (
+    OK,
+    WAIT,
+    Accept,
+    AddLearner,
+    CopyReport,
+    HandOver,
+    LearnerReport,
+    OpPlace,
+    Order,
+    Result,
+    StartTabletCopy,
+    place,
+)
+from stele.core.placement.migration import Migration, step
+from stele.core.table.ids import MemberIndex, PartitionId, Version
+from stele.core.table.table import Partition, Replicas
+from stele.errors import Refused
+
+
+class Step(Enum):
+    CONFIRM = "CONFIRM"
+    START = "START"
+    ATTACH = "ATTACH"
+    CATCH_UP = "CATCH_UP"
+    COPY = "COPY"
+    HAND_OVER = "HAND_OVER"
+    ACCEPT = "ACCEPT"
+    STORE = "STORE"
+    ABORTED = "ABORTED"
+    VOID = "VOID"
+
+
+NEXT: dict[Step, frozenset[Step]] = {
+    Step.CONFIRM: frozenset({Step.ACCEPT, Step.STORE, Step.ABORTED}),
+    Step.START: frozenset({Step.ATTACH, Step.ABORTED}),
+    Step.ATTACH: frozenset({Step.CATCH_UP, Step.ABORTED}),
+    Step.CATCH_UP: frozenset({Step.COPY, Step.HAND_OVER, Step.ACCEPT, Step.ATTACH, Step.ABORTED}),
+    Step.COPY: frozenset({Step.CATCH_UP, Step.ABORTED}),
+    Step.HAND_OVER: frozenset({Step.ACCEPT, Step.ABORTED}),
+    Step.ACCEPT: frozenset({Step.STORE, Step.VOID}),
+    Step.STORE: frozenset(),
+    Step.ABORTED: frozenset(),
+    Step.VOID: frozenset(),
+}
+
+DECIDED = frozenset({Step.ACCEPT, Step.STORE, Step.VOID})
+"""From here on only the destination's answer counts: no abort, whatever happens to the owner."""
+
+
+@dataclass(slots=True)
+class Running:
+    """`base` is the row it was started on, `result` the row that it makes, at version base + 1."""
+
+    id: str
+    migration: Migration
+    base: Partition
+    result: Replicas
+    started_seconds: float
+    step: Step
+    progressed_seconds: float
+    reason: str = ""
+    generation: int = 0
+    session: str = ""
+    copies: int = 0
+    copied_from: MemberIndex | None = None
+    copied_seconds: float = float("-inf")
+    needs_copy: bool = False
+    attached: bool = False
+    last: OpPlace | None = None
+    incarnations: dict[MemberIndex, int] = field(default_factory=dict)
+    _mark: object = None
+
+    @property
+    def partition(self) -> PartitionId:
+        return self.migration.partition
+
+    @property
+    def owner(self) -> MemberIndex:
+        owner = self.base.owner
+        assert owner is not None, "only partitions with an owner are migrated"
+        return owner
+
+    @property
+    def destination(self) -> MemberIndex | None:
+        return self.migration.destination
+
+    @property
+    def version(self) -> Version:
+        return self.base.version + 1
+
+    @property
+    def owner_changes(self) -> bool:
+        return self.result[0] != self.owner
+
+    @property
+    def holds_clients(self) -> bool:
+        """Whether the owner is frozen: what clients ask of the partition waits until the row is published."""
+        return self.owner_changes and self.step in (Step.HAND_OVER, Step.ACCEPT, Step.STORE)
+
+    @property
+    def participants(self) -> frozenset[MemberIndex]:
+        """Source, destination and the owner that streams: each counts towards its limit."""
+        return self.migration.participants | {self.owner}
+
+    def go(self, to: Step, now: float, reason: str = "") -> None:
+        """Take a step; raises Refused for one that is not in NEXT, and nothing changes then."""
+        if to not in NEXT[self.step]:
+            raise Refused(
+                f"migration {self.id}: {self.step.value} does not lead to {to.value}", "ILLEGAL_STATE"
+            )
+        self.step, self.progressed_seconds = to, now
+        self.reason = reason or self.reason
+
+    def abort(self, reason: str, now: float) -> None:
+        """Roll back when that is still possible; from ACCEPT on the answer of the destination decides."""
+        if self.step not in DECIDED and self.step is not Step.ABORTED:
+            self.go(Step.ABORTED, now, reason)
+
+    def orders(self) -> list[tuple[MemberIndex, Order]]:
+        """What to send now, to whom."""
+        destination = self.destination
+        if destination is None:
+            return []
+        what = (self.migration.type.value, self.result)
+        if self.step is Step.START:
+            start = StartTabletCopy(self.id, self.partition, self.base.version, self.owner, *what)
+            return [(destination, start)]
+        if self.step is Step.ATTACH:
+            attach = AddLearner(self.id, self.partition, self.base.version, destination, *what)
+            return [(self.owner, attach)]
+        if self.step is Step.HAND_OVER:
+            return [(self.owner, HandOver(self.id, self.partition))]
+        if self.step is Step.ACCEPT:
+            accept = Accept(self.id, self.partition, self.version, self.result, self.last)
+            return [(destination, accept)]
+        return []
+
+    def answer(self, order: Order, result: Result, now: float) -> None:
+        """Take in the answer to one of its orders; answers to orders of earlier steps change nothing."""
+        if result.code == WAIT:
+            return
+        match order:
+            case StartTabletCopy() if self.step is Step.START:
+                self.generation = result.generation
+                self._advance(Step.ATTACH, result, now)
+            case AddLearner() if self.step is Step.ATTACH:
+                self._advance(Step.CATCH_UP, result, now)
+            case HandOver() if self.step is Step.HAND_OVER:
+                self.last = None if result.last is None else place(result.last)
+                self._advance(Step.ACCEPT, result, now)
+            case Accept() if self.step is Step.ACCEPT:
+                if result.code == OK:
+                    self.go(Step.STORE, now)
+                else:
+                    self.go(Step.VOID, now, f"{result.code}: {result.detail}")
+            case _:
+                return
+
+    def _advance(self, to: Step, result: Result, now: float) -> None:
+        if result.code == OK:
+            self.go(to, now)
+        else:
+            self.go(Step.ABORTED, now, f"{result.code}: {result.detail}")
+
+    def confirmed(self, now: float) -> None:
+        """All who stay have their copy: the row may shrink to them."""
+        self.go(Step.STORE if self.destination is None else Step.ACCEPT, now)
+
+    def heard_from_owner(self, learner: LearnerReport | None, now: float) -> None:
+        """Take in what the owner says of the learner; None: it speaks of none."""
+        if self.step not in (Step.CATCH_UP, Step.COPY):
+            return
+        if learner is None:
+            # Reports from before the order was carried out do not have it yet; after that it must not vanish.
+            if self.attached:
+                self.abort("LEARNER_LOST: the owner does not know the learner any more", now)
+            return
+        self.attached = True
+        self._note_progress((learner.state, learner.lag), now)
+        if learner.state == "IN_SYNC":
+            if self.step is Step.COPY:
+                self.go(Step.CATCH_UP, now)
+            self.go(Step.HAND_OVER if self.owner_changes else Step.ACCEPT, now)
+            return
+        self.needs_copy = learner.state == "NEEDS_COPY"
+
+    def heard_from_destination(self, copy: CopyReport | None, now: float) -> None:
+        if copy is None or self.step in DECIDED or self.step is Step.ABORTED:
+            return
+        if copy.generation:
+            self.generation = copy.generation
+        if copy.state == "FAILED":
+            self.abort(f"COPY_FAILED: {copy.error}", now)
+
+    def note_incarnation(self, member: MemberIndex, incarnation: int, name: str, now: float) -> None:
+        """A side that started anew forgot what it did not write down: begin again."""
+        before = self.incarnations.setdefault(member, incarnation)
+        if before != incarnation:
+            self.incarnations[member] = incarnation
+            self.abort(f"MEMBER_RESTARTED: {name} restarted", now)
+
+    def _note_progress(self, mark: object, now: float) -> None:
+        if mark != self._mark:
+            self._mark, self.progressed_seconds = mark, now
+
+
+def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
+    """Start a migration on the row as it is; raises Conflict when it does not fit (it was planned on
+    another).
+    """
+    result = step(row.replicas, migration)
+    running = Running(id, migration, row, result, now, Step.START, now)
+    if migration.destination is not None and not migration.copies and running.owner_changes:
+        raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
+    if migration.removes:
+        running.step = Step.CONFIRM
+    elif not migration.copies:
+        running.step = Step.ACCEPT
+    return running

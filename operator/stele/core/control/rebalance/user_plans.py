@@ -1,0 +1,237 @@
+"""Plans that users make: replicas that should be on members that they name (docs/operator.md, "Plans").
+
+Each move is checked once, when it can be planned: what is as it asks for already is done, what breaks a rule
+is refused with a code. The others are given to the planner, which balances around them. A replica that was
+moved stays where it is while the TabletRebalance exists and its member takes data. Nothing of this is
+needed after a restart: the objects and the table say the same again.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from stele.core.control.requests import Ask, NamedMove
+from stele.core.control.state import Observation, Record, State
+from stele.core.placement.migration import Migration
+from stele.core.placement.plan import Code, DataMember, Move, Plan, Refusal
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import PartitionTable, Replicas
+
+NAMES_SHOWN = 20
+"""Members that a refusal lists."""
+
+
+def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
+    """The moves, where adding and removing a replica of one partition is one move."""
+    found: list[NamedMove] = []
+    half: dict[tuple[PartitionId, bool], list[int]] = {}
+    for move in moves:
+        adds = not move.source
+        if move.source and move.destination:
+            found.append(move)
+        elif others := half.get((move.partition, not adds)):
+            at, other = others[0], found[others.pop(0)]
+            found[at] = NamedMove(
+                move.partition, move.source or other.source, move.destination or other.destination
+            )
+        else:
+            half.setdefault((move.partition, adds), []).append(len(found))
+            found.append(move)
+    return tuple(found)
+
+
+def in_force(state: State, asks: Sequence[Ask]) -> tuple[Ask, ...]:
+    """Users' plans whose moves are wished for or kept, oldest first."""
+    return tuple(ask for ask in asks if not ask.plan and ask.holds and _phase(state, ask) != "Failed")
+
+
+def _phase(state: State, ask: Ask) -> str:
+    record = state.asked.get(ask.name)
+    return ask.phase if record is None else record.phase
+
+
+def moves_of(state: State, asks: Iterable[Ask], table: PartitionTable, replicas: int) -> tuple[Move, ...]:
+    """What the planner is told: replicas to be moved, and those that were moved and stay. The newer wins."""
+    indexes = {member.name: index for index, member in table.members.items()}
+    found: dict[tuple[PartitionId, MemberIndex], Move] = {}
+    for ask in asks:
+        for named in paired(ask.moves):
+            if named.partition in ask.cancelled or named.partition >= len(table.partitions):
+                continue
+            move = _indexed(named, indexes)
+            row = table.partitions[named.partition].members
+            if move is None:
+                continue
+            if move.source is not None:
+                found.pop((move.partition, move.source), None)
+            if move.destination is None:
+                if move.source in row and len(row) > replicas and move.source is not None:
+                    found[move.partition, move.source] = move
+            elif move.destination in row:
+                stays = Move(move.partition, move.destination, move.destination)
+                found[move.partition, move.destination] = stays
+            elif not ask.final and (move.source is None or move.source in row):
+                found[move.partition, move.destination] = move
+    return tuple(found.values())
+
+
+def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | None:
+    """None when a member of it is not known (any more)."""
+    if (named.source and named.source not in indexes) or (
+        named.destination and named.destination not in indexes
+    ):
+        return None
+    return Move(named.partition, indexes.get(named.source), indexes.get(named.destination))
+
+
+def begin_asked(state: State, seen: Observation, members: Sequence[DataMember]) -> None:
+    """Check the moves of each plan that is new: refuse, find done, or take up."""
+    for ask in seen.asks:
+        record = state.asked.get(ask.name)
+        if record is None or record.phase != "Pending":
+            continue
+        wished, refused = checked(state, ask.moves, members, seen.wishes.replicas)
+        record.refusals.update({refusal.partition: refusal for refusal in refused})
+        record.partitions = frozenset(move.partition for move in wished)
+        record.started_seconds = seen.now
+        record.phase = "Running"
+        _end(state, record, seen.now)
+
+
+def checked(
+    state: State, moves: Iterable[NamedMove], members: Iterable[DataMember], replicas: int
+) -> tuple[tuple[NamedMove, ...], tuple[Refusal, ...]]:
+    """The moves that are to be made, and why others cannot be; what is so already is left out."""
+    able = frozenset(member.index for member in members if not member.leaving)
+    wished, refused = [], []
+    for move in paired(moves):
+        refusal = _refusal(state, move, able, replicas)
+        if refusal is not None:
+            refused.append(refusal)
+        elif not _satisfied(state, move):
+            wished.append(move)
+    return tuple(wished), tuple(refused)
+
+
+def _row(state: State, number: PartitionId) -> Replicas:
+    return state.table.partitions[number].replicas
+
+
+def _satisfied(state: State, move: NamedMove) -> bool:
+    """Whether the row is as the move asks for."""
+    names = {state.name_of(member) for member in _row(state, move.partition) if member is not None}
+    return (not move.destination or move.destination in names) and move.source not in names
+
+
+def _refusal(state: State, move: NamedMove, able: frozenset[MemberIndex], replicas: int) -> Refusal | None:
+    number, known = move.partition, {member.name: i for i, member in state.table.members.items()}
+    if number >= len(state.table.partitions):
+        last = len(state.table.partitions) - 1
+        return Refusal(number, Code.NOT_ALLOWED, f"there is no partition {number}; the last one is {last}")
+    for name in (move.source, move.destination):
+        if name and name not in known:
+            listed = ", ".join(sorted(known)[:NAMES_SHOWN])
+            text = f"there is no member {name}; there are: {listed}"
+            return Refusal(number, Code.UNKNOWN_MEMBER, text)
+    if _satisfied(state, move):
+        return None
+    row = {member for member in _row(state, number) if member is not None}
+    if move.source and known[move.source] not in row:
+        return Refusal(number, Code.NOT_A_HOLDER, f"{move.source} holds no replica of it")
+    if move.destination:
+        return _taking(state, move, known[move.destination], able, len(row) < replicas)
+    if len(row) <= replicas:
+        text = f"it would be left with {len(row) - 1} of {replicas} replicas; say in `to` who takes it, or "
+        return Refusal(number, Code.REPLICA_COUNT, f"{text}lower spec.replicas of the cluster")
+    return None
+
+
+def _taking(
+    state: State, move: NamedMove, index: MemberIndex, able: frozenset[MemberIndex], room: bool
+) -> Refusal | None:
+    """Why the destination cannot take the replica."""
+    number, name = move.partition, move.destination
+    if state.table.members[index].lite:
+        return Refusal(number, Code.MEMBER_LITE, f"{name} is a lite member and holds no data")
+    if index in _row(state, number):
+        return Refusal(number, Code.HOLDS_IT, f"{name} holds a replica of it already")
+    if index not in able:
+        return Refusal(number, Code.NOT_ALLOWED, f"{name} leaves or cannot be reached, so it takes no data")
+    if not move.source and not room:
+        text = (
+            "it has all its replicas; say in `from` who gives one up, or raise spec.replicas of the cluster"
+        )
+        return Refusal(number, Code.REPLICA_COUNT, text)
+    return None
+
+
+def note_planned(state: State, asks: Iterable[Ask], made: Plan, bytes_of: Mapping[PartitionId, int]) -> None:
+    """Count what a plan has for each user's plan; moves that the planner refused are not waited for."""
+    refused = {each.partition: each for each in made.refusals}
+    for ask in asks:
+        record = state.asked.get(ask.name)
+        if record is None or record.phase != "Running":
+            continue
+        mine = [each for each in made.migrations if each.partition in record.partitions]
+        left = {each.partition for each in mine}
+        for number in record.partitions - left:
+            if number in refused:
+                record.refusals[number] = refused[number]
+        record.partitions -= refused.keys() - left
+        count_planned(state, record, mine, bytes_of)
+
+
+def count_planned(
+    state: State, record: Record, left: Iterable[Migration], bytes_of: Mapping[PartitionId, int]
+) -> None:
+    """What a record shows as planned: what is done, what is under way, and what is left."""
+    begun, left = state.under_way(record), list(left)
+    left += [running.migration for running in begun]
+    counted = {running.partition for running in begun if running.copies}
+    record.planned = record.done + Counter(each.type for each in left)
+    record.bytes_planned = record.bytes_copied + sum(
+        bytes_of.get(each.partition, 0) for each in left if each.copies and each.partition not in counted
+    )
+
+
+def wished_partitions(state: State) -> frozenset[PartitionId]:
+    """Partitions of which a user's plan is being carried out."""
+    return frozenset[PartitionId]().union(
+        *(record.partitions for record in state.asked.values() if record.phase == "Running")
+    )
+
+
+def end_asked(state: State, seen: Observation) -> None:
+    """A user's plan is over when all its rows are as it asks for, or nothing more of it is tried."""
+    for ask in seen.asks:
+        record = state.asked.get(ask.name)
+        if record is None or record.phase not in ("Running", "Cancelling") or _busy(state, record):
+            continue
+        if record.phase == "Cancelling":
+            record.finish("Superseded", seen.now)
+            continue
+        left = {m.partition for m in paired(ask.moves) if m.partition in record.partitions - ask.cancelled}
+        record.partitions &= {
+            move.partition
+            for move in paired(ask.moves)
+            if move.partition in left and not _satisfied(state, move)
+        }
+        _end(state, record, seen.now)
+
+
+def _busy(state: State, record: Record) -> bool:
+    waiting, running = state.queues.waiting, state.running
+    return any(
+        number in running or number in waiting or number in state.promotions for number in record.partitions
+    )
+
+
+def _end(state: State, record: Record, now: float) -> None:
+    if record.partitions:
+        return
+    refused = len(record.refusals)
+    record.finish("Failed" if refused else "Done", now)
+    text = f"{record.name}: {sum(record.done.values())} migrations are done"
+    if refused:
+        first = next(iter(record.refusals.values()))
+        text += f", {refused} moves are refused, such as partition {first.partition}: {first.detail}"
+    state.say("MovesRefused" if refused else "MovesDone", text, warning=bool(refused))

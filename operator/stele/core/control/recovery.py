@@ -1,0 +1,76 @@
+"""What a new master makes of what its predecessor left (docs/protocol.md, "Take-over by a new master").
+
+Per partition the highest published version wins. A row that a member *accepted* above that is what the
+predecessor had committed at a destination and not stored: it is stored now. Everything else that was under
+way is void.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stele.core.control.commands import Report
+from stele.core.table.ids import MemberIndex, PartitionId, Version
+from stele.core.table.table import Partition, PartitionTable, newer, version_of_reign
+from stele.errors import Corrupt
+
+SKIP = 2
+"""Versions that a change skips when somebody who cannot be asked may have accepted another row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`rows` to store, and versions that may have been claimed: later changes must be above them."""
+
+    rows: Mapping[PartitionId, Partition]
+    claimed: Mapping[PartitionId, Version]
+
+
+def resolve(
+    table: PartitionTable, reports: Iterable[Report], gone: frozenset[MemberIndex], epoch: int
+) -> Found:
+    """What the reign with this epoch goes on from. Pure.
+
+    Raises Corrupt when two published rows of one version differ: then nobody may decide.
+    """
+    answers = tuple(reports)
+    rows = _published(table, answers)
+    accepted = [row for report in answers for row in report.accepted]
+    for row in sorted(accepted, key=lambda each: each.version):
+        if row.version > _version(rows, table, row.partition):
+            rows[row.partition] = Partition(row.version, tuple(row.replicas))
+    claimed: dict[PartitionId, Version] = {}
+    for number, stored in enumerate(table.partitions):
+        present = rows.get(number, stored)
+        if gone & present.members:
+            claimed[number] = present.version + SKIP
+    for number in _orphans(answers, gone):
+        claimed[number] = max(claimed.get(number, 0), _version(rows, table, number) + SKIP - 1)
+        if number not in rows:
+            present = table.partitions[number]
+            rows[number] = Partition(version_of_reign(epoch, claimed[number] + 1), present.replicas)
+    return Found(rows, claimed)
+
+
+def _published(table: PartitionTable, answers: tuple[Report, ...]) -> dict[PartitionId, Partition]:
+    """Rows that members have and the ConfigMaps do not: an older copy of those was restored."""
+    rows: dict[PartitionId, Partition] = {}
+    for report in answers:
+        for row in report.rows:
+            if row.partition >= len(table.partitions):
+                raise Corrupt(f"a member has partition {row.partition}; there are {len(table.partitions)}")
+            found = Partition(row.version, tuple(row.replicas))
+            present = rows.get(row.partition, table.partitions[row.partition])
+            if newer(row.partition, present, found) is found:
+                rows[row.partition] = found
+    return rows
+
+
+def _version(rows: Mapping[PartitionId, Partition], table: PartitionTable, number: PartitionId) -> Version:
+    return rows.get(number, table.partitions[number]).version
+
+
+def _orphans(answers: tuple[Report, ...], gone: frozenset[MemberIndex]) -> set[PartitionId]:
+    """Partitions of migrations whose destination cannot be asked: it may have accepted base + 1."""
+    return {
+        learner.partition for report in answers for learner in report.learners if learner.destination in gone
+    }

@@ -1,0 +1,22 @@
+"""What no member can have in a report that is to be believed."""
+
+from stele.core.control.commands import Report
+from stele.core.table.ids import STEP_MAX, VERSION_MAX
+from stele.core.table.steps import jump
+from stele.core.table.table import PartitionTable
+
+
+def reported_jump(table: PartitionTable, list_version: int, report: Report) -> str:
+    """The first number of a report that jumps; empty when there is none. The table is the one that is stored.
+
+    A promise of VERSION_MAX is none: it stands for promises that were lost with their file.
+    """
+    if text := jump("the member list's version", list_version, report.member_list_version):
+        return text
+    told = [(row.partition, row.version) for rows in (report.rows, report.accepted) for row in rows]
+    told += [(each.partition, each.promised) for each in report.tablets if each.promised != VERSION_MAX]
+    for number, version in told:
+        known = table.partitions[number].version if number < len(table.partitions) else 0
+        if version > known + STEP_MAX:
+            return jump(f"partition {number}: version", known, version)
+    return ""

@@ -1,0 +1,336 @@
+"""Values of one reign over one cluster: what is wished, what is observed, what is decided, what is
+remembered.
+
+Everything remembered is derived from the table and from reports: a new master starts with an empty `State`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stele.core.control.cluster_state import StateChange
+from stele.core.control.commands import Order, Report
+from stele.core.control.failure_detector import Contact, Seen, Timing
+from stele.core.control.migration_queue import Queues
+from stele.core.control.operations.beginning import Beginning
+from stele.core.control.operations.copy_session import Copied, Engine, Job, SparkFailure, Wave
+from stele.core.control.operations.move import Running
+from stele.core.control.operations.promotion import Promotion
+from stele.core.control.requests import Ask
+from stele.core.control.retries import Retries
+from stele.core.delta import News
+from stele.core.placement.migration import Type
+from stele.core.placement.plan import Plan, Refusal
+from stele.core.table.ids import MemberIndex, PartitionId, Version
+from stele.core.table.replica_index import Holdings
+from stele.core.table.table import Member, Partition, PartitionTable, Stamp, raised, version_of_reign
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the TabletCluster asks for. `held` is the annotation that stops everything but reading and
+    rescue.
+    """
+
+    members: int
+    replicas: int
+    timing: Timing
+    state: str = "Active"
+    held: bool = False
+    migration_paused: bool = False
+    parallel_per_member: int = 10
+    approval: str = "Automatic"
+    on_partition_loss: str = "Wait"
+    engine: str = "Auto"
+    spark_threshold_bytes: int = 64 << 20
+    spark_idle_seconds: float = 300.0
+    fragments: bool = True
+    bandwidth_per_member: int = 0
+
+    @property
+    def join_allowed(self) -> bool:
+        return self.state in ("Active", "NoMigration")
+
+    @property
+    def migration_allowed(self) -> bool:
+        return self.state == "Active"
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a migration that is planned may begin; one that may not keeps nobody busy."""
+        return self.migration_allowed and not self.held and not self.migration_paused
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The table as a member has it once it took in what was published: its place in the news, its stamp."""
+
+    number: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One exchange that ended: with a report, or with None when nobody answered in time."""
+
+    member: MemberIndex
+    sent_seconds: float
+    orders: tuple[Order, ...]
+    published: Mark | None
+    report: Report | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that one decision sees. `asks` are TabletRebalances to carry out, oldest first."""
+
+    now: float
+    wishes: Wishes
+    seen: tuple[Seen, ...]
+    answers: tuple[Answer, ...] = ()
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    copier_problem: str = ""
+    asks: tuple[Ask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureMember:
+    """Let the member with this index exist: its object, volume and pod."""
+
+    index: MemberIndex
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember:
+    """No row names it: its pod may go, and its volume as the user wishes."""
+
+    index: MemberIndex
+
+
+Intent = EnsureMember | RemoveMember
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What a person should know: becomes a Kubernetes Event and a line in the log."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Store `rows`, `dictionary` (None: unchanged) and `cluster_state` first; then carry out the rest."""
+
+    rows: Mapping[PartitionId, Partition]
+    dictionary: Mapping[MemberIndex, Member] | None
+    next_index: MemberIndex
+    orders: Mapping[MemberIndex, tuple[Order, ...]]
+    intents: tuple[Intent, ...]
+    jobs: tuple[Wave, ...]
+    happenings: tuple[Happening, ...]
+    busy: bool
+    cluster_state: str
+
+
+@dataclass(slots=True)
+class Record:
+    """One plan and how far it is: what a TabletRebalance shows.
+
+    A plan that a user made has the `name` of its object and the `partitions` that are not yet as it asks for.
+    `refusals` are final, `failures` were rolled back and are tried again, `waiting` may not start yet.
+    """
+
+    number: int
+    plan: Plan
+    reason: str
+    started_seconds: float
+    bytes_planned: int
+    planned: Counter[Type]
+    done: Counter[Type] = field(default_factory=Counter)
+    failed: int = 0
+    bytes_copied: int = 0
+    bytes_by_spark: int = 0
+    engine: Engine | None = None
+    engine_reason: str = ""
+    refusals: dict[PartitionId, Refusal] = field(default_factory=dict)
+    failures: dict[PartitionId, Refusal] = field(default_factory=dict)
+    waiting: dict[PartitionId, Refusal] = field(default_factory=dict)
+    destinations: dict[MemberIndex, Copied] = field(default_factory=dict)
+    phase: str = "Running"
+    finished_seconds: float | None = None
+    name: str = ""
+    uid: str = ""
+    partitions: frozenset[PartitionId] = frozenset()
+    situation: str = ""
+    copies_left: int | None = None
+
+    @staticmethod
+    def of_user(name: str, uid: str, now: float) -> "Record":
+        """For a plan that a user made and that was not looked at yet."""
+        text = "moves that a user asked for"
+        return Record(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name, uid=uid)
+
+    def finish(self, phase: str, now: float) -> None:
+        if self.finished_seconds is None:
+            self.phase, self.finished_seconds = phase, now
+
+
+@dataclass(slots=True)
+class State:
+    """The memory of one reign.
+
+    Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version
+    that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
+    `holdings` and `stored` follow every row that is stored. `records` names the plans that count a
+    migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
+    `approved` the situation whose plans may start, `unlisted` the members that a take-over waits for;
+    nothing is planned of the partitions in `stopped`.
+    `shrinking` has rows that are to lose a dead member once somebody who stays was heard, and since when.
+    `copied` counts what was copied in this reign, `short` has members without space, and when that was.
+    """
+
+    epoch: int
+    table: PartitionTable
+    member_list_version: int
+    next_index: MemberIndex
+    started_seconds: float
+    settled: bool = False
+    unlisted: frozenset[MemberIndex] = frozenset()
+    decided_seconds: float = float("inf")
+    stamp: Stamp = field(default_factory=lambda: Stamp(()))
+    contacts: dict[MemberIndex, Contact] = field(default_factory=dict)
+    running: dict[PartitionId, Running] = field(default_factory=dict)
+    records: dict[str, tuple[Record, ...]] = field(default_factory=dict)
+    promotions: dict[PartitionId, Promotion] = field(default_factory=dict)
+    shrinking: dict[PartitionId, float] = field(default_factory=dict)
+    waves: dict[str, Wave] = field(default_factory=dict)
+    queues: Queues = field(default_factory=Queues)
+    record: Record | None = None
+    finished: list[Record] = field(default_factory=list)
+    asked: dict[str, Record] = field(default_factory=dict)
+    proposal: Plan | None = None
+    approved: str = ""
+    claimed: dict[PartitionId, Version] = field(default_factory=dict)
+    fenced: set[PartitionId] = field(default_factory=set)
+    lost: set[PartitionId] = field(default_factory=set)
+    lost_since: dict[PartitionId, float] = field(default_factory=dict)
+    beginnings: dict[PartitionId, Beginning] = field(default_factory=dict)
+    reassigned: set[PartitionId] = field(default_factory=set)
+    leaving: frozenset[MemberIndex] = frozenset()
+    plan_key: tuple[object, ...] = ()
+    planned_table: PartitionTable | None = None
+    plan_number: int = 0
+    sequence: int = 0
+    planned_seconds: float = float("-inf")
+    retries: Retries = field(default_factory=Retries)
+    spark_failures: dict[MemberIndex, SparkFailure] = field(default_factory=dict)
+    spark_used_seconds: dict[MemberIndex, float] = field(default_factory=dict)
+    copied: dict[tuple[MemberIndex, Engine], Copied] = field(default_factory=dict)
+    short: dict[MemberIndex, float] = field(default_factory=dict)
+    service_failures: dict[PartitionId, tuple[float, str]] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+    cancelled: bool = False
+    stopped: set[PartitionId] = field(default_factory=set)
+    happenings: list[Happening] = field(default_factory=list)
+    staged: dict[PartitionId, Partition] = field(default_factory=dict)
+    change: StateChange = field(default_factory=StateChange)
+    holdings: Holdings = field(default_factory=lambda: Holdings(()))
+    stored: News[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=News)
+
+    def __post_init__(self) -> None:
+        self.holdings = Holdings(self.table.partitions)
+        self.stored.look({number: (number, row) for number, row in enumerate(self.table.partitions)})
+        self.stamp = Stamp(partition.version for partition in self.table.partitions)
+
+    @property
+    def plan_id(self) -> str:
+        """Of the present plan: unique, because the epoch is in it; empty when there is none."""
+        return "" if self.record is None else f"{self.epoch}-{self.record.number}"
+
+    def name_of(self, index: MemberIndex) -> str:
+        """What people call a member."""
+        member = self.table.members.get(index)
+        return f"member {index}" if member is None else member.name
+
+    def names_of(self, members: Iterable[MemberIndex | None]) -> str:
+        return ", ".join(self.name_of(member) for member in sorted(m for m in members if m is not None))
+
+    def has_approved(self, record: Record) -> bool:
+        """Whether people let plans start that are made for what this one was made for."""
+        return bool(record.situation) and record.situation == self.approved
+
+    def under_way(self, record: Record) -> list[Running]:
+        """Migrations that count for a plan and have not ended."""
+        found = self.running.values()
+        return [each for each in found if any(record is one for one in self.records.get(each.id, ()))]
+
+    def new_id(self, kind: str) -> str:
+        """An id that no other reign of this cluster gives: the epoch is in it."""
+        self.sequence += 1
+        return f"{kind}{self.epoch}-{self.sequence}"
+
+    def next_version(self, number: PartitionId, least: Version = 0) -> Version:
+        """For a change while somebody who cannot be asked may have accepted something; not below `least`."""
+        free = max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
+        return raised(number, version_of_reign(self.epoch, free))
+
+    def say(self, reason: str, message: str, warning: bool = False) -> None:
+        self.happenings.append(Happening(reason, message, warning))
+
+    def showed(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
+        """Whether it showed its copy when asked after that moment: an older answer may be of a member that
+        has lost its volume meanwhile, or its life, and of that nobody has heard.
+        """
+        contact = self.contacts.get(member)
+        return (
+            contact is not None
+            and contact.answered_seconds > since
+            and contact.tablet_state(number) == "READY"
+        )
+
+    def up_to_date(self, contact: Contact) -> bool:
+        """Whether its last report was made with the table as it is stored now."""
+        report = contact.report
+        if report is None or report.code != "OK" or contact.tablets_number != report.number:
+            return False
+        return report.stamp == self.stamp.value
+
+    def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
+        """Rows that were stored. What was under way for them is finished."""
+        if not rows:
+            # The same table stays the same value: plans are compared with it by identity.
+            return
+        partitions = list(self.table.partitions)
+        for number, row in rows.items():
+            self.holdings.set(number, partitions[number], row)
+            for member in partitions[number].members | row.members:
+                if member in self.contacts:
+                    self.contacts[member].unsure.add(number)
+            partitions[number] = row
+            self.stamp.set(number, row.version)
+            if self.claimed.get(number, 0) <= row.version:
+                self.claimed.pop(number, None)
+            self.fenced.discard(number)
+        self.table = PartitionTable(tuple(partitions), self.table.members)
+        self.stored.look({number: (number, row) for number, row in rows.items()})
+
+    def unfit(self, contact: Contact) -> list[PartitionId]:
+        """Partitions of which a member holds a tablet and is not named by the row, or the other way round.
+
+        Only with an up-to-date report; what fits is not looked at again before its row or tablet changes.
+        """
+        index, rows = contact.index, self.table.partitions
+        if contact.unsure_of_all:
+            contact.unsure = {*self.holdings.of(index), *contact.tablets}
+            contact.unsure_of_all = False
+        found = [p for p in contact.unsure if not _fits(rows, index, p, contact.tablet_state(p))]
+        contact.unsure = set(found)
+        return found
+
+
+def _fits(rows: tuple[Partition, ...], member: MemberIndex, partition: PartitionId, state: str) -> bool:
+    named = partition < len(rows) and member in rows[partition].replicas
+    return state == "READY" if named else state in ("", "DELETED")

@@ -1,0 +1,184 @@
+"""One migration of one partition as a value, and what it does to a row (seed 000, 3.1).
+
+| type       | what it does to the row                                                      | copies |
+|------------|------------------------------------------------------------------------------|--------|
+| MOVE       | a member new to the row takes the index of the source, which leaves the row  | yes    |
+| COPY       | a member new to the row takes an empty index                                 | yes    |
+| SHIFT_UP   | a member goes to a hotter index that is empty, or whose member leaves        | no     |
+| SHIFT_DOWN | a new member takes the source's index, the source goes to a colder empty one | yes    |
+| CLEAR      | the source leaves, nobody takes its index: the row shrinks on purpose        | no     |
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Replicas, trimmed
+from stele.errors import Conflict
+
+NO_INDEX = -1
+
+
+class Type(Enum):
+    """The values are the names that users, metrics and stored migrations see."""
+
+    MOVE = "MOVE"
+    COPY = "COPY"
+    SHIFT_UP = "SHIFT_UP"
+    SHIFT_DOWN = "SHIFT_DOWN"
+    CLEAR = "CLEAR"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Members are member indexes, the other numbers replica indexes (-1: none).
+
+    `source` is the member whose index the destination takes: None for COPY, and for SHIFT_UP to an empty
+    index. `destination` is None for CLEAR alone. Data is always copied from a replica that is in the row;
+    which one is the master's choice and not part of the plan.
+    """
+
+    partition: PartitionId
+    type: Type
+    source: MemberIndex | None
+    source_current_index: int
+    source_new_index: int
+    destination: MemberIndex | None
+    destination_current_index: int
+    destination_new_index: int
+
+    def of(self, partition: PartitionId) -> "Migration":
+        """The same migration of another partition."""
+        return Migration(
+            partition,
+            self.type,
+            self.source,
+            self.source_current_index,
+            self.source_new_index,
+            self.destination,
+            self.destination_current_index,
+            self.destination_new_index,
+        )
+
+    @property
+    def copies(self) -> bool:
+        """Whether data goes to a member that has none of this partition."""
+        return self.destination is not None and self.destination_current_index == NO_INDEX
+
+    @property
+    def adds(self) -> bool:
+        """Whether the row has one replica more afterwards."""
+        return self.type in (Type.COPY, Type.SHIFT_DOWN)
+
+    @property
+    def removes(self) -> bool:
+        """Whether the row has one replica less afterwards."""
+        return self.type is Type.CLEAR or (self.type is Type.SHIFT_UP and self.source is not None)
+
+    @property
+    def index(self) -> int:
+        """The hottest replica index that changes."""
+        return self.source_current_index if self.destination is None else self.destination_new_index
+
+    @property
+    def participants(self) -> frozenset[MemberIndex]:
+        return frozenset(member for member in (self.source, self.destination) if member is not None)
+
+    def __str__(self) -> str:
+        return _TEXTS[self.type].format(m=self) + self._replaced()
+
+    def _replaced(self) -> str:
+        return f" in place of {self.source}" if self.type is Type.SHIFT_UP and self.source is not None else ""
+
+
+_TEXTS = {
+    Type.MOVE: "MOVE index {m.destination_new_index} from {m.source} to {m.destination}",
+    Type.COPY: "COPY to {m.destination} at index {m.destination_new_index}",
+    Type.SHIFT_UP: (
+        "SHIFT_UP {m.destination} from index {m.destination_current_index} to {m.destination_new_index}"
+    ),
+    Type.SHIFT_DOWN: (
+        "SHIFT_DOWN {m.source} from index {m.source_current_index} to {m.source_new_index}, "
+        "index {m.destination_new_index} to {m.destination}"
+    ),
+    Type.CLEAR: "CLEAR index {m.source_current_index} of {m.source}",
+}
+
+
+def move(partition: PartitionId, index: int, source: MemberIndex, destination: MemberIndex) -> Migration:
+    return Migration(partition, Type.MOVE, source, index, NO_INDEX, destination, NO_INDEX, index)
+
+
+def copy(partition: PartitionId, index: int, destination: MemberIndex) -> Migration:
+    return Migration(partition, Type.COPY, None, NO_INDEX, NO_INDEX, destination, NO_INDEX, index)
+
+
+def shift_up(
+    partition: PartitionId,
+    destination: MemberIndex,
+    current: int,
+    new: int,
+    replaced: MemberIndex | None = None,
+) -> Migration:
+    source_index = NO_INDEX if replaced is None else new
+    return Migration(partition, Type.SHIFT_UP, replaced, source_index, NO_INDEX, destination, current, new)
+
+
+def shift_down(
+    partition: PartitionId, source: MemberIndex, current: int, new: int, destination: MemberIndex
+) -> Migration:
+    return Migration(partition, Type.SHIFT_DOWN, source, current, new, destination, NO_INDEX, current)
+
+
+def clear(partition: PartitionId, index: int, source: MemberIndex) -> Migration:
+    return Migration(partition, Type.CLEAR, source, index, NO_INDEX, None, NO_INDEX, NO_INDEX)
+
+
+def step(row: Replicas, migration: Migration) -> Replicas:
+    """The row after one migration; raises Conflict when the row is not what the migration was planned on."""
+    slots: list[MemberIndex | None] = [*row, *[None] * (1 + _last_index(migration) - len(row))]
+    fault = _fault(slots, migration)
+    if fault is not None:
+        raise Conflict(f"partition {migration.partition}: {migration} does not fit the row {row}: {fault}")
+    if migration.source is not None:
+        slots[migration.source_current_index] = None
+    if migration.destination is not None:
+        if migration.destination_current_index != NO_INDEX:
+            slots[migration.destination_current_index] = None
+        slots[migration.destination_new_index] = migration.destination
+    if migration.source_new_index != NO_INDEX:
+        slots[migration.source_new_index] = migration.source
+    return trimmed(slots)
+
+
+def replay(row: Replicas, migrations: Iterable[Migration]) -> Replicas:
+    """The row after all migrations in order (they must be of one partition)."""
+    for migration in migrations:
+        row = step(row, migration)
+    return row
+
+
+def _last_index(migration: Migration) -> int:
+    return max(
+        migration.source_current_index,
+        migration.source_new_index,
+        migration.destination_current_index,
+        migration.destination_new_index,
+    )
+
+
+def _fault(slots: list[MemberIndex | None], m: Migration) -> str | None:
+    if m.source is not None and slots[m.source_current_index] != m.source:
+        return f"index {m.source_current_index} is not of {m.source}"
+    if m.source_new_index != NO_INDEX and slots[m.source_new_index] is not None:
+        return f"index {m.source_new_index} is not empty"
+    if m.destination is None:
+        return None
+    if m.destination_current_index == NO_INDEX and m.destination in slots:
+        return f"{m.destination} has a replica already"
+    if m.destination_current_index != NO_INDEX and slots[m.destination_current_index] != m.destination:
+        return f"index {m.destination_current_index} is not of {m.destination}"
+    if m.source is None and slots[m.destination_new_index] is not None:
+        return f"index {m.destination_new_index} is not empty"
+    return None

@@ -1,0 +1,61 @@
+"""States of a tablet on a volume, with every legal transition as data (design 40-tablet, "States").
+
+The diagram in docs/member.md is drawn from it (docs/tools/diagrams.py).
+"""
+
+from enum import Enum
+
+from stele.errors import Refused
+
+
+class TabletState(Enum):
+    DOES_NOT_EXIST = "DOES_NOT_EXIST"
+    COPYING = "COPYING"
+    READY = "READY"
+    DELETED = "DELETED"
+
+
+class Event(Enum):
+    CREATE = "CREATE"
+    START_COPY = "START_COPY"
+    INGEST = "INGEST"
+    FILL = "FILL"
+    ABANDON = "ABANDON"
+    DELETE = "DELETE"
+    RESTORE = "RESTORE"
+
+
+_S, _E = TabletState, Event
+TRANSITIONS: dict[tuple[TabletState, Event], TabletState] = {
+    (_S.DOES_NOT_EXIST, _E.CREATE): _S.READY,
+    (_S.DOES_NOT_EXIST, _E.START_COPY): _S.COPYING,
+    (_S.DELETED, _E.START_COPY): _S.COPYING,
+    (_S.COPYING, _E.INGEST): _S.READY,
+    (_S.COPYING, _E.FILL): _S.READY,
+    (_S.COPYING, _E.ABANDON): _S.DELETED,
+    (_S.READY, _E.INGEST): _S.READY,
+    (_S.READY, _E.DELETE): _S.DELETED,
+    (_S.DELETED, _E.DELETE): _S.DELETED,
+    (_S.DELETED, _E.RESTORE): _S.READY,
+}
+
+
+MEANING: dict[Event, str] = {
+    _E.CREATE: "a first assignment: empty",
+    _E.START_COPY: "a copy to this member begins",
+    _E.INGEST: "the copy is complete, under a generation of its own",
+    _E.FILL: "the owner's log holds everything: nothing to copy",
+    _E.ABANDON: "the copy is aborted, or a restart came in its middle",
+    _E.DELETE: "the row left this member: data and log go to quarantine",
+    _E.RESTORE: "a person took it out of quarantine",
+}
+
+
+def step(state: TabletState, event: Event) -> TabletState:
+    """The state after the event; Refused (ILLEGAL_STATE) when there is none."""
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        raise Refused(
+            f"a tablet in state {state.value} cannot {event.value.lower().replace('_', ' ')}", "ILLEGAL_STATE"
+        )
+    return after

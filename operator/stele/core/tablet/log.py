@@ -1,0 +1,173 @@
+"""What one tablet's log holds, without the operations themselves: terms, ends, sizes.
+
+The log is a run of operations `first..last.index`. `applied <= committed <= last`, by index; operations up to
+`applied` are in the data, may be trimmed from the front and are never truncated. Terms never fall as the
+index grows, so one entry per change of term is enough to tell the term of every operation.
+"""
+
+from bisect import bisect_right
+
+from stele.errors import Corrupt
+
+OpId = tuple[int, int]
+"""(term, index); tuples compare as OpIds do."""
+
+ZERO: OpId = (0, 0)
+SEGMENT_BYTES = 64 * 1024
+"""Sizes are remembered, and the front is trimmed, in steps of about this many bytes."""
+
+
+def beyond(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]:
+    """Whom to let go of {partition: bytes} so that none and all keep their limits: the largest first."""
+    total, gone = sum(pinned.values()), []
+    for partition, size in sorted(pinned.items(), key=lambda item: -item[1]):
+        if size <= each_max and total <= all_max:
+            break
+        total -= size
+        gone.append(partition)
+    return gone
+
+
+class Log:
+    """See the module. Methods raise Corrupt, and change nothing, when a rule would break."""
+
+    __slots__ = ("_segments", "_starts", "_terms", "applied", "bytes", "committed", "first", "last")
+
+    def __init__(self, applied: OpId = ZERO) -> None:
+        self.applied = applied
+        self.last = applied
+        self.committed = applied[1]
+        self.first = applied[1] + 1
+        self.bytes = 0
+        self._starts: list[int] = []
+        self._terms: list[int] = []
+        self._segments: list[list[int]] = []
+
+    @classmethod
+    def restored(cls, applied: OpId, first: int, last: int, terms: list[tuple[int, int]], size: int) -> "Log":
+        """The log that a volume holds: operations first..last, `terms` as (index where it begins, term).
+
+        `size` is about how many bytes they take; it counts as spread evenly.
+
+        A log that ends before `applied` lost its unsynced end with the power: it counts as empty.
+        """
+        log = cls(applied)
+        if last < first or last < applied[1]:
+            return log
+        if first > applied[1] + 1:
+            raise Corrupt(f"the log holds {first} to {last}, but {applied[1]} is applied")
+        log.first = first
+        log._starts = [start for start, _ in terms]
+        log._terms = [term for _, term in terms]
+        log.last = (log._terms[-1], last)
+        log.bytes = size
+        steps, count = max(1, min(len(log), size // SEGMENT_BYTES)), len(log)
+        log._segments = [
+            [first - 1 + count * (step + 1) // steps, size * (step + 1) // steps - size * step // steps]
+            for step in range(steps)
+        ]
+        if applied[1] >= first and log._terms[bisect_right(log._starts, applied[1]) - 1] != applied[0]:
+            raise Corrupt(f"operation {applied} is applied, but the log has another term there")
+        return log
+
+    def __len__(self) -> int:
+        return self.last[1] - self.first + 1
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an operation, None when this log does not know it."""
+        if index == self.last[1]:
+            return self.last[0]
+        if index == 0:
+            return 0
+        if index == self.applied[1]:
+            return self.applied[0]
+        if not self.first <= index < self.last[1]:
+            return None
+        return self._terms[bisect_right(self._starts, index) - 1]
+
+    def holds(self, op: OpId) -> bool:
+        """Whether this very operation, and so all before it, are in this log (or were, and are applied)."""
+        return self.term_at(op[1]) == op[0]
+
+    def append(self, term: int, count: int, size: int) -> None:
+        """`count` operations of one term behind the last."""
+        last_term, last = self.last
+        if term != last_term or not self._terms:
+            self._begin_term(term)
+        self.last = (term, last + count)
+        self.bytes += size
+        self._grow(last + count, size)
+
+    def _begin_term(self, term: int) -> None:
+        last_term, last = self.last
+        if term < last_term:
+            raise Corrupt(f"term {term} cannot follow term {last_term}")
+        if not self._terms or self._terms[-1] != term:
+            self._starts.append(last + 1)
+            self._terms.append(term)
+
+    def _grow(self, last: int, size: int) -> None:
+        if self._segments and self._segments[-1][1] < SEGMENT_BYTES:
+            self._segments[-1][0] = last
+            self._segments[-1][1] += size
+        else:
+            self._segments.append([last, size])
+
+    def truncate(self, index: int) -> None:
+        """Keep operations up to `index`. Only ever removes what was not applied."""
+        if index < self.applied[1] or index < self.committed:
+            raise Corrupt(f"operation {index} is before {self.applied[1]} (applied): it cannot be undone")
+        if index >= self.last[1]:
+            return
+        term = self.term_at(index)
+        assert term is not None
+        while self._starts and self._starts[-1] > index:
+            self._starts.pop()
+            self._terms.pop()
+        self.last = (term, index)
+        while self._segments and len(self._segments) > 1 and self._segments[-2][0] >= index:
+            self.bytes -= self._segments.pop()[1]
+        if self._segments:
+            self._segments[-1][0] = min(self._segments[-1][0], index)
+
+    def commit(self, index: int) -> bool:
+        """Raise the commit index to `index`, as far as the log goes; whether it moved."""
+        index = min(index, self.last[1])
+        if index <= self.committed:
+            return False
+        self.committed = index
+        return True
+
+    def apply(self, index: int) -> None:
+        """Operations up to `index` are in the data now."""
+        if not self.applied[1] <= index <= self.committed:
+            raise Corrupt(f"operation {index} cannot be applied: {self.committed} is committed")
+        term = self.term_at(index)
+        assert term is not None
+        self.applied = (term, index)
+
+    def trim_point(self, up_to: int, bytes_kept: int) -> int:
+        """The greatest index <= `up_to` that may go while `bytes_kept` stay; first - 1 for none."""
+        point, left = self.first - 1, self.bytes
+        for last, size in self._segments[:-1]:
+            if last > min(up_to, self.applied[1]) or left - size < bytes_kept:
+                break
+            point, left = last, left - size
+        return point
+
+    def bytes_between(self, after: int, up_to: int) -> int:
+        """About how many bytes the operations after `after`, up to `up_to`, take."""
+        return sum(size for last, size in self._segments if after < last <= up_to)
+
+    def trim(self, index: int) -> None:
+        """Operations up to `index` are no longer in the log. Only what is applied may go."""
+        if index > self.applied[1] or index >= self.last[1]:
+            raise Corrupt(f"operation {index} cannot be trimmed: {self.applied[1]} is applied")
+        if index < self.first:
+            return
+        while self._segments and self._segments[0][0] <= index:
+            self.bytes -= self._segments.pop(0)[1]
+        while len(self._starts) > 1 and self._starts[1] <= index + 1:
+            self._starts.pop(0)
+            self._terms.pop(0)
+        self.first = index + 1

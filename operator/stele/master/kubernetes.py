@@ -1,0 +1,435 @@
+"""Kubernetes as one cluster's loop sees it: objects from the cache, children made when they are missing,
+status.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from stele.adapters.kubernetes.api import (
+    BUDGETS,
+    CLAIMS,
+    CLUSTERS,
+    MEMBERS,
+    PODS,
+    SERVICES,
+    Api,
+    Kind,
+)
+from stele.core.control.failure_detector import PodFacts, Seen, Timing
+from stele.core.control.requests import Ask
+from stele.core.control.state import Happening, State, Wishes
+from stele.core.table.ids import MemberIndex
+from stele.core.table.steps import is_above
+from stele.errors import Stale
+from stele.master import manifests
+from stele.master import status as facts
+from stele.master.cache import Cache
+from stele.master.children import Children
+from stele.master.events import post
+from stele.master.merge_patch import patch_of
+from stele.master.nodes import Nodes
+from stele.master.plans import Asks, show_plans
+from stele.master.revision import has_revision, outdated_claim, outdated_pod
+from stele.master.settings import Settings
+from stele.master.status_writer import patch_status
+from stele.model import TabletCluster, TabletMember, Unreadable
+from stele.model.cluster import TabletClusterStatus
+from stele.model.common import quantity_bytes
+from stele.model.ownership import NameLeaves, NameTaken, belongs_to
+
+log = logging.getLogger(__name__)
+
+PAUSE_ANNOTATION = "stele.dev/paused"
+
+Object = dict[str, Any]
+
+
+class KubernetesWorld:
+    """One TabletCluster. A stored object that cannot be read leaves the wishes as they were."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        settings: Settings,
+        cluster: TabletCluster,
+        clock_at: Callable[[float], datetime],
+    ) -> None:
+        self._api, self._cache, self._settings = api, cache, settings
+        self._cluster, self._clock_at = cluster, clock_at
+        self._state: State | None = None
+        self._children = Children(api, cache, cluster.metadata.namespace)
+        self._asks = Asks()
+        self._nodes = Nodes(api)
+        self._zones: dict[str, tuple[str, ...]] = {}
+        self._read: Object | None = None
+        self._seen: dict[str, tuple[Object, TabletMember]] = {}
+        self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
+        self.unreadable: Unreadable | None = None
+        self.shown: TabletClusterStatus | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self._cluster.metadata.namespace
+
+    @property
+    def name(self) -> str:
+        return self._cluster.metadata.name
+
+    @property
+    def cluster_uid(self) -> str:
+        return self._cluster.metadata.uid
+
+    def cluster(self) -> TabletCluster:
+        """The version of the last look: what is decided, done and told in one round rests on one version."""
+        return self._cluster
+
+    def look(self) -> None:
+        """Take the newest version that can be read."""
+        stored = self._cache.get(CLUSTERS, self.namespace, self.name)
+        if stored is None or stored is self._read or stored["metadata"].get("uid") != self.cluster_uid:
+            return
+        self._read = stored
+        found = TabletCluster.read(stored)
+        if isinstance(found, Unreadable):
+            if self.unreadable is None:
+                log.warning("%s", found)
+            self.unreadable = found
+        else:
+            self._cluster, self.unreadable = found, None
+
+    def partitions(self) -> int:
+        return self._cluster.spec.partitions
+
+    def wishes(self) -> Wishes:
+        return wishes_of(self.cluster())
+
+    def seen(self) -> tuple[Seen, ...]:
+        found = []
+        self._seen = {}
+        for stored in self._members():
+            member = self._member(stored)
+            if isinstance(member, Unreadable):
+                continue
+            self._seen[member.metadata.name] = stored, member
+            pod = self._pod(stored)
+            former = self._cache.removed(PODS, self.namespace, member.metadata.name)
+            found.append(
+                Seen(
+                    member.spec.index,
+                    member.metadata.name,
+                    member.spec.drain,
+                    member.spec.lite,
+                    member.metadata.deletion_timestamp is not None,
+                    None if pod is None else pod_facts(pod),
+                    member.spec.weight,
+                    self._zone(member, pod),
+                    None if former is None else pod_facts(former),
+                )
+            )
+        return tuple(found)
+
+    def _zone(self, member: TabletMember, pod: Object | None) -> tuple[str, ...] | None:
+        """By the node of its pod; without one, where it was last."""
+        keys, name = self._cluster.spec.placement.topology_keys, member.metadata.name
+        if not keys:
+            return ()
+        node = node_of(pod)
+        if node:
+            found = self._nodes.path(node, keys)
+            if found is not None:
+                self._zones[name] = found
+            return found
+        last = self._zones.get(name, member.status.zone)
+        return last if len(last) == len(keys) else ()
+
+    def _node_names(self) -> list[str]:
+        return [node for each in self._members() if (node := node_of(self._pod(each)))]
+
+    async def look_at_nodes(self) -> None:
+        """Read the labels of the nodes that members run on, when they matter."""
+        if self.cluster().spec.placement.topology_keys:
+            await self._nodes.refresh(self._node_names(), time.monotonic())
+
+    def _member(self, stored: Object) -> TabletMember | Unreadable:
+        """Each stored version is read once; objects in the cache are never changed in place."""
+        name = stored["metadata"]["name"]
+        before = self._read_members.get(name)
+        if before is not None and before[0] is stored:
+            return before[1]
+        member = TabletMember.read(stored)
+        if isinstance(member, Unreadable):
+            log.warning("%s", member)
+        self._read_members[name] = (stored, member)
+        return member
+
+    def _members(self) -> list[Object]:
+        listed = self._cache.labelled(MEMBERS, self.namespace, manifests.CLUSTER_LABEL, self.name)
+        return [each for each in listed if belongs_to(each, self.cluster_uid)]
+
+    def _pod(self, member: Object) -> Object | None:
+        return self._children.find(PODS, member["metadata"]["name"], member["metadata"]["uid"])
+
+    def _foreign_claims(self) -> tuple[str, ...]:
+        """Claims that hold the data of another cluster under a member's name: never used, never deleted."""
+        cluster = self.cluster()
+        names = (each["metadata"]["name"] for each in self._members())
+        claims = (self._cache.get(CLAIMS, self.namespace, name) for name in names)
+        return tuple(
+            each["metadata"]["name"] for each in claims if each and manifests.is_foreign(each, cluster)
+        )
+
+    def _but_foreign(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those claims are told by themselves."""
+        foreign = {f"{CLAIMS.kind} {name}" for name in self._foreign_claims()}
+        return tuple(each for each in names if each not in foreign)
+
+    def _outdated(self, cluster: TabletCluster) -> tuple[int, tuple[str, ...]]:
+        """Members whose pod and volume are as the spec says, and the objects that are not."""
+        old, updated = [], 0
+        for stored, member in self._seen.values():
+            pod = self._outdated_pod(cluster, stored, member)
+            claim = self._outdated_claim(cluster, member)
+            old += [*pod, *claim]
+            updated += not pod and not claim and self._pod(stored) is not None
+        copier = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
+        if copier is not None and manifests.wants_copier(cluster):
+            old += _shown(
+                PODS, copier, outdated_pod(copier, manifests.copier_pod(cluster, self._settings.copier))
+            )
+        return updated, tuple(old)
+
+    def _outdated_pod(self, cluster: TabletCluster, stored: Object, member: TabletMember) -> list[str]:
+        pod, setup = self._pod(stored), self._settings.members
+        if pod is None or has_revision(pod, manifests.member_revision(cluster, setup)):
+            return []
+        return _shown(PODS, pod, outdated_pod(pod, manifests.member_pod(cluster, member, setup)))
+
+    def _outdated_claim(self, cluster: TabletCluster, member: TabletMember) -> list[str]:
+        claim = self._children.find(CLAIMS, member.metadata.name, self.cluster_uid)
+        if claim is None:
+            return []
+        return _shown(CLAIMS, claim, outdated_claim(claim, manifests.claim(cluster, member.spec.index)))
+
+    def epoch_shown(self) -> int:
+        """Of the master that wrote the status of the cluster last; 0 when none did."""
+        stored = self._cache.get(CLUSTERS, self.namespace, self.name)
+        if stored is None or stored["metadata"].get("uid") != self.cluster_uid:
+            return 0
+        return int((stored.get("status") or {}).get("epoch") or 0)
+
+    def asks(self) -> tuple[Ask, ...]:
+        """TabletRebalances that are to be carried out, and what people said about them."""
+        return self._asks.read(self._cache, self.namespace, self.name, self.cluster_uid)
+
+    async def ensure_member(self, index: MemberIndex) -> None:
+        """Object, volume and pod, each when it is missing; a pod that ended for good is made anew."""
+        cluster, uid, children = self.cluster(), self.cluster_uid, self._children
+        member = await children.have(MEMBERS, manifests.member_object(cluster, index), uid)
+        if member is None:
+            return
+        pod = self._pod(member)
+        if pod is None:
+            await self._make_pod(cluster, member, index)
+            return
+        await children.have(CLAIMS, manifests.claim(cluster, index), uid)
+        if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
+
+    async def _make_pod(self, cluster: TabletCluster, member: Object, index: MemberIndex) -> None:
+        """A pod mounts a claim by its name, so whose that is must be so now, not when it was cached."""
+        model, children = self._member(member), self._children
+        if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
+            return
+        if await children.make(CLAIMS, manifests.claim(cluster, index), self.cluster_uid) is None:
+            return
+        body = manifests.member_pod(cluster, model, self._settings.members)
+        await children.have(PODS, body, model.metadata.uid)
+
+    async def remove_member(self, index: MemberIndex) -> None:
+        """Volume (when the user said so), pod, and the object last, so that a crash in between is
+        continued.
+        """
+        name, uid, children = manifests.name_of(self.name, index), self.cluster_uid, self._children
+        if self.cluster().spec.storage.keep_volumes.value == "Delete":
+            await children.delete(CLAIMS, name, uid)
+        member = children.find(MEMBERS, name, uid)
+        if member is not None:
+            await children.delete(PODS, name, member["metadata"]["uid"])
+            await children.delete(MEMBERS, name, uid)
+
+    async def ensure_shared(self) -> None:
+        """Services, budget and copier."""
+        cluster, uid, children = self.cluster(), self.cluster_uid, self._children
+        children.next_look()
+        await self.look_at_nodes()
+        await children.keep(SERVICES, manifests.headless_service(cluster), uid)
+        await children.keep(SERVICES, manifests.client_service(cluster), uid)
+        if self._state is not None:
+            parts = facts.partition_counts(self._state, cluster.spec.replicas)
+            members = len(self._state.table.members)
+            budget = manifests.budget(cluster, members, parts.safe == parts.total)
+            await children.keep(BUDGETS, budget, uid)
+        await self._ensure_copier(cluster)
+
+    async def _ensure_copier(self, cluster: TabletCluster) -> None:
+        """A pod as the spec makes it. An older one goes once no Spark job is under way."""
+        name, uid, children = manifests.copier_name(self.name), self.cluster_uid, self._children
+        if not manifests.wants_copier(cluster):
+            await children.delete(PODS, name, uid)
+            return
+        body = manifests.copier_pod(cluster, self._settings.copier)
+        pod = await children.have(PODS, body, uid)
+        if pod is None:
+            return
+        if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
+            outdated_pod(pod, body) and not self._has_spark_jobs()
+        ):
+            await children.delete(PODS, name, uid)
+
+    def _has_spark_jobs(self) -> bool:
+        """As far as known: before the first status nobody knows."""
+        return self._state is None or any(wave.wants_job for wave in self._state.waves.values())
+
+    def copier_address(self) -> str:
+        """Where the copier answers; empty while it is not ready."""
+        pod = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
+        if pod is None or pod["metadata"].get("deletionTimestamp"):
+            return ""
+        conditions = pod.get("status", {}).get("conditions") or []
+        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return str(pod["status"].get("podIP", "")) if ready else ""
+
+    async def tell(self, happenings: Sequence[Happening]) -> None:
+        await post(self._api, self._cluster, happenings)
+
+    async def show(self, state: State, now: float) -> None:
+        """Status of the cluster, of its members and of its plans, where it changed; before this master knows
+        them only its epoch. Raises Stale once a newer master has told of itself.
+        """
+        self._state = state
+        cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
+        keys = cluster.spec.placement.topology_keys
+        unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
+        updated, outdated = self._outdated(cluster)
+        view = facts.View(
+            state,
+            wishes,
+            now,
+            clock,
+            self._foreign_claims(),
+            self.name,
+            self.asks(),
+            unknown,
+            self._but_foreign(self._children.taken()),
+            updated,
+            outdated,
+            self._but_foreign(self._children.leaving()),
+        )
+        wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
+        early = facts.too_early(view, cluster.status, wanted)
+        if early:
+            wanted = cluster.status.model_copy(update={"epoch": state.epoch})
+        if self.unreadable is not None:
+            wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
+        await self._patch(CLUSTERS, self.name, wanted.to_dict())
+        self.shown = wanted
+        if early:
+            return
+        for stored, member in self._seen.values():
+            status = facts.member_status(member, view, restarts_of(self._pod(stored)))
+            await self._patch(MEMBERS, member.metadata.name, status.to_dict())
+        self._check_reigns(state)
+        await show_plans(self._api, self._cache, self._children, cluster, view)
+
+    async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
+        """Nothing of this cluster is done: objects that are not its own have the names of its table."""
+        cluster = self.cluster()
+        wanted = facts.blocked(cluster.status, why, cluster.metadata.generation, self._clock_at(now))
+        await self._patch(CLUSTERS, self.name, wanted.to_dict())
+        self.shown = wanted
+
+    def _check_reigns(self, state: State) -> None:
+        if is_above(state.epoch, self.epoch_shown()):
+            raise Stale(f"the status has epoch {self.epoch_shown()}, ours is {state.epoch}", "STALE_EPOCH")
+
+    async def _patch(self, kind: Kind, name: str, wanted: Object) -> None:
+        stored = self._cache.get(kind, self.namespace, name)
+        if stored is None:
+            return
+        patch = patch_of(stored.get("status") or {}, wanted)
+        if patch:
+            if self._state is not None:
+                self._check_reigns(self._state)
+            await patch_status(self._api, self._cache, kind, stored, patch)
+
+
+def wishes_of(cluster: TabletCluster) -> Wishes:
+    spec = cluster.spec
+    detection = spec.failure_detection
+    return Wishes(
+        members=spec.members,
+        replicas=spec.replicas,
+        timing=Timing(
+            detection.heartbeat_seconds, detection.lease_seconds, detection.rejoin_grace_period_seconds
+        ),
+        state=spec.state.value,
+        held=cluster.metadata.annotations.get(PAUSE_ANNOTATION) == "true",
+        migration_paused=spec.migration.paused,
+        parallel_per_member=spec.migration.max_parallel_per_member,
+        approval=spec.migration.approval.value,
+        on_partition_loss=spec.on_partition_loss.value,
+        engine=spec.migration.engine.value,
+        spark_threshold_bytes=quantity_bytes(spec.spark.threshold_bytes),
+        spark_idle_seconds=spec.spark.idle_seconds,
+        fragments=spec.migration.fragments,
+        bandwidth_per_member=quantity_bytes(spec.migration.bandwidth_per_member or 0),
+    )
+
+
+def _shown(kind: Kind, stored: Object, what: Sequence[str]) -> list[str]:
+    return [f"{kind.kind} {stored['metadata']['name']} ({', '.join(what)})"] if what else []
+
+
+def pod_facts(pod: Object) -> PodFacts:
+    """What the pod says of the member's process."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    container: Object = next((c for c in status.get("containerStatuses") or [] if c["name"] == "member"), {})
+    state = container.get("state") or {}
+    waiting_after = "waiting" in state and bool((container.get("lastState") or {}).get("terminated"))
+    ended = "terminated" in state or waiting_after or status.get("phase") in ("Failed", "Succeeded")
+    started = container.get("containerID", "")
+    process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
+    address = str(status.get("podIP", ""))
+    terminating = bool(meta.get("deletionTimestamp"))
+    return PodFacts(meta["uid"], address, process, bool(ended), terminating, _since_seconds(container))
+
+
+def _since_seconds(container: Object) -> float:
+    """When what the kubelet shows of a container began, see PodFacts.
+
+    The end of the process before a running one says nothing of the one that runs: the clock may have been
+    set back between them.
+    """
+    state = container.get("state") or {}
+    ended = (container.get("lastState") or {}) if "waiting" in state else state
+    time = (state.get("running") or {}).get("startedAt") or (ended.get("terminated") or {}).get("finishedAt")
+    return datetime.fromisoformat(time).timestamp() if time else 0.0
+
+
+def node_of(pod: Object | None) -> str:
+    """The node that a pod was given to, empty when there is none yet."""
+    return "" if pod is None else str(pod.get("spec", {}).get("nodeName") or "")
+
+
+def restarts_of(pod: Object | None) -> int:
+    listed = [] if pod is None else (pod.get("status") or {}).get("containerStatuses") or []
+    return sum(int(each.get("restartCount", 0)) for each in listed if each["name"] == "member")
+
+
+def clock_of(wall: datetime, monotonic: float) -> Callable[[float], datetime]:
+    """Wall clock times of monotonic ones, without jitter between two looks."""
+    return lambda seconds: wall + timedelta(seconds=seconds - monotonic)

@@ -1,0 +1,252 @@
+"""HTTP of a member on port 7001: the master's exchange, probes, metrics, digests, status."""
+
+import base64
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+
+import mmh3
+import msgspec
+from aiohttp import web
+
+from stele.adapters import http
+from stele.errors import BadInput, SteleError
+from stele.member import limits
+from stele.member.admin.metrics import Metrics
+from stele.member.admin.quarantine import Quarantine
+from stele.member.admin.session_list import session_list
+from stele.member.admin.tablet_info import tablet_facts, tablet_list
+from stele.member.control.exchange import Exchange
+from stele.member.node import Node
+from stele.member.replication.replica import Replica
+from stele.wire import control as m
+from stele.wire.admin import TABLETS_LIMIT_MAX
+from stele.wire.storage import keys
+from stele.wire.storage.volume import APPLIED, decode_state
+
+log = logging.getLogger("stele.admin")
+
+DIGEST_PAGE = 2000
+CANCELLED = "a user cancelled it (kubectl stele copies cancel)"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
+
+
+class Admin:
+    """Handlers. A wrong request gets 400 with what is wrong; nothing else happens."""
+
+    def __init__(self, node: Node, exchange: Exchange, metrics: Metrics) -> None:
+        self._node = node
+        self._exchange = exchange
+        self._metrics = metrics
+        self._quarantine = Quarantine(node)
+
+    def application(self) -> web.Application:
+        app = http.application(
+            body_bytes_max=limits.BODY_BYTES_MAX, middlewares=[_plain_errors, self._when_loaded]
+        )
+        app.router.add_post("/v1/exchange", self._on_exchange)
+        app.router.add_get("/healthz", self._on_health)
+        app.router.add_get("/readyz", self._on_ready)
+        app.router.add_get("/metrics", self._on_metrics)
+        app.router.add_get("/v1/digest", self._on_digest)
+        app.router.add_get("/v1/status", self._on_status)
+        app.router.add_get("/v1/tablets", self._on_tablets)
+        app.router.add_get("/v1/tablets/{partition}", self._on_tablet)
+        app.router.add_get("/v1/sessions", self._on_sessions)
+        app.router.add_delete("/v1/sessions/{session}", self._on_cancel)
+        app.router.add_get("/v1/quarantine", self._on_quarantine)
+        app.router.add_post(QUARANTINED + "/restore", self._on_restore)
+        app.router.add_get(QUARANTINED + "/entries", self._on_entries)
+        app.router.add_delete(QUARANTINED, self._on_purge)
+        app.router.add_delete("/v1/quarantine/volumes/{name}", self._on_purge_volume)
+        return app
+
+    @web.middleware
+    async def _when_loaded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """While the volume is read, nothing is told of tablets: "not there" would be a lie."""
+        of_tablets = request.path.startswith(("/v1/tablets", "/v1/digest", "/v1/quarantine", "/v1/bulk"))
+        if of_tablets and not self._exchange.started:
+            raise web.HTTPServiceUnavailable(text="the member is loading its volume; ask again in a moment\n")
+        return await handler(request)
+
+    async def _on_exchange(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        try:
+            message = m.decode_request(body)
+        except BadInput as error:
+            raise web.HTTPBadRequest(text=f"exchange: {error}\n") from None
+        made = await self._exchange.handle(message)
+        return web.Response(body=m.encode(made), content_type="application/json")
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_ready(self, request: web.Request) -> web.Response:
+        """Ready when the volume is loaded and, if there is a table, every owned partition serves."""
+        if not self._exchange.started:
+            return web.Response(status=503, text="loading the volume\n")
+        waiting = self._node.unserved()
+        if waiting:
+            return web.Response(status=503, text=f"{len(waiting)} owned partitions do not serve yet\n")
+        return web.Response(text="ok\n")
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        headers = {"Content-Type": self._metrics.content_type}
+        return web.Response(body=self._metrics.text(), headers=headers)
+
+    async def _on_status(self, request: web.Request) -> web.Response:
+        node = self._node
+        owned = [p for p, row in enumerate(node.rows) if row.owner == node.me]
+        facts = {
+            "uuid": node.uuid,
+            "cluster": node.cluster,
+            "name": node.settings.name,
+            "incarnation": node.instance.incarnation,
+            "index": node.me,
+            "epoch": node.table.epoch,
+            "state": node.table.state,
+            "partitions": len(node.rows),
+            "owned": owned,
+            "unserved": node.unserved(),
+            "broken": {r.partition: r.broken for r in node.replicas.values() if r.broken},
+            "members": {i: link.ready for i, link in node.links.items()},
+        }
+        return web.json_response(facts)
+
+    async def _on_tablets(self, request: web.Request) -> web.Response:
+        after = _number(request.query, "after", -1)
+        limit = _number(request.query, "limit", TABLETS_LIMIT_MAX)
+        if not 1 <= limit <= TABLETS_LIMIT_MAX:
+            raise web.HTTPBadRequest(text=f"limit is {limit}; it must be 1 to {TABLETS_LIMIT_MAX}\n")
+        return _json(tablet_list(self._node, after, limit))
+
+    async def _on_tablet(self, request: web.Request) -> web.Response:
+        return _json(tablet_facts(self._node.tablets, self._replica(request)))
+
+    def _replica(self, request: web.Request) -> Replica:
+        partition = _number(request.match_info, "partition")
+        replica = self._node.replicas.get(partition)
+        if replica is None:
+            raise web.HTTPNotFound(text=f"this member knows nothing of partition {partition}\n")
+        return replica
+
+    async def _on_sessions(self, request: web.Request) -> web.Response:
+        return _json(await session_list(self._node, self._exchange.sessions))
+
+    async def _on_cancel(self, request: web.Request) -> web.Response:
+        await self._exchange.sessions.cancel(request.match_info["session"], CANCELLED)
+        return _json({"code": "OK"})
+
+    async def _on_quarantine(self, request: web.Request) -> web.Response:
+        return _json(await self._quarantine.listing())
+
+    async def _on_restore(self, request: web.Request) -> web.Response:
+        await self._quarantine.restore(*_quarantined(request))
+        return _json({"code": "OK"})
+
+    async def _on_purge(self, request: web.Request) -> web.Response:
+        return _json({"purged": await self._quarantine.purge(*_quarantined(request))})
+
+    async def _on_purge_volume(self, request: web.Request) -> web.Response:
+        return _json({"purged": await self._quarantine.purge_volume(request.match_info["name"])})
+
+    async def _on_entries(self, request: web.Request) -> web.StreamResponse:
+        return await _stream(request, self._quarantine.entries(*_quarantined(request)))
+
+    async def _on_digest(self, request: web.Request) -> web.StreamResponse:
+        """NDJSON: first what the tablet is at, then [key (base64), hash of the value, expire_at_ms] each."""
+        partition = _number(request.query, "partition")
+        keyspace = request.query.get("keyspace", "default").encode()
+        if len(keyspace) > keys.KEYSPACE_BYTES_MAX:
+            text = f"keyspace has {len(keyspace)} bytes; at most {keys.KEYSPACE_BYTES_MAX} are expected\n"
+            raise web.HTTPBadRequest(text=text)
+        replica = self._node.replicas.get(partition)
+        if replica is None or not replica.ready:
+            raise web.HTTPNotFound(text=f"partition {partition} has no READY tablet here\n")
+        return await _stream(request, self._digest(replica, keyspace))
+
+    async def _digest(self, replica: Replica, keyspace: bytes) -> AsyncGenerator[bytes]:
+        """From one view, so that entries and applied OpId belong together."""
+        node = self._node
+        partition, generation = replica.partition, replica.generation
+        last = replica.tablet.log.last
+        view = node.engine.view()
+        try:
+            stored = view.get(keys.meta_key(partition, generation, APPLIED))
+            found = m.OpId() if stored is None else decode_state(stored).applied
+            applied = (found.term, found.index)
+            yield _line({"partition": partition, "generation": generation, "applied": applied, "last": last})
+            prefix = keys.user_prefix(partition, generation, keyspace)
+            begin, end = prefix, keys.tablet_range(partition, generation)[1]
+            while True:
+                page = await node.loop.run_in_executor(node.slow, view.scan, begin, end, DIGEST_PAGE)
+                page = [(key, value) for key, value in page if key.startswith(prefix)]
+                yield b"".join(_digest_line(key[len(prefix) :], value) for key, value in page)
+                if len(page) < DIGEST_PAGE:
+                    return
+                begin = page[-1][0] + b"\0"
+        finally:
+            view.close()
+
+
+async def _stream(request: web.Request, pages: AsyncGenerator[bytes]) -> web.StreamResponse:
+    """NDJSON. What fails before the first line gets an answer; later the connection is broken off, so that
+    nobody takes a part for the whole.
+    """
+    async with aclosing(pages):
+        first = await anext(pages, b"")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        try:
+            await response.write(first)
+            async for lines in pages:
+                await response.write(lines)
+        except SteleError as error:
+            log.error("%s broken off: %s", request.path, error)
+            if request.transport is not None:
+                request.transport.abort()
+    return response
+
+
+def _digest_line(key: bytes, stored: bytes) -> bytes:
+    value, expire_at_ms = keys.unpack_value(stored)
+    return _line([base64.b64encode(key).decode(), mmh3.hash_bytes(value).hex(), expire_at_ms])
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _quarantined(request: web.Request) -> tuple[int, int]:
+    return _number(request.match_info, "partition"), _number(request.match_info, "generation")
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer) + b"\n", content_type="application/json")
+
+
+def _number(values: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = values.get(name, "")
+    if default is not None and not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        shown = "missing" if not text else repr(text[:40])
+        raise web.HTTPBadRequest(text=f"{name} is {shown}; it must be a whole number below 1,000,000,000\n")
+    return int(text)
+
+
+@web.middleware
+async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A defect is logged with its traceback and answered without."""
+    try:
+        return await handler(request)
+    except (web.HTTPException, ConnectionError):
+        raise
+    except SteleError as error:
+        status = 404 if error.code == "NOT_FOUND" else 409
+        return web.json_response({"code": error.code, "detail": Exception.__str__(error)}, status=status)
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return web.Response(status=500, text="internal error; the member's log tells more\n")

@@ -1,0 +1,293 @@
+"""`stele-member inspect DIR`: what a volume holds that no process has open. It changes nothing on it."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from stele.adapters.memory.engine import MemoryEngine
+from stele.adapters.rocksdb.engine import RocksReader
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.log import Log
+from stele.errors import BadInput, Corrupt, Refused, SteleError
+from stele.member.admin.tablet_info import tablet_facts
+from stele.member.replication.replica import Replica
+from stele.member.replication.table_cache import Table
+from stele.member.replication.tablet_store import Tablets, log_range
+from stele.member.storage.volume import (
+    CONSENSUS,
+    DATA,
+    INSTANCE,
+    SERVICES,
+    STAGING,
+    TABLETS,
+    WALS,
+    Volume,
+)
+from stele.wire.admin import QuarantinedVolume, TabletFacts
+from stele.wire.copy.jobs import decode_manifest
+from stele.wire.storage import keys
+from stele.wire.storage.log_record import check_record, term_of
+from stele.wire.storage.volume import (
+    TABLE_FILE,
+    Consensus,
+    DataState,
+    Instance,
+    ServiceMigration,
+    ServicesFile,
+    Superblock,
+    TableFile,
+    decode_file,
+    decode_table,
+)
+
+PAGE_ENTRIES = 1000
+PAGE_BYTES = 1024 * 1024
+HEADS = (
+    "PARTITION", "STATE", "ROLE", "GENERATION", "PROMISED", "LAST", "APPLIED", "LOG", "ENTRIES", "BYTES"
+)  # fmt: skip
+T = TypeVar("T")
+F = TypeVar("F", Instance, ServicesFile)
+
+
+class Inspection(msgspec.Struct):
+    """What was found. `problems` is empty for a sound volume; `verified` when all of it was read.
+
+    `services` are the migrations whose end services of one's own are still to be told.
+    """
+
+    folder: str
+    verified: bool
+    instance: Instance | None = None
+    epoch: int = 0
+    partitions: int = 0
+    tablets: list[TabletFacts] = []
+    services: list[ServiceMigration] = []
+    volumes: list[QuarantinedVolume] = []
+    problems: list[str] = []
+
+
+def inspect(folder: Path, *, verify: bool) -> Inspection:
+    """Read a volume. Raise BadInput when it is none, Refused (IN_USE) when a process has it open."""
+    if not (folder / TABLETS).is_dir():
+        raise BadInput(
+            f"{folder} is no volume of a member: it has no folder {TABLETS}; give the folder that "
+            "STELE_DATA_DIR names",
+            "NOT_FOUND",
+        )
+    if Volume(folder).in_use():
+        raise Refused(
+            f"{folder} is in use by a running member; stop it, or ask its port 7001 "
+            "(/v1/tablets, /v1/quarantine)",
+            "IN_USE",
+        )
+    with tempfile.TemporaryDirectory() as notes:
+        return _Inspector(folder, Path(notes), verify).run()
+
+
+class _Inspector:
+    def __init__(self, folder: Path, notes: Path, verify: bool) -> None:
+        self._volume = Volume(folder)
+        self._notes = notes
+        self._verify = verify
+        self._found = Inspection(str(folder), verify)
+
+    def run(self) -> Inspection:
+        found, volume = self._found, self._volume
+        found.instance = self._try(lambda: _read(Instance, volume.path(INSTANCE)))
+        table = self._try(self._table) or Table(TableFile())
+        found.epoch, found.partitions = table.epoch, len(table.rows)
+        found.services = self._try(self._services) or []
+        found.volumes = volume.put_aside_volumes()
+        reader = self._try(lambda: RocksReader(volume.path(DATA), volume.path(WALS), self._notes))
+        blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
+        try:
+            self._check_families(reader)
+            for partition in sorted(blocks.keys() | metas.keys()):
+                meta = metas.get(partition) or Consensus()
+                facts = self._tablet(reader, table, partition, blocks.get(partition), meta)
+                found.tablets.append(facts)
+        finally:
+            if reader is not None:
+                reader.close()
+        if self._verify:
+            self._verify_staging()
+        return found
+
+    def _check_families(self, reader: RocksReader | None) -> None:
+        if reader is not None and (number := reader.default_keys()):
+            self._found.problems.append(
+                f"database: RocksDB's family 'default' has {number} keys that no tablet reads, written while "
+                "a member of an older build was stopping; the next start removes them"
+            )
+
+    def _try(self, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except (SteleError, OSError) as error:
+            self._found.problems.append(str(error))
+            return None
+
+    def _table(self) -> Table:
+        path = self._volume.path(TABLE_FILE)
+        uuid = "" if self._found.instance is None else self._found.instance.uuid
+        file = decode_table(path.read_bytes(), str(path)) if path.exists() else TableFile()
+        return Table(file, uuid)
+
+    def _services(self) -> list[ServiceMigration]:
+        path = self._volume.path(SERVICES)
+        return list(_read(ServicesFile, path).begun) if path.exists() else []
+
+    def _files(self, folder: str, kind: type[T]) -> dict[int, T | None]:
+        found: dict[int, T | None] = {}
+        for partition, value in self._try(lambda: list(self._volume.load_all(folder, kind))) or ():  # type: ignore[type-var]
+            if isinstance(value, Corrupt):
+                self._found.problems.append(str(value))
+            found[partition] = None if isinstance(value, Corrupt) else value
+        return found
+
+    # -- one tablet
+
+    def _tablet(
+        self,
+        reader: RocksReader | None,
+        table: Table,
+        partition: int,
+        block: Superblock | None,
+        meta: Consensus,
+    ) -> TabletFacts:
+        replica = Replica(Tablet(partition, table.me, Log(), meta.promised), block, meta)
+        if partition < len(table.rows):
+            replica.tablet.row = table.rows[partition]
+        tablets = Tablets(MemoryEngine() if reader is None else reader)
+        self._load(tablets, replica)
+        return tablet_facts(tablets, replica)
+
+    def _load(self, tablets: Tablets, replica: Replica) -> None:
+        """The log and the data of a tablet, also in quarantine; what is wrong is a problem of this tablet."""
+        if replica.block is None:
+            return
+        try:
+            if self._verify:
+                _verify_quarantined(tablets, replica.partition, replica.block)
+            if replica.block.state != "READY":
+                return
+            replica.tablet.log, state = tablets.held(replica.partition, replica.generation)
+            replica.keyspaces = dict(state.keyspaces)
+            if self._verify:
+                _verify_log(tablets, replica)
+                _verify_data(tablets, replica, state)
+        except Corrupt as error:
+            replica.broken = str(error)
+            self._found.problems.append(f"partition {replica.partition}: {error}")
+
+    def _verify_staging(self) -> None:
+        for path in sorted(self._volume.path(STAGING).glob("*/*.json")):
+            self._try(partial(_verify_copy, path))
+
+
+def _read(kind: type[F], path: Path) -> F:
+    return decode_file(kind, path.read_bytes(), str(path))
+
+
+def _verify_log(tablets: Tablets, replica: Replica) -> None:
+    """Read every operation: none is missing, each is one, terms never fall."""
+    index, term = replica.tablet.log.first, 0
+    for key, record in _logged(tablets, replica.partition):
+        check_record(record)
+        found = int.from_bytes(key[2:], "big")
+        if index != found or term_of(record)[0] < term:
+            raise Corrupt(f"the log has {(term_of(record)[0], found)} behind {(term, index - 1)}")
+        index, term = found + 1, term_of(record)[0]
+
+
+def _logged(tablets: Tablets, partition: int) -> Iterator[tuple[bytes, bytes]]:
+    begin, end = log_range(partition)
+    while page := tablets.engine.scan_log(begin, end, PAGE_BYTES):
+        yield from page
+        begin = page[-1][0] + b"\0"
+
+
+def _verify_data(tablets: Tablets, replica: Replica, state: DataState) -> None:
+    """Read every entry of the tablet, and compare their number and bytes with what the tablet says."""
+    found: dict[bytes, tuple[int, int]] = {}
+    begin, end = keys.tablet_range(replica.partition, replica.generation)
+    while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
+        for data_key, value in page:
+            if (split := keys.split_user(data_key)) is not None:
+                count, size = found.get(split[0], (0, 0))
+                found[split[0]] = (count + 1, size + len(split[1]) + len(value))
+        begin = page[-1][0] + b"\0"
+    told = {keyspace: sizes for keyspace, sizes in state.keyspaces.items() if sizes[0]}
+    if found != told:
+        raise Corrupt(f"entries and bytes by keyspace are {found}, the tablet says {told}")
+
+
+def _verify_quarantined(tablets: Tablets, partition: int, block: Superblock) -> None:
+    """Read what was given up: the data of each generation, and the log, which may have lost its front."""
+    for each in block.quarantined:
+        begin, end = keys.tablet_range(partition, each.generation)
+        while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
+            begin = page[-1][0] + b"\0"
+    if block.state == "DELETED":
+        for _, record in _logged(tablets, partition):
+            check_record(record)
+
+
+def _verify_copy(path: Path) -> None:
+    for fragment in decode_manifest(path.read_bytes(), str(path)).fragments:
+        content = (path.parent / fragment.file).read_bytes() if fragment.file else b""
+        if fragment.file and (len(content), crc32c(content)) != (fragment.file_bytes, fragment.file_crc32c):
+            raise Corrupt(f"{path.parent / fragment.file}: its size or checksum is not that of its manifest")
+
+
+def text_of(found: Inspection) -> str:
+    """For people: the volume, a line per tablet, what is quarantined, what is wrong."""
+    who = found.instance
+    lines = [f"volume {found.folder}"]
+    if who is not None:
+        lines.append(f"member {who.uuid}, cluster {who.cluster}, started {who.incarnation} times")
+    lines.append(f"table: epoch {found.epoch}, {found.partitions} partitions; {len(found.tablets)} tablets")
+    rows = [HEADS, *map(_row, found.tablets)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    for row in rows:
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for each in (entry for tablet in found.tablets for entry in tablet.quarantined):
+        lines.append(
+            f"quarantined: partition {each.partition}, generation {each.generation}, {each.entries} entries"
+        )
+    lines += [_service_line(each) for each in found.services]
+    lines += [f"put aside: {each.name}, {each.bytes} bytes: {each.reason}" for each in found.volumes]
+    lines += [f"PROBLEM: {each}" for each in found.problems]
+    how = "everything was read" if found.verified else "files were read; --verify reads data and logs too"
+    lines.append(f"{len(found.problems)} problems ({how})")
+    return "\n".join(lines)
+
+
+def _service_line(each: ServiceMigration) -> str:
+    """A migration that services heard begin."""
+    ends = {None: "its end is not known yet", True: "committed", False: "rolled back"}
+    return (
+        f"services: partition {each.partition}, {each.type} {each.id} of row {each.base}, here "
+        f"{each.endpoint} from index {each.current} to {each.new}: {ends[each.committed]}"
+    )
+
+
+def _row(tablet: TabletFacts) -> tuple[str, ...]:
+    log = tablet.log
+    return (
+        str(tablet.partition),
+        tablet.state + (" (offline)" if tablet.offline else ""),
+        tablet.role,
+        str(tablet.generation),
+        str(tablet.promised),
+        f"{tablet.last.term}.{tablet.last.index}",
+        f"{tablet.applied.term}.{tablet.applied.index}",
+        "empty" if log.last < log.first else f"{log.first}..{log.last}",
+        str(tablet.entries),
+        str(tablet.bytes),
+    )

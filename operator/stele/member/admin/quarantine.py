@@ -1,0 +1,177 @@
+"""Data of deleted tablets, and volumes that were put aside: list, look into, restore, purge (docs/member.md).
+
+Nothing here gives a right to serve: a restored tablet is one that the table does not name, like that of a
+member which was away. The master takes it into a row, by COPY from the log, or has it deleted again.
+"""
+
+import base64
+import logging
+from collections.abc import AsyncGenerator
+from functools import partial
+
+import msgspec
+
+from stele.core.tablet.lifecycle import Event, step
+from stele.errors import BadInput, Conflict, Corrupt, Refused
+from stele.member.admin.tablet_info import quarantined_tablets
+from stele.member.copy.aside import bring_back, forget_aside, last_held, put_aside
+from stele.member.node import Node
+from stele.member.replication.gc import drop_quarantined
+from stele.member.replication.replica import Replica
+from stele.member.storage import failpoints
+from stele.wire import admin
+from stele.wire.storage import keys
+from stele.wire.storage.volume import Quarantined
+
+log = logging.getLogger("stele.quarantine")
+
+ENTRIES_PAGE = 1000
+
+
+class Quarantine:
+    """Every change is idempotent and holds the partition's lock."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def listing(self) -> admin.Quarantine:
+        node = self._node
+        volumes = await node.loop.run_in_executor(node.slow, node.volume.put_aside_volumes)
+        return admin.Quarantine(
+            retention_seconds=node.settings.retention_seconds,
+            tablets=tuple(
+                each
+                for partition in sorted(node.replicas)
+                for each in quarantined_tablets(node.tablets, node.replicas[partition])
+            ),
+            volumes=tuple(volumes),
+        )
+
+    # -- tablets
+
+    def _entry(self, partition: int, generation: int) -> tuple[Replica, Quarantined]:
+        replica = self._node.replicas.get(partition)
+        for entry in () if replica is None or replica.block is None else replica.block.quarantined:
+            if entry.generation == generation:
+                assert replica is not None
+                return replica, entry
+        raise BadInput(f"partition {partition}: generation {generation} is not in quarantine", "NOT_FOUND")
+
+    async def restore(self, partition: int, generation: int) -> None:
+        """A tombstone is READY again, with all that it held; nothing when that was done already.
+
+        Raise BadInput (NOT_FOUND), Conflict (MIGRATION_ACTIVE), or Refused: ILLEGAL_STATE, NOT_NEEDED (the
+        row has all its copies), INCOMPLETE (not all that it held is still here).
+        """
+        node = self._node
+        replica = node.replicas.get(partition)
+        if replica is not None and replica.ready and replica.generation == generation:
+            return
+        replica, _ = self._entry(partition, generation)
+        async with replica.lock:
+            replica, entry = self._entry(partition, generation)
+            self._check_restore(replica)
+            state = step(replica.state, Event.RESTORE).value
+            await put_aside(node, replica)
+            await node.loop.run_in_executor(node.slow, node.engine.flush)
+            self._check_whole(replica, entry)
+            await self._bring_back(replica, entry)
+            restored, data = node.tablets.held(partition, generation)
+            block = replica.block
+            assert block is not None
+            left = tuple(each for each in block.quarantined if each != entry)
+            made = msgspec.structs.replace(block, state=state, generation=generation, quarantined=left)
+            await node.save_block(replica, made)
+            forget_aside(node, partition, generation)
+            replica.tablet.log, replica.keyspaces = restored, dict(data.keyspaces)
+            replica.flushed, replica.broken = restored.applied[1], ""
+        log.warning("partition %d: generation %d was restored, up to %s", partition, generation, replica.last)
+
+    def _check_restore(self, replica: Replica) -> None:
+        node, row = self._node, replica.tablet.row
+        if replica.meta.copy is not None:
+            raise Conflict(f"migration {replica.meta.copy.id} is active", "MIGRATION_ACTIVE")
+        if node.me in row.replicas:
+            raise Refused(
+                f"row {row.version} {row.replicas} names this member: the master repairs it", "ILLEGAL_STATE"
+            )
+        full = len(row.members) >= max(1, node.table.replicas)
+        near = any(link.ready for member, link in node.links.items() if member in row.members)
+        if full and near:
+            raise Refused(
+                f"row {row.version} {row.replicas} has all its copies; a restored one would be deleted "
+                "again. To look into it, read its entries",
+                "NOT_NEEDED",
+            )
+
+    def _check_whole(self, replica: Replica, entry: Quarantined) -> None:
+        try:
+            last = last_held(self._node, replica.partition, entry.generation)
+        except Corrupt as error:
+            raise Refused(f"{error}; read its entries instead", "INCOMPLETE") from error
+        if last < entry.last:
+            raise Refused(
+                f"it held operations up to {entry.last}, here are those up to {last}; "
+                "read its entries instead",
+                "INCOMPLETE",
+            )
+
+    async def _bring_back(self, replica: Replica, entry: Quarantined) -> None:
+        """The log is nobody's until a superblock says that it is of this generation."""
+        node, block = self._node, replica.block
+        assert block is not None
+        await node.save_block(replica, msgspec.structs.replace(block, generation=0))
+        node.tablets.clear_log(replica)
+        await bring_back(node, replica.partition, entry.generation)
+        await node.syncer.sync()
+        failpoints.reached("restore.read")
+
+    async def purge(self, partition: int, generation: int) -> bool:
+        """Delete quarantined data now. Whether there was any."""
+        node = self._node
+        replica = node.replicas.get(partition)
+        if replica is None:
+            return False
+        async with replica.lock:
+            block = drop_quarantined(node.engine, replica, lambda entry: entry.generation == generation)
+            if block is None:
+                return False
+            await node.save_block(replica, block)
+        log.warning("partition %d: generation %d was purged", partition, generation)
+        return True
+
+    async def entries(self, partition: int, generation: int) -> AsyncGenerator[bytes]:
+        """Entries as lines of JSON, [keyspace, key, value, expire_at_ms] with key and value in base64.
+
+        From one view; what was only in the log of a tablet that was deleted is not among them.
+        """
+        self._entry(partition, generation)
+        node, (begin, end) = self._node, keys.tablet_range(partition, generation)
+        view = node.engine.view()
+        try:
+            while page := await node.loop.run_in_executor(
+                node.slow, partial(view.scan, begin, end, ENTRIES_PAGE)
+            ):
+                yield b"".join(map(_entry_line, page))
+                begin = page[-1][0] + b"\0"
+        finally:
+            view.close()
+
+    # -- volumes
+
+    async def purge_volume(self, name: str) -> bool:
+        """Delete a volume that was put aside. Whether it was there."""
+        node = self._node
+        gone = await node.loop.run_in_executor(node.slow, node.volume.purge_volume, name)
+        if gone:
+            log.warning("volume %s was purged", name)
+        return gone
+
+
+def _entry_line(entry: tuple[bytes, bytes]) -> bytes:
+    split = keys.split_user(entry[0])
+    if split is None or split[0] == keys.SERVICE:
+        return b""
+    value, expire_at_ms = keys.unpack_value(entry[1])
+    shown = [split[0].decode(errors="replace"), *(base64.b64encode(b).decode() for b in (split[1], value))]
+    return msgspec.json.encode([*shown, expire_at_ms]) + b"\n"

@@ -1,0 +1,118 @@
+"""HTTP of bulk loads and exports on a member's admin port; the bytes themselves go to its transfer process.
+
+GET    /v1/bulk/table                          members and rows, for routing
+GET    /v1/bulk/loads/<load>                   which partitions of this owner took it in (`LoadList`)
+GET    /v1/bulk/loads/<load>/partitions/<p>    where files are to be made (`LoadPlace`)
+POST   /v1/bulk/loads/<load>/partitions/<p>    to the owner: take the load in (`LoadOrder`)
+POST   /v1/bulk/snapshots/<session>            to the owner: a checkpoint to read from (`SnapshotOrder`)
+DELETE /v1/bulk/snapshots/<session>            it is not needed any more
+"""
+
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from stele.errors import BadInput, Refused, Stale
+from stele.member.bulk.loads import Loads
+from stele.member.copy.sessions import Sessions
+from stele.member.node import Node
+from stele.wire import control as m
+from stele.wire.copy.bulk import (
+    EXPORT_PREFIX,
+    BulkMember,
+    BulkTable,
+    LoadList,
+    LoadOrder,
+    SnapshotOrder,
+    check_load_id,
+)
+from stele.wire.unreadable import UNREADABLE
+
+T = TypeVar("T", LoadOrder, SnapshotOrder)
+
+
+class BulkRoutes:
+    """Handlers. An error that is no SteleError is answered by the application."""
+
+    def __init__(self, node: Node, loads: Loads, sessions: Sessions) -> None:
+        self._node, self._loads, self._sessions = node, loads, sessions
+
+    def add_routes(self, app: web.Application) -> None:
+        """Serve from this application."""
+        app.router.add_get("/v1/bulk/table", self._table)
+        app.router.add_get("/v1/bulk/loads/{load}", self._taken)
+        app.router.add_get("/v1/bulk/loads/{load}/partitions/{partition}", self._place)
+        app.router.add_post("/v1/bulk/loads/{load}/partitions/{partition}", self._take_in)
+        app.router.add_post("/v1/bulk/snapshots/{session}", self._open)
+        app.router.add_delete("/v1/bulk/snapshots/{session}", self._close)
+
+    async def _table(self, request: web.Request) -> web.Response:
+        node = self._node
+        table = BulkTable(
+            cluster=node.cluster,
+            admin_port=node.settings.admin_port,
+            transfer_port=node.settings.transfer_port,
+            members=tuple(BulkMember(i, info.name, info.address) for i, info in node.table.members.items()),
+            rows=tuple((row.version, row.replicas) for row in node.rows),
+        )
+        return _json(table)
+
+    async def _taken(self, request: web.Request) -> web.Response:
+        return _json(LoadList(self._loads.taken(check_load_id(request.match_info["load"]))))
+
+    async def _place(self, request: web.Request) -> web.Response:
+        load = check_load_id(request.match_info["load"])
+        return _json(self._loads.place(load, self._partition(request)))
+
+    async def _take_in(self, request: web.Request) -> web.Response:
+        load, partition = check_load_id(request.match_info["load"]), self._partition(request)
+        order = _decoded(LoadOrder, await request.read())
+        return _json(await self._loads.take_in(load, partition, order))
+
+    async def _open(self, request: web.Request) -> web.Response:
+        """Every acknowledged write of these partitions is in the checkpoint: the lease is looked at first."""
+        name = _session(request)
+        order = _decoded(SnapshotOrder, await request.read())
+        for partition in order.partitions:
+            self._check_reads(partition)
+        result = await self._sessions.open_session(m.OpenSession(name, order.partitions, order.lease_seconds))
+        if result.session is None:
+            raise Refused(result.detail or "the checkpoint is being made", "BUSY")
+        for partition in order.partitions:
+            # An export wants no log behind its checkpoint.
+            self._sessions.open[name].floor.pop(partition, None)
+        return _json(result.session)
+
+    def _check_reads(self, partition: int) -> None:
+        replica = self._node.replicas.get(partition)
+        if replica is None or not self._node.serving_requests.may_read(replica):
+            raise Stale(f"member {self._node.me} does not serve partition {partition} now", "NOT_OWNER")
+
+    async def _close(self, request: web.Request) -> web.Response:
+        await self._sessions.close_session(m.CloseSession(_session(request)))
+        return web.Response(status=204)
+
+    def _partition(self, request: web.Request) -> int:
+        text, count = request.match_info["partition"], len(self._node.rows)
+        if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) >= count:
+            raise BadInput(f"partition is {text[:40]!r}; this member's table has {count}")
+        return int(text)
+
+
+def _session(request: web.Request) -> str:
+    name = check_load_id(request.match_info["session"])
+    if not name.startswith(EXPORT_PREFIX):
+        raise BadInput(f"session is {name!r}; that of an export begins with {EXPORT_PREFIX}")
+    return name
+
+
+def _decoded(kind: type[T], body: bytes) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except UNREADABLE as error:
+        raise BadInput(f"{kind.__name__}: {error}") from None
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

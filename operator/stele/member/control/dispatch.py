@@ -1,0 +1,109 @@
+"""Runs the master's commands: those of one partition in order, different partitions at the same time."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from stele.errors import SteleError
+from stele.member.bulk.loads import Loads
+from stele.member.control.abandoned_handover import Orphans
+from stele.member.control.fencing import Promotion
+from stele.member.control.migrations import Migrations
+from stele.member.control.state_lock import StateLock
+from stele.member.copy.ingest import Ingester
+from stele.member.copy.sessions import Sessions
+from stele.member.node import Node
+from stele.member.services.host import Services
+from stele.member.storage.disk_full import is_full
+from stele.ports.transfer import Transfer
+from stele.services import MigrationAwareService
+from stele.wire import control as m
+
+log = logging.getLogger("stele.commands")
+
+Handler = Callable[[Any], Awaitable[m.Result]]
+
+PATIENCE_SECONDS = 0.05
+"""How long one exchange waits for bulk work. What takes longer goes on, and answers WAIT until it is asked
+again after its end: other orders to this member wait for the exchange, and a master that hears nothing for a
+few seconds takes the member for lost.
+"""
+_BULK = (m.Ingest, m.OpenSession, m.CloseSession)
+_CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
+"""Bulk work too, where services are installed: they may take their time."""
+_STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
+
+
+class Commands:
+    """Every command is idempotent; what is refused changes nothing."""
+
+    def __init__(
+        self, node: Node, transfer: Transfer, services: Mapping[str, MigrationAwareService] | None = None
+    ) -> None:
+        self._node = node
+        self.services = Services(node, services or {})
+        self._slow_kinds = _BULK + _CALL_SERVICES if self.services else _BULK
+        self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
+        self.migrations = Migrations(node, self.services)
+        self.promotion = Promotion(node)
+        self.orphans = Orphans(node, self.migrations)
+        self.sessions = Sessions(node, transfer)
+        self.ingester = Ingester(node)
+        self.loads = Loads(node, transfer)
+        self.state_lock = StateLock(node)
+        migrations, promotion, sessions = self.migrations, self.promotion, self.sessions
+        self._handlers: dict[Any, Handler] = {
+            m.StartTabletCopy: migrations.start_copy,
+            m.AddLearner: migrations.add_learner,
+            m.HandOver: migrations.hand_over,
+            m.Abort: migrations.abort,
+            m.DeleteTablet: migrations.delete,
+            m.CreateTablet: migrations.create,
+            m.Accept: promotion.accept,
+            m.Fence: promotion.fence,
+            m.OpenSession: sessions.open_session,
+            m.CloseSession: sessions.close_session,
+            m.FetchDirect: sessions.fetch,
+            m.Ingest: self.ingester.ingest,
+            m.LockState: self.state_lock.lock,
+            m.UnlockState: self.state_lock.unlock,
+        }
+
+    async def run(self, commands: tuple[m.Command, ...]) -> tuple[m.Result, ...]:
+        """One result per command, in order."""
+        for command in [each for each, task in self._bulk.items() if task.done() and each not in commands]:
+            del self._bulk[command]
+        return tuple(await asyncio.gather(*(self._answer(command) for command in commands)))
+
+    async def _answer(self, command: m.Command) -> m.Result:
+        """The result, or WAIT for bulk work that is not done yet; the same command again finds it."""
+        if not isinstance(command, self._slow_kinds):
+            return await self._run(command)
+        task = self._bulk.get(command)
+        if task is None:
+            task = self._bulk[command] = asyncio.create_task(self._run(command))
+        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        if not task.done():
+            return _STILL_BUSY
+        self._bulk.pop(command, None)
+        return task.result()
+
+    async def _run(self, command: m.Command) -> m.Result:
+        partition = getattr(command, "partition", None)
+        if partition is not None and not 0 <= partition < len(self._node.rows):
+            return m.Result("BAD_REQUEST", f"partition {partition} is not in this member's table")
+        if self.state_lock.refuses(command):
+            return m.Result("STATE_LOCKED", "the cluster state is being changed; nothing new is begun")
+        try:
+            return await self._handlers[type(command)](command)
+        except SteleError as error:
+            log.warning("%s refused: %s", type(command).__name__, error)
+            return m.Result(error.code, Exception.__str__(error))
+        except OSError as error:
+            log.error("%s failed: %s", type(command).__name__, error)
+            return m.Result("NO_SPACE" if is_full(error) else "DISK_ERROR", str(error))
+
+    async def tidy(self, partitions: list[int]) -> None:
+        """Forget promises that the published rows of these partitions overtook."""
+        await asyncio.gather(*(self.promotion.tidy(p) for p in partitions if p in self._node.replicas))

@@ -1,0 +1,108 @@
+"""Fence and accept: what a member promises before the master stores a row."""
+
+import logging
+from typing import Any
+
+from stele.core.tablet.owner import Phase
+from stele.errors import Conflict, Refused, Stale
+from stele.member.node import Node
+from stele.member.replication.replica import Replica
+from stele.member.settings import Fsync
+from stele.wire import control as m
+
+log = logging.getLogger("stele.promotion")
+
+
+class Promotion:
+    """Promises are on disk before they are told."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def fence(self, command: m.Fence) -> m.Result:
+        """Refuse lower terms; OK with the last operation, or WAIT while the old owner may hold a lease."""
+        node = self._node
+        self._check_step(command.partition, command.term)
+        replica = node.replica_of(command.partition)
+        async with replica.lock:
+            if command.term < replica.tablet.promised:
+                raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
+            self._leave_owner(replica, command.term)
+            await node.save_meta(replica, promised=max(command.term, replica.meta.promised))
+        wait = node.granted.wait_seconds(command.partition, node.loop.time())
+        if wait > 0 and not command.owner_dead:
+            return m.Result("WAIT", "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
+        return m.Result(last=replica.last)
+
+    def _check_step(self, partition: int, version: int) -> None:
+        if text := self._node.table.version_jump(partition, version):
+            raise Refused(text, "BAD_REQUEST")
+
+    def _leave_owner(self, replica: Replica, term: int) -> None:
+        """From this moment on the old owner gets no lease here; before the promise is on disk."""
+        node, tablet = self._node, replica.tablet
+        holder = tablet.leader if tablet.leader is not None else tablet.row.owner
+        if not tablet.fence(term):
+            return
+        if replica.owner is not None:
+            replica.owner.phase = Phase.DEPOSED
+        elif holder is not None and holder != node.me:
+            node.granted.leave(replica.partition, holder, node.loop.time())
+        log.info("partition %d: fenced below term %d", replica.partition, term)
+
+    async def accept(self, command: m.Accept) -> m.Result:
+        """Agree to a row that is not published yet."""
+        node, row = self._node, command.row
+        if not 0 <= row.partition < len(node.rows):
+            raise Refused(f"partition {row.partition} is not in this member's table", "BAD_REQUEST")
+        self._check_step(row.partition, row.version)
+        replica = node.replica_of(row.partition)
+        async with replica.lock:
+            known = node.rows[row.partition]
+            if known.version >= row.version:
+                if (known.version, known.replicas) == (row.version, row.replicas):
+                    return m.Result(last=replica.last)
+                raise Stale(f"the row of version {known.version} was published", "STALE_VERSION")
+            self._check_accept(replica, command)
+            if node.settings.fsync is not Fsync.ALWAYS:
+                # A copy that counts from now on is on disk: only what is written later may go with the power.
+                await node.syncer.sync()
+            await node.save_meta(replica, accepted=row, accepted_id=command.id)
+        return m.Result(last=replica.last)
+
+    def _check_accept(self, replica: Replica, command: m.Accept) -> None:
+        row, before, refused = command.row, replica.meta.accepted, replica.meta.refused
+        if refused is not None and refused.id == command.id:
+            raise Refused(f"the owner was told that migration {command.id} is refused", "ILLEGAL_STATE")
+        if before is not None and before.version >= row.version and before != row:
+            raise Conflict(f"version {before.version} was accepted as {before.replicas}", "STALE_VERSION")
+        if self._node.me not in row.replicas:
+            raise Refused(f"{row.replicas} does not name this member ({self._node.me})", "ILLEGAL_STATE")
+        if not replica.ready:
+            raise Refused(f"the tablet is {replica.state.value} {replica.broken}".strip(), "ILLEGAL_STATE")
+        wanted = command.last
+        if wanted is not None and not replica.tablet.log.holds((wanted.term, wanted.index)):
+            raise Refused(f"{wanted} is not in the log, which ends at {replica.last}", "ILLEGAL_STATE")
+
+    async def tidy(self, partition: int) -> None:
+        """Forget what the published row overtook."""
+        replica = self._node.replicas[partition]
+        async with replica.lock:
+            row, meta = self._node.rows[partition], replica.meta
+            changes: dict[str, Any] = {}
+            if meta.accepted is not None and meta.accepted.version <= row.version:
+                changes.update(accepted=None, accepted_id="")
+            if meta.waited is not None and meta.waited.base < row.version:
+                changes["waited"] = None
+            if meta.frozen is not None and meta.frozen.base < row.version:
+                changes["frozen"] = None
+            if meta.refused is not None and meta.refused.base < row.version:
+                changes["refused"] = None
+            arrived = replica.ready and self._node.me in row.replicas
+            if meta.copy is not None and meta.copy.base < row.version and arrived:
+                changes["copy"] = None
+            if lost := replica.promises_lost and row.version and self._node.me not in row.replicas:
+                changes["promised"] = row.version
+            await self._node.save_meta(replica, **changes)
+            if lost:
+                replica.tablet.promised = row.version

@@ -1,0 +1,313 @@
+"""A migration's steps at owner and destination: start, learn, hand over, abort; and deletion."""
+
+import asyncio
+import logging
+from typing import Any, Literal
+
+import msgspec
+
+from stele.core.tablet.lifecycle import Event, TabletState, step
+from stele.core.tablet.log import Log
+from stele.core.tablet.owner import LearnerState, Owner
+from stele.errors import Conflict, Refused, Stale
+from stele.member.copy.aside import put_aside
+from stele.member.node import Node
+from stele.member.replication.gc import drop_expired, quarantine
+from stele.member.replication.replica import Replica
+from stele.member.services.host import Services
+from stele.wire import control as m
+from stele.wire.storage.volume import CopyRecord, Frozen, Superblock, TabletStateName
+
+log = logging.getLogger("stele.migrations")
+
+HAND_OVER_SECONDS = 0.25
+"""How long one HandOver waits for the partition to drain before it answers WAIT."""
+_HAND_OVER_STEP_SECONDS = 0.002
+
+
+class Migrations:
+    """Each step persists first, and holds the partition's lock while it does."""
+
+    def __init__(self, node: Node, services: Services) -> None:
+        self._node = node
+        self._services = services
+
+    # -- at the destination
+
+    async def start_copy(self, command: m.StartTabletCopy) -> m.Result:
+        """Be ready to receive: COPYING under a new generation, or READY as before."""
+        node = self._node
+        replica = node.replica_of(command.partition)
+        async with replica.lock:
+            copy = replica.meta.copy
+            if copy is not None and copy.id == command.id and replica.copy_begun:
+                self._check_goes_on(replica, copy)
+                return m.Result(generation=copy.generation, last=replica.last)
+            self._check_start(replica, command)
+            generation = await self._begin_copy(replica, command)
+            self._services.begin(command, node.me)
+        await self._services.told(command.partition)
+        return m.Result(generation=generation, last=replica.last)
+
+    async def _begin_copy(self, replica: Replica, command: m.StartTabletCopy) -> int:
+        """The record of the copy, then the superblock: dead in between, the same order does both again."""
+        node, generation, kept = self._node, self._next_generation(replica), replica.ready
+        made = CopyRecord(command.id, command.base, command.owner, generation, kept)
+        lost = replica.promises_lost
+        promised = command.base if lost else replica.tablet.promised
+        if not kept:
+            await put_aside(node, replica)
+        await node.save_meta(replica, copy=made, promised=promised)
+        if lost:
+            replica.tablet.promised = promised
+        await node.save_block(replica, self._receiving(replica, generation, kept, self._until_s()))
+        if not kept:
+            replica.broken = ""
+            replica.tablet.begin_anew(Log())
+            replica.keyspaces = {}
+            node.tablets.clear_log(replica)
+        return generation
+
+    async def create(self, command: m.CreateTablet) -> m.Result:
+        """An empty tablet, where there is no copy of it any more. Data that is here is never replaced."""
+        node = self._node
+        replica, row = node.replica_of(command.partition), node.rows[command.partition]
+        async with replica.lock:
+            if row.version != command.base:
+                raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
+            if replica.ready and replica.last == m.OpId():
+                return m.Result()
+            if replica.ready or replica.meta.copy is not None:
+                raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
+            generation = self._next_generation(replica)
+            await put_aside(node, replica)
+            block = self._receiving(replica, generation, False, self._until_s())
+            await node.save_first_block(replica, block)
+            replica.broken = ""
+            node.tablets.clear_log(replica)
+            # Before the superblock says READY: a loss of power would bring the old log back under it.
+            await node.syncer.sync()
+            ready = _name(step(TabletState.COPYING, Event.FILL))
+            await node.save_block(replica, msgspec.structs.replace(block, state=ready))
+            node.fresh_tablet(replica, (0, 0), {})
+        return m.Result(generation=generation)
+
+    @staticmethod
+    def _check_goes_on(replica: Replica, copy: CopyRecord) -> None:
+        if not copy.kept and replica.state is TabletState.DELETED:
+            raise Refused(f"this member restarted during {copy.id}; abort it, begin another", "ILLEGAL_STATE")
+
+    def _check_start(self, replica: Replica, command: m.StartTabletCopy) -> None:
+        row, me = self._node.rows[command.partition], self._node.me
+        if row.version != command.base:
+            raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
+        if me in row.replicas:
+            raise Refused(f"the row {row.replicas} names this member ({me}) already", "ILLEGAL_STATE")
+        if replica.meta.copy is not None and replica.meta.copy.id != command.id:
+            raise Conflict(f"migration {replica.meta.copy.id} is active", "ALREADY_IN_PROGRESS")
+        if replica.tablet.promised > command.base and not replica.promises_lost:
+            # No owner of that row would be heard here: the copy could never catch up.
+            raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
+
+    def _until_s(self) -> float:
+        return self._node.wall() + self._node.settings.retention_seconds
+
+    def _next_generation(self, replica: Replica) -> int:
+        """By the superblock; its data may be what is damaged."""
+        if replica.block is not None:
+            return replica.block.newest + 1
+        return self._node.tablets.highest_generation(replica.partition) + 1
+
+    @staticmethod
+    def _receiving(replica: Replica, generation: int, kept: bool, until_s: float) -> Superblock:
+        """What was damaged is put into quarantine with what there is of it."""
+        if kept:
+            assert replica.block is not None
+            return msgspec.structs.replace(replica.block, highest=generation)
+        before = TabletState.DELETED if replica.broken else replica.state
+        state = _name(step(before, Event.START_COPY))
+        block, last = replica.block or Superblock(state, 0, 0), replica.last
+        if replica.broken and block.state != "DELETED" and (damaged := block.generation or generation - 1):
+            block = quarantine(msgspec.structs.replace(block, generation=damaged), until_s, last)
+        last = m.OpId(*max((last.term, last.index), (block.last.term, block.last.index)))
+        return msgspec.structs.replace(
+            block, state=state, generation=generation, highest=generation, last=last
+        )
+
+    def copy_reports(self) -> list[m.CopyReport]:
+        """One per tablet that is being received."""
+        return [self._copy_report(r, r.meta.copy) for r in self._node.replicas.values() if r.meta.copy]
+
+    def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
+        state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"] = "STARTED"
+        error = ""
+        # One that has not begun did not fail: the master sends the order again, or aborts it.
+        if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
+            state, error = "FAILED", replica.broken or "this member restarted during the copy"
+        elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
+            state = "ACCEPTED"
+        elif replica.received:
+            state = "INGESTED"
+        elif replica.state is TabletState.COPYING:
+            state = "COPYING"
+        return m.CopyReport(copy.id, replica.partition, copy.base, state, copy.generation, error)
+
+    # -- at the owner
+
+    def _owner(self, partition: int) -> tuple[Replica, Owner]:
+        replica = self._node.replicas.get(partition)
+        if replica is None or replica.owner is None:
+            row = self._node.rows[partition]
+            raise Refused(f"the owner is member {row.owner} (version {row.version})", "NOT_OWNER")
+        return replica, replica.owner
+
+    async def add_learner(self, command: m.AddLearner) -> m.Result:
+        """Begin to feed the destination."""
+        replica, _ = self._owner(command.partition)
+        async with replica.lock:
+            replica, owner = self._owner(command.partition)
+            if command.destination not in self._node.table.members:
+                raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
+            owner.add_learner(command.id, command.destination, command.base)
+            self._node.replication.own(replica)
+            self._services.begin(command, command.destination)
+        await self._services.told(command.partition)
+        await self._services.prepare(replica, command.id, frozen=False)
+        return m.Result(last=replica.last)
+
+    async def hand_over(self, command: m.HandOver) -> m.Result:
+        """Freeze durably, drain, bring the destination to the end."""
+        node = self._node
+        replica, _ = self._owner(command.partition)
+        async with replica.lock:
+            replica, owner = self._owner(command.partition)
+            if replica.meta.frozen is None or replica.meta.frozen.id != command.id:
+                owner.freeze(command.id)
+                await node.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
+            else:
+                owner.check_hand_over(command.id)
+        await self._services.prepare(replica, command.id, frozen=True)
+        end = node.loop.time() + HAND_OVER_SECONDS
+        point = hand_over_point(replica)
+        while point is None and node.loop.time() < end:
+            await asyncio.sleep(_HAND_OVER_STEP_SECONDS)
+            point = hand_over_point(replica)
+        if point is None:
+            return m.Result("WAIT", "the partition is not drained yet", wait_ms=10)
+        return m.Result(last=point)
+
+    # -- at both
+
+    async def abort(self, command: m.Abort) -> m.Result:
+        """Undo what this member did for the migration; nothing when it knows none of that id."""
+        replica = self._node.replicas.get(command.partition)
+        if replica is None:
+            return m.Result()
+        async with replica.lock:
+            await self._abort_copy(replica, command.id)
+            await self.abort_learner(replica, command.id)
+        return m.Result(last=replica.last)
+
+    async def abort_learner(self, replica: Replica, id: str) -> None:
+        """Forget the destination and thaw. Hold the partition's lock."""
+        node, meta = self._node, replica.meta
+        changes: dict[str, Any] = {}
+        if meta.waited is not None and meta.waited.id == id:
+            changes["waited"] = None
+        if meta.frozen is not None and meta.frozen.id == id:
+            changes["frozen"] = None
+        await node.save_meta(replica, **changes)
+        self._services.aborted(replica.partition, id)
+        if replica.owner is not None and replica.owner.drop_learner(id):
+            node.replication.own(replica)
+            node.replication.mark(replica)
+            node.replication.to_apply(replica)
+            node.store.drain(replica.partition)
+
+    async def _abort_copy(self, replica: Replica, id: str) -> None:
+        node, copy, accepted = self._node, replica.meta.copy, replica.meta.accepted
+        if copy is None or copy.id != id:
+            return
+        row = node.rows[replica.partition]
+        if accepted is not None and replica.meta.accepted_id == id and accepted.version > row.version:
+            raise Refused(
+                f"version {accepted.version} was accepted: only a published row of a higher version ends it",
+                "ILLEGAL_STATE",
+            )
+        arrived = row.version > copy.base and node.me in row.replicas
+        came = replica.received or replica.state is TabletState.COPYING
+        if came and not copy.kept and not arrived:
+            await self._tombstone(replica, keep_seconds=0)
+        await node.save_meta(replica, copy=None)
+
+    # -- deletion
+
+    async def delete(self, command: m.DeleteTablet) -> m.Result:
+        """Tombstone now; the data goes when its quarantine ends."""
+        node = self._node
+        replica = node.replica_of(command.partition)
+        async with replica.lock:
+            row = node.rows[command.partition]
+            if row.version < command.version:
+                raise Stale(f"the row has version {row.version}, not yet {command.version}", "STALE_VERSION")
+            if node.me in row.replicas:
+                raise Refused(f"row {row.version} {row.replicas} names this member", "ILLEGAL_STATE")
+            self._check_unneeded(replica)
+            if replica.state is TabletState.READY:
+                await self._tombstone(replica, keep_seconds=node.settings.retention_seconds)
+        return m.Result(last=replica.last)
+
+    @staticmethod
+    def _check_unneeded(replica: Replica) -> None:
+        meta, version = replica.meta, replica.tablet.row.version
+        if meta.copy is not None:
+            raise Conflict(f"migration {meta.copy.id} is active", "MIGRATION_ACTIVE")
+        if meta.accepted is not None and meta.accepted.version > version:
+            raise Refused(f"row {meta.accepted.version} that names it was accepted", "ILLEGAL_STATE")
+
+    async def _tombstone(self, replica: Replica, *, keep_seconds: float) -> None:
+        """From the superblock on it only rolls forward."""
+        node, block = self._node, replica.block
+        assert block is not None
+        event = Event.ABANDON if block.state == "COPYING" else Event.DELETE
+        state = _name(step(TabletState(block.state), event))
+        last = replica.last
+        if replica.owner is not None:
+            node.step_down(replica)
+        node.serving_requests.cut(replica, 0)
+        gone = quarantine(block, node.wall() + keep_seconds, last)
+        await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
+        replica.records.clear()
+        replica.keyspaces = {}
+        log.info("partition %d: deleted, its data stays for %g s", replica.partition, keep_seconds)
+
+    async def sweep(self) -> None:
+        """Delete what was quarantined long enough."""
+        node, now_s = self._node, self._node.wall()
+        for replica in list(node.replicas.values()):
+            if replica.block is None or not replica.block.quarantined:
+                continue
+            async with replica.lock:
+                block = drop_expired(node.engine, replica, now_s)
+                if block is not None:
+                    await node.save_block(replica, block)
+
+
+def _name(state: TabletState) -> TabletStateName:
+    names: dict[TabletState, TabletStateName] = {
+        TabletState.COPYING: "COPYING",
+        TabletState.READY: "READY",
+        TabletState.DELETED: "DELETED",
+    }
+    return names[state]
+
+
+def hand_over_point(replica: Replica) -> m.OpId | None:
+    """The last operation of a frozen partition: only when that is on disk and nobody waits here any more."""
+    owner, frozen = replica.owner, replica.meta.frozen
+    if owner is None or frozen is None or frozen.id != owner.frozen or replica.waiters or replica.starved:
+        return None
+    if owner.learner is None or owner.learner.state is not LearnerState.IN_SYNC:
+        return None
+    point = owner.handed_over
+    return None if point is None else m.OpId(*point)

@@ -1,0 +1,55 @@
+"""The member in a change of the cluster state: it agrees, and begins nothing until that is over."""
+
+from stele.member.node import Node
+from stele.wire import control as m
+
+LOCK_SECONDS = 8.0
+"""A lock that is not asked for again for so long is over: a master that died leaves nothing stuck."""
+
+BEGINS = (m.StartTabletCopy, m.AddLearner)
+"""What a locked member refuses: it would begin a migration that the master does not count."""
+
+
+class StateLock:
+    """Kept in memory: a member that restarts has a new incarnation, and the master asks it again.
+
+    A lock for another change replaces the present one, and a higher epoch ends it: one master makes one
+    change at a time, and a new one begins anew.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._id, self._until, self._epoch = "", 0.0, 0
+
+    @property
+    def held(self) -> bool:
+        return self._node.loop.time() < self._until and self._epoch == self._node.table.epoch
+
+    def refuses(self, command: m.Command) -> bool:
+        return isinstance(command, BEGINS) and self.held
+
+    async def lock(self, command: m.LockState) -> m.Result:
+        table = self._node.table
+        if table.stamp != command.stamp or table.member_list_version != command.member_list_version:
+            text = f"stamp {table.stamp} and member list {table.member_list_version} are here"
+            return m.Result("STALE_VERSION", text)
+        active = self._active()
+        if active:
+            return m.Result("MIGRATION_ACTIVE", f"migration {active} is not over here")
+        self._id, self._until = command.id, self._node.loop.time() + LOCK_SECONDS
+        self._epoch = table.epoch
+        return m.Result()
+
+    def _active(self) -> str:
+        """A migration that this member takes part in, or nothing."""
+        for replica in self._node.replicas.values():
+            if replica.meta.copy is not None:
+                return replica.meta.copy.id
+            if replica.owner is not None and replica.owner.learner is not None:
+                return replica.owner.learner.id
+        return ""
+
+    async def unlock(self, command: m.UnlockState) -> m.Result:
+        if command.id == self._id:
+            self._until = 0.0
+        return m.Result()

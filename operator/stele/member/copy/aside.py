@@ -1,0 +1,90 @@
+"""What the log of a given-up generation has and its data has not: kept beside the data, in the same range.
+
+The keys of a partition's log belong to one generation, that of the superblock. Before they are for another
+one, operations that the data lacks are put aside: each generation in quarantine is whole by itself, however
+many there are, and goes as a whole.
+"""
+
+import asyncio
+import logging
+
+from stele.errors import Corrupt, Unavailable
+from stele.member import limits
+from stele.member.node import Node
+from stele.member.replication.gc import aside_range, owns_log
+from stele.member.replication.replica import Replica
+from stele.member.replication.tablet_store import log_range
+from stele.member.storage import failpoints
+from stele.wire.control import OpId
+from stele.wire.storage import keys
+from stele.wire.storage.log_record import term_of
+
+log = logging.getLogger("stele.aside")
+
+PAGE_OPERATIONS = 1000
+
+
+async def put_aside(node: Node, replica: Replica) -> None:
+    """On disk on return. Nothing where the log is nobody's. Hold the partition's lock; nothing is logged."""
+    block = replica.block
+    if block is None or not owns_log(block):
+        return
+    if not node.tablets.write():
+        raise Unavailable(node.tablets.stalled, "NO_SPACE")
+    try:
+        if await _copy(node, replica, block.generation):
+            await node.loop.run_in_executor(node.slow, node.engine.flush)
+    except Corrupt as error:
+        log.warning("partition %d: damaged, its log is not kept: %s", replica.partition, error)
+    failpoints.reached("quarantine.log_aside")
+
+
+async def _copy(node: Node, replica: Replica, generation: int) -> bool:
+    """Whether a crash could take anything of what the generation holds."""
+    engine, partition = node.engine, replica.partition
+    forget_aside(node, partition, generation)
+    bounds = engine.log_bounds(*log_range(partition))
+    if bounds is None:
+        return False
+    begin = keys.log_key(partition, node.tablets.read_state(partition, generation).applied.index + 1)
+    while page := engine.scan_log(begin, bounds[1] + b"\0", limits.ENGINE_WRITE_BYTES_MAX):
+        engine.write_data([(_aside_key(partition, generation, key), record) for key, record in page])
+        begin = page[-1][0] + b"\0"
+        await asyncio.sleep(0)
+    return _index(bounds[1]) > replica.flushed
+
+
+async def bring_back(node: Node, partition: int, generation: int) -> None:
+    """Put operations that were put aside into the log, which must be empty. On disk after the next sync."""
+    begin, end = aside_range(partition, generation)
+    while page := node.engine.scan(begin, end, PAGE_OPERATIONS, limits.ENGINE_WRITE_BYTES_MAX):
+        if not node.tablets.has_room(sum(len(record) for _, record in page)):
+            raise Unavailable("the volume is full", "NO_SPACE")
+        node.engine.write_log([(keys.log_key(partition, _index(key)), record) for key, record in page])
+        begin = page[-1][0] + b"\0"
+        await asyncio.sleep(0)
+
+
+def last_held(node: Node, partition: int, generation: int) -> OpId:
+    """The last operation of a generation in quarantine, by its data and what was put aside with it."""
+    key = node.engine.last_key(*aside_range(partition, generation))
+    if key is None:
+        return node.tablets.read_state(partition, generation).applied
+    record = node.engine.get(key)
+    assert record is not None
+    return OpId(int(term_of(record)[0]), _index(key))
+
+
+def forget_aside(node: Node, partition: int, generation: int) -> None:
+    """Of a try that was interrupted, or what is in the log again."""
+    span = aside_range(partition, generation)
+    if node.engine.scan(*span, 1):
+        node.engine.drop_data(*span)
+
+
+def _aside_key(partition: int, generation: int, log_key: bytes) -> bytes:
+    return aside_range(partition, generation)[0] + log_key[-8:]
+
+
+def _index(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big")

@@ -1,0 +1,178 @@
+"""At the destination: copies that this member's own transfer process makes, and the staging folders."""
+
+import asyncio
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stele.core.copy.pacing import lack_of_space
+from stele.errors import Refused, Unavailable
+from stele.member import limits
+from stele.member.node import Node
+from stele.member.storage import failpoints
+from stele.member.storage.volume import STAGING
+from stele.ports.transfer import Transfer
+from stele.wire import control as m
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus
+from stele.wire.urls import http_root
+
+log = logging.getLogger("stele.fetches")
+
+POLL_SECONDS = 0.05
+FETCH_SILENCE_SECONDS_MAX = 60.0
+FETCHES_MAX = 64
+_encode = msgspec.json.Encoder().encode
+_status = msgspec.json.Decoder(CopyJobStatus).decode
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A copy that the transfer process makes for this member."""
+
+    report: m.FetchReport
+    task: "asyncio.Task[None] | None" = field(default=None)
+
+
+class Fetches:
+    """Direct copies by session. Spark's tasks write into staging too, and this member hears of them last."""
+
+    def __init__(self, node: Node, transfer: Transfer) -> None:
+        self._node = node
+        self._transfer = transfer
+        self._fetches: dict[str, _Fetch] = {}
+        self._staged: tuple[str, ...] = ()
+
+    async def fetch(self, name: str, command: m.FetchDirect) -> m.Result:
+        """Let the own transfer process copy. Asked again while it runs or is done: the same.
+
+        Raises Refused: NO_SPACE, UNKNOWN_MEMBER, BUSY.
+        """
+        known = self._fetches.get(name)
+        if known is not None and known.report.state != "FAILED":
+            return m.Result()
+        source = self._node.table.members.get(command.source)
+        if source is None:
+            raise Refused(f"member {command.source} is not known here", "UNKNOWN_MEMBER")
+        if known is None and len(self._fetches) >= FETCHES_MAX:
+            raise Refused(f"{FETCHES_MAX} copies are known here; close their sessions first", "BUSY")
+        self._check_space(sum(item.bytes for item in command.items))
+        job = CopyJob(
+            session=name,
+            destination=self._node.settings.name,
+            claim="",
+            source_url=http_root(source.address, self._node.settings.transfer_port),
+            token=command.token,
+            items=command.items,
+        )
+        fetch = self._fetches[name] = _Fetch(m.FetchReport(name, "RUNNING", 0))
+        fetch.task = asyncio.create_task(self._follow(fetch, job))
+        return m.Result()
+
+    def _check_space(self, coming_bytes: int) -> None:
+        """As it is now: the master decided by what was told it a while ago."""
+        if lack := lack_of_space(coming_bytes, self._node.volume.free_bytes()):
+            raise Refused(lack, "NO_SPACE")
+
+    async def _follow(self, fetch: _Fetch, job: CopyJob) -> None:
+        """Start the copy and ask how far it is until it ended; what goes wrong is in the report."""
+        heard = self._node.loop.time()
+        started = False
+        while fetch.report.state == "RUNNING":
+            try:
+                if not started:
+                    await self._transfer.call("POST", "/v1/copies", _encode(job))
+                    started = True
+                status = _status(await self._transfer.call("GET", f"/v1/copies/{job.session}"))
+                heard = self._node.loop.time()
+                fetch.report = _fetch_report(job.session, status)
+            except Refused as error:
+                fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=str(error))
+            except (Unavailable, msgspec.MsgspecError) as error:
+                if self._node.loop.time() - heard > FETCH_SILENCE_SECONDS_MAX:
+                    text = f"the transfer process does not answer: {error}"
+                    fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=text)
+            await asyncio.sleep(POLL_SECONDS)
+
+    def reports(self) -> tuple[m.FetchReport, ...]:
+        return tuple(fetch.report for fetch in self._fetches.values())
+
+    def staged(self) -> tuple[str, ...]:
+        """Sessions with a staging folder here at the last look; the master ends those it does not know."""
+        return self._staged
+
+    async def close(self, name: str) -> None:
+        """Stop a copy and remove what came of it. Unknown is done already."""
+        fetch = self._fetches.pop(name, None)
+        if fetch is not None and fetch.task is not None:
+            fetch.task.cancel()
+        node, path = self._node, self._node.volume.path(STAGING) / name
+        if fetch is not None or path.exists():
+            await self._cancel_copy(name)
+        await node.loop.run_in_executor(node.slow, remove_session, path)
+        self._staged = tuple(each for each in self._staged if each != name)
+
+    async def _cancel_copy(self, session: str) -> None:
+        try:
+            await self._transfer.call("DELETE", f"/v1/copies/{session}")
+        except (Unavailable, Refused) as error:
+            log.debug("session %s: its copy could not be cancelled: %s", session, error)
+
+    async def sweep(self) -> None:
+        """Look for staging folders; what no master ends goes when nobody wrote to it for long."""
+        node = self._node
+        self._staged = await node.loop.run_in_executor(node.slow, self._look, frozenset(self._fetches))
+
+    def _look(self, known: frozenset[str]) -> tuple[str, ...]:
+        """In the executor."""
+        found = []
+        for path in self._node.volume.path(STAGING).iterdir():
+            if path.name not in known and self._age_seconds(path) > limits.STAGING_AGE_SECONDS:
+                remove_session(path)
+            elif not path.name.startswith("."):
+                # Only what can be the name of a session: a master can end nothing else.
+                found.append(path.name)
+        return tuple(sorted(found)[: limits.STAGED_REPORTED_MAX])
+
+    def _age_seconds(self, path: Path) -> float:
+        """Since anything in it was written; a file that grows keeps its folder."""
+        try:
+            inside = list(path.iterdir()) if _is_folder(path) else []
+            newest = max(each.lstat().st_mtime for each in (path, *inside))
+        except FileNotFoundError:
+            return 0.0
+        return self._node.wall() - newest
+
+    def stop(self) -> None:
+        for fetch in self._fetches.values():
+            if fetch.task is not None:
+                fetch.task.cancel()
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def remove_session(path: Path) -> None:
+    """A folder of a session, its description first: without it there is no session.
+
+    Whoever writes below `staging/` may have put a file or a link there: that goes, and not what it points to.
+    """
+    if not _is_folder(path):
+        path.unlink(missing_ok=True)
+        return
+    (path / "session.json").unlink(missing_ok=True)
+    failpoints.reached("session.closing")
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
+    state: Literal["RUNNING", "DONE", "FAILED"] = "RUNNING"
+    if status.state in {"DONE", "FAILED"}:
+        state = "DONE" if status.state == "DONE" else "FAILED"
+    return m.FetchReport(
+        session, state, status.copied_bytes, status.finished, status.error, status.tasks, status.retries
+    )

@@ -1,0 +1,289 @@
+"""Takes finished copies in: check the manifests, move the files into the database, let the tablets live."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from stele.core.tablet.lifecycle import Event, TabletState, step
+from stele.errors import Corrupt, Refused, Stale
+from stele.member.copy.aside import put_aside
+from stele.member.node import Node
+from stele.member.replication.gc import quarantine
+from stele.member.replication.replica import Replica
+from stele.member.storage import failpoints
+from stele.member.storage.volume import STAGING
+from stele.wire import control as m
+from stele.wire.copy.bulk import LOADED
+from stele.wire.copy.jobs import Fragment, Manifest, decode_manifest
+from stele.wire.storage import keys
+from stele.wire.storage.volume import CopyRecord, DataState, Superblock
+
+log = logging.getLogger("stele.ingest")
+
+READ_BYTES = 1024 * 1024
+COUNT_ENTRIES = 1000
+INGESTED_TOGETHER_MAX = 4
+"""Files that RocksDB takes in by one call, 1 to 2 ms each."""
+R = TypeVar("R")
+
+
+class Ingester:
+    """Each tablet goes READY under its new generation, or stays as it was."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._files = _Files(node)
+
+    async def ingest(self, command: m.Ingest) -> m.Result:
+        """All partitions of the command, or an error that names the first that could not be."""
+        folder = self._folder(command.session)
+        for partition in command.partitions:
+            if not 0 <= partition < len(self._node.rows):
+                raise Refused(f"partition {partition} is not in this member's table", "BAD_REQUEST")
+        work = (self._ingest_one(folder, command.session, partition) for partition in command.partitions)
+        # All come to their end, so that none goes on behind the answer.
+        for ended in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+        return m.Result()
+
+    def _folder(self, session: str) -> Path:
+        if not session or "/" in session or session.startswith("."):
+            raise Refused(f"session is {session!r}; it must be a plain name", "BAD_REQUEST")
+        return self._node.volume.path(STAGING) / session
+
+    async def _ingest_one(self, folder: Path, session: str, partition: int) -> None:
+        node = self._node
+        replica = node.replica_of(partition)
+        async with replica.lock:
+            copy = replica.meta.copy
+            if copy is None:
+                if partition < len(node.rows) and node.me in node.rows[partition].replicas:
+                    return
+                raise Refused(f"partition {partition}: no copy was started here", "ILLEGAL_STATE")
+            if replica.received:
+                return
+            step(replica.state, Event.INGEST)
+            replica.busy = True
+            try:
+                await self._take_in(folder, session, replica, copy)
+            finally:
+                replica.busy = False
+
+    async def _take_in(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
+        node = self._node
+        wanted = (session, replica.partition, copy.generation)
+        manifest = await self._slowly(partial(self._check, folder, wanted))
+        begin, end = keys.tablet_range(replica.partition, copy.generation)
+        if await self._slowly(partial(self._holds, begin, end)):
+            node.engine.drop_data(begin, end)
+        failpoints.reached("ingest.dropped")
+        if manifest.files:
+            await self._files.take_in([str(folder / file) for file in manifest.files], (begin, end))
+        failpoints.reached("ingest.ingested")
+        state = await self._slowly(partial(self._check_state, manifest))
+        # The old log first: its operations must never be taken for what follows the new data.
+        await put_aside(node, replica)
+        node.tablets.clear_log(replica)
+        await node.syncer.sync()
+        until_s = node.wall() + node.settings.retention_seconds
+        await node.save_block(replica, self._next_block(replica, copy, until_s))
+        node.fresh_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
+        log.info(
+            "partition %d: ingested %d fragments, %d entries, %d bytes, up to %s",
+            replica.partition,
+            len(manifest.fragments),
+            manifest.entries,
+            manifest.bytes,
+            manifest.applied,
+        )
+
+    async def _slowly(self, work: Callable[[], R]) -> R:
+        return await self._node.loop.run_in_executor(self._node.slow, work)
+
+    @staticmethod
+    def _next_block(replica: Replica, copy: CopyRecord, until_s: float) -> Superblock:
+        """What served is given up like a tablet that is deleted."""
+        block = replica.block
+        assert block is not None
+        if block.state == "READY":
+            block = quarantine(block, until_s, replica.last)
+        step(TabletState(block.state), Event.INGEST)
+        highest = max(block.highest, copy.generation)
+        return msgspec.structs.replace(block, state="READY", generation=copy.generation, highest=highest)
+
+    # -- in the executor
+
+    def _holds(self, begin: bytes, end: bytes) -> bool:
+        """Whether an earlier try left anything. Where nothing is nothing may be deleted: RocksDB would write
+        all that is in memory to disk before it takes the file in.
+        """
+        try:
+            return bool(self._node.engine.scan(begin, end, 1))
+        except Corrupt:
+            return True
+
+    @staticmethod
+    def _check(folder: Path, wanted: tuple[str, int, int]) -> Manifest:
+        """The manifest, when it is complete and is what (session, partition, generation) waits for."""
+        session, partition, _ = wanted
+        path = folder / f"{partition}.json"
+        try:
+            manifest = decode_manifest(path.read_bytes(), f"{session}/{path.name}")
+        except FileNotFoundError:
+            raise Refused(f"{path.name} is not in staging/{session}", "NOT_FOUND") from None
+        found = (manifest.session, manifest.partition, manifest.generation)
+        if found != wanted:
+            raise Stale(f"the manifest is of {found}, {wanted} is expected", "STALE_COPY")
+        for fragment in manifest.fragments:
+            if fragment.file:
+                _check_file(folder, fragment)
+        return manifest
+
+    def _check_state(self, manifest: Manifest) -> DataState:
+        """What the ingested data says of itself; the counts anew when the copy left expired entries out."""
+        tablets = self._node.tablets
+        state = tablets.read_state(manifest.partition, manifest.generation)
+        if state.applied != manifest.applied:
+            raise Corrupt(
+                f"partition {manifest.partition}: the data is at {state.applied}, its manifest says "
+                f"{manifest.applied}"
+            )
+        counted = sum(count for count, _ in state.keyspaces.values())
+        loaded = keys.meta_key(manifest.partition, manifest.generation, LOADED)
+        own = 1 if self._node.engine.get(loaded) is None else 2
+        if manifest.files and counted != manifest.entries - own:
+            return self._recount(manifest)
+        return state
+
+    def _recount(self, manifest: Manifest) -> DataState:
+        engine, found = self._node.engine, dict[bytes, tuple[int, int]]()
+        begin, end = keys.tablet_range(manifest.partition, manifest.generation)
+        while page := engine.scan(begin, end, COUNT_ENTRIES):
+            for data_key, value in page:
+                split = keys.split_user(data_key)
+                if split is not None:
+                    count, size = found.get(split[0], (0, 0))
+                    found[split[0]] = (count + 1, size + len(split[1]) + len(value))
+            begin = page[-1][0] + b"\0"
+        return DataState(manifest.applied, found)
+
+
+@dataclass
+class _Waiting:
+    """Files of one tablet, the range that its keys are in, and who is told when they are in."""
+
+    paths: list[str]
+    within: tuple[bytes, bytes]
+    ended: asyncio.Future[None]
+
+    def fail(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+
+class _Files:
+    """Moves files of several tablets into the database at once: most of what it costs is paid per call.
+
+    No more than `INGESTED_TOGETHER_MAX`, because RocksDB's Python binding holds Python's lock meanwhile, and
+    clients wait.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: list[_Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def take_in(self, paths: list[str], within: tuple[bytes, bytes]) -> None:
+        """Return when the files are in; raise what their ingestion raised, Corrupt for keys that are not
+        within [begin, end).
+        """
+        one = _Waiting(paths, within, self._node.loop.create_future())
+        self._waiting.append(one)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        await one.ended
+
+    async def _run(self) -> None:
+        while self._waiting:
+            some, self._waiting = self._waiting, []
+            # One of them that is at fault is told alone: the others must not suffer for it.
+            left = await self._each(self._within, some)
+            while left:
+                count = _together(left)
+                await self._each(self._ingest, left[:count])
+                left = left[count:]
+        self._task = None
+
+    async def _each(
+        self, work: Callable[[list[_Waiting]], Awaitable[list[_Waiting]]], some: list[_Waiting]
+    ) -> list[_Waiting]:
+        """Those that `work` went well for: of all at once, or else of one after the other."""
+        try:
+            return await work(some)
+        except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+            if len(some) == 1:
+                some[0].fail(error)
+                return []
+        return [fine for one in some for fine in await self._each(work, [one])]
+
+    async def _within(self, some: list[_Waiting]) -> list[_Waiting]:
+        """Those whose files hold keys of their own tablet alone: a checksum does not tell whose they are."""
+        paths, loop = [path for one in some for path in one.paths], self._node.loop
+        # Not in the thread of the database: what is checked there meanwhile is read together next time.
+        found = dict(
+            zip(paths, await loop.run_in_executor(None, self._node.engine.file_bounds, paths), strict=True)
+        )
+        for one in some:
+            for path in one.paths:
+                if not one.within[0] <= found[path][0] <= found[path][1] < one.within[1]:
+                    one.fail(_foreign(path, one.within, found[path]))
+        return [one for one in some if not one.ended.done()]
+
+    async def _ingest(self, some: list[_Waiting]) -> list[_Waiting]:
+        paths = [path for one in some for path in one.paths]
+        await self._node.loop.run_in_executor(self._node.slow, self._node.engine.ingest, paths)
+        for one in some:
+            if not one.ended.done():
+                one.ended.set_result(None)
+        return some
+
+
+def _together(waiting: list[_Waiting]) -> int:
+    """How many of those that wait go together: one, or as many as fit."""
+    files = count = 0
+    for one in waiting:
+        files += len(one.paths)
+        if count and files > INGESTED_TOGETHER_MAX:
+            break
+        count += 1
+    return count
+
+
+def _foreign(path: str, within: tuple[bytes, bytes], found: tuple[bytes, bytes]) -> Corrupt:
+    shown = [key[: keys.TABLET_PREFIX_BYTES].hex() for key in (*found, within[0])]
+    return Corrupt(
+        f"{Path(path).name}: its keys begin with {shown[0]} to {shown[1]}, those of this tablet and "
+        f"generation with {shown[2]}; the file is of something else, copy the tablet again"
+    )
+
+
+def _check_file(folder: Path, fragment: Fragment) -> None:
+    path = folder / fragment.file
+    size = crc = 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(READ_BYTES):
+                crc = crc32c(piece, crc)
+                size += len(piece)
+    except FileNotFoundError:
+        raise Refused(f"{path.name} is not in staging any more", "NOT_FOUND") from None
+    if (size, crc) != (fragment.file_bytes, fragment.file_crc32c):
+        raise Corrupt(f"{path.name}: {size} bytes with crc32c {crc}; its manifest says otherwise")

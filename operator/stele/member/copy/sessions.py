@@ -1,0 +1,344 @@
+"""At the source: copy sessions, which are checkpoints with a lease (docs/copy.md)."""
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stele.core.copy.fragments import versions
+from stele.core.table.table import Replicas
+from stele.core.tablet.owner import Flow
+from stele.errors import Corrupt, Refused
+from stele.member import limits
+from stele.member.copy.fetches import Fetches, remove_session
+from stele.member.node import Node
+from stele.member.replication.replica import Replica
+from stele.member.storage import failpoints
+from stele.member.storage.volume import CHECKPOINTS, DATA, sync_folder, write_aside
+from stele.ports.transfer import Transfer
+from stele.transfer.server.checkpoint import read_session
+from stele.wire import control as m
+from stele.wire.copy.bulk import EXPORT_PREFIX
+from stele.wire.copy.jobs import SessionFile, damage_note
+from stele.wire.storage import keys
+from stele.wire.storage.volume import APPLIED, DataState, decode_state
+
+log = logging.getLogger("stele.sessions")
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Session:
+    """One session. `floor`: the last operation that it does not need, by partition.
+
+    `ended` is why it ended by itself: then nothing of it is left but that, until it is closed.
+    """
+
+    began: float
+    until: float
+    floor: dict[int, int]
+    task: "asyncio.Task[m.SessionInfo]"
+    destination: int
+    engine: str
+    bytes_per_second: int
+    held_bytes: int = 0
+    ended: str = ""
+
+    @property
+    def info(self) -> m.SessionInfo | None:
+        """What was opened; None while the checkpoint is being made."""
+        made = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return self.task.result() if made else None
+
+
+class Sessions:
+    """Open sessions end by CloseSession, when nobody renews their lease, and when they hold too much disk.
+
+    `fetches` are the copies to this member; closing a session ends it on either side.
+    """
+
+    def __init__(self, node: Node, transfer: Transfer) -> None:
+        self._node = node
+        self.transfer = transfer
+        self._watching = False
+        self.known: dict[str, Session] = {}
+        self.fetches = Fetches(node, transfer)
+        node.pins, node.unpin = self.pin, self.unpin
+
+    @property
+    def open(self) -> dict[str, Session]:
+        """Sessions that did not end."""
+        return {name: session for name, session in self.known.items() if not session.ended}
+
+    def pin(self, partition: int) -> int:
+        """The last operation that no open session needs."""
+        floors = (s.floor[partition] for s in self.known.values() if partition in s.floor)
+        return min(floors, default=2**62)
+
+    def unpin(self, partition: int) -> None:
+        """No session needs the partition's log any more: what it copied may be too old when it ends."""
+        for session in self.known.values():
+            session.floor.pop(partition, None)
+
+    # -- commands
+
+    async def open_session(self, command: m.OpenSession) -> m.Result:
+        """Flush, checkpoint, describe. Asked again it renews the lease and gives the same answer.
+
+        Raises Refused: SESSION_LOST, BUSY, ILLEGAL_STATE.
+        """
+        node, name = self._node, plain(command.session)
+        session = self.known.get(name)
+        if session is None:
+            session = self._begin(name, command)
+        if session.ended:
+            raise Refused(session.ended, "SESSION_LOST")
+        session.until = node.loop.time() + max(1.0, command.lease_seconds)
+        session.engine = command.engine or session.engine
+        done, _ = await asyncio.wait([session.task], timeout=5.0)
+        if not done:
+            return m.Result("WAIT", "the checkpoint is being made", wait_ms=200)
+        if session.task.exception() is not None:
+            self.known.pop(name, None)
+        info = session.task.result()
+        await self._set_rate(name, session, command.bytes_per_second)
+        return m.Result(session=None if command.renew else info)
+
+    def _begin(self, name: str, command: m.OpenSession) -> Session:
+        if command.renew:
+            raise Refused(f"session {name} is not open here", "SESSION_LOST")
+        if len(self.open) >= limits.SESSIONS_PER_MEMBER_MAX:
+            count = limits.SESSIONS_PER_MEMBER_MAX
+            raise Refused(f"{count} sessions are open, and a member has no more; close one first", "BUSY")
+        node = self._node
+        floor = {p: node.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)}
+        task = asyncio.create_task(self._checkpoint(name, sorted(floor), command))
+        began, who = node.loop.time(), (command.destination, command.engine, command.bytes_per_second)
+        session = self.known[name] = Session(began, began, floor, task, *who)
+        if not self._watching:
+            self._watching = True
+            node.spawn(self._watch())
+        return session
+
+    def _readable(self, partitions: tuple[int, ...]) -> list[int]:
+        for partition in partitions:
+            replica = self._node.replicas.get(partition)
+            if replica is None or not replica.ready:
+                state = "DOES_NOT_EXIST" if replica is None else replica.state.value
+                raise Refused(f"partition {partition} is {state} here; READY is needed", "ILLEGAL_STATE")
+        return list(partitions)
+
+    async def _checkpoint(self, name: str, partitions: list[int], command: m.OpenSession) -> m.SessionInfo:
+        node = self._node
+        held = [_held(node.replicas[p]) for p in partitions]
+        return await node.loop.run_in_executor(node.slow, self._make, self._folder(name), held, command)
+
+    def _folder(self, name: str) -> Path:
+        return self._node.volume.path(CHECKPOINTS) / name
+
+    def _make(self, folder: Path, held: "list[_Held]", command: m.OpenSession) -> m.SessionInfo:
+        """In the executor. The applied OpIds are read from the checkpoint itself, so they cannot disagree."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self._node.engine.checkpoint(str(folder / "db"))
+        failpoints.reached("session.checkpointed")
+        reader = self._node.engine.open_checkpoint(str(folder / "db"))
+        try:
+            tablets = tuple(_describe(reader.get, each, self._node.me) for each in held)
+        finally:
+            reader.close()
+        info = m.SessionInfo(folder.name, secrets.token_urlsafe(24), tablets)
+        how = (command.fragments, command.bytes_per_second)
+        _write_description(folder, SessionFile(info.session, info.token, info.tablets, *how))
+        sync_folder(folder)
+        failpoints.reached("session.described")
+        return info
+
+    async def _set_rate(self, name: str, session: Session, rate: int) -> None:
+        """The transfer process reads it from the session's description."""
+        if session.bytes_per_second != rate:
+            node = self._node
+            await node.loop.run_in_executor(node.slow, self._change_rate, self._folder(name), rate)
+            session.bytes_per_second = rate
+
+    @staticmethod
+    def _change_rate(folder: Path, rate: int) -> None:
+        """In the executor, as what removes the session: a removed one stays so. Raise Corrupt."""
+        described = read_session(folder)
+        if described is not None:
+            _write_description(folder, msgspec.structs.replace(described, bytes_per_second=rate))
+
+    async def close_session(self, command: m.CloseSession) -> m.Result:
+        """Forget it, at source or destination. Unknown is done already."""
+        name = plain(command.session)
+        session = self.known.pop(name, None)
+        if session is not None:
+            await asyncio.wait([session.task])
+        await self._remove(name)
+        await self.fetches.close(name)
+        return m.Result()
+
+    async def fetch(self, command: m.FetchDirect) -> m.Result:
+        """See `Fetches.fetch`."""
+        return await self.fetches.fetch(plain(command.session), command)
+
+    async def cancel(self, name: str, reason: str) -> None:
+        """End a session because a user says so. Raises Refused (NOT_FOUND)."""
+        if plain(name) not in self.open:
+            raise Refused(f"there is no open session {name} here", "NOT_FOUND")
+        await self._end(name, reason)
+
+    # -- reports
+
+    def reports(self) -> tuple[m.SessionReport, ...]:
+        """All sessions that were not closed; of exports, which their readers close, only those that ended."""
+        now = self._node.loop.time()
+        return tuple(
+            m.SessionReport(name, max(0, int((each.until - now) * 1000)), each.held_bytes, each.ended)
+            for name, each in self.known.items()
+            if each.ended or not name.startswith(EXPORT_PREFIX)
+        )
+
+    # -- time
+
+    async def _watch(self) -> None:
+        """End what is overdue or holds too much, while any session is open."""
+        try:
+            while self.open:
+                await asyncio.sleep(limits.SESSION_WATCH_SECONDS)
+                now = self._node.loop.time()
+                for name in [name for name, session in self.open.items() if session.until <= now]:
+                    await self._end(name, "nobody renewed its lease")
+                await self._bound_disk()
+        finally:
+            self._watching = False
+
+    async def _bound_disk(self) -> None:
+        node = self._node
+        names = [name for name, session in self.open.items() if session.info is not None]
+        if not names:
+            return
+        held = await node.loop.run_in_executor(node.slow, self._held, names)
+        for name, size in held.items():
+            if name in self.open:
+                self.known[name].held_bytes = size
+        most = max(held, key=lambda name: (held[name], name))
+        free = node.volume.free_bytes()
+        if held[most] > limits.SESSION_HELD_BYTES_MAX:
+            limit = f"a session may hold {limits.SESSION_HELD_BYTES_MAX} at most"
+            await self._end(most, f"its checkpoint holds {held[most]} bytes beyond the database; {limit}")
+        elif held[most] and free < limits.SESSIONS_FREE_BYTES_MIN:
+            await self._end(most, f"{free} bytes of the volume are free, its checkpoint holds {held[most]}")
+
+    def _held(self, names: list[str]) -> dict[str, int]:
+        """In the executor: bytes of files that only checkpoints have, by session."""
+        live = {inode for inode, _ in _files(self._node.volume.path(DATA))}
+        return {
+            name: sum(size for inode, size in _files(self._folder(name) / "db") if inode not in live)
+            for name in names
+        }
+
+    async def _end(self, name: str, reason: str) -> None:
+        """The session is over for those that copy; the master reads why."""
+        session = self.known.get(name)
+        if session is None or session.ended:
+            return
+        log.warning("session %s ends: %s", name, reason)
+        session.ended, session.floor, session.held_bytes = reason, {}, 0
+        await asyncio.wait([session.task])
+        await self._remove(name)
+        ended = [each for each, session in self.known.items() if session.ended]
+        for each in ended[: -limits.SESSIONS_ENDED_MAX]:
+            self.known.pop(each, None)
+
+    async def _remove(self, name: str) -> None:
+        node, folder = self._node, self._folder(name)
+        self._heed_damage(folder)
+        await node.loop.run_in_executor(node.slow, remove_session, folder)
+
+    def _heed_damage(self, folder: Path) -> None:
+        """A checkpoint has the files of the database: what could not be read there is damaged here."""
+        for path in folder.glob(damage_note("*", "*")):
+            partition, generation = map(int, path.name.split("-")[1:])
+            replica = self._node.replicas.get(partition)
+            if replica is not None and replica.ready and replica.generation == generation:
+                self._node.tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
+
+    async def sweep(self) -> None:
+        """Remove folders that belong to no session."""
+        node = self._node
+        await node.loop.run_in_executor(node.slow, self._sweep_folders, frozenset(self.open))
+        await self.fetches.sweep()
+
+    def _sweep_folders(self, open_now: frozenset[str]) -> None:
+        for path in self._node.volume.path(CHECKPOINTS).iterdir():
+            if path.name not in open_now and not self._is_open(path.name):
+                remove_session(path)
+
+    def _is_open(self, name: str) -> bool:
+        """Safe in any thread: one look, while sessions come and go."""
+        session = self.known.get(name)
+        return session is not None and not session.ended
+
+    async def stop(self) -> None:
+        self.fetches.stop()
+        await self.transfer.close()
+
+
+def _write_description(folder: Path, described: SessionFile) -> None:
+    path = folder / "session.json"
+    write_aside(path, _encode(described))
+    os.replace(path.with_name(path.name + ".new"), path)
+
+
+def _files(folder: Path) -> list[tuple[int, int]]:
+    """(inode, bytes) of each file."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                told = entry.stat(follow_symlinks=False)
+                found.append((told.st_ino, told.st_size))
+    except FileNotFoundError:
+        return []
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A tablet as a session is opened: its row, and the last operation that each member is known to hold."""
+
+    partition: int
+    generation: int
+    row: Replicas
+    held: dict[int, int]
+
+
+def _held(replica: Replica) -> _Held:
+    progress = {} if replica.owner is None else replica.owner.progress
+    held = {member: each.match for member, each in progress.items() if each.flow is Flow.STREAM}
+    return _Held(replica.partition, replica.generation, replica.tablet.row.replicas, held)
+
+
+def _describe(get: "object", tablet: _Held, me: int) -> m.SessionTablet:
+    assert callable(get)
+    stored = get(keys.meta_key(tablet.partition, tablet.generation, APPLIED))
+    state = DataState(m.OpId(), {}) if stored is None else decode_state(stored)
+    size = sum(size for _, size in state.keyspaces.values())
+    vector = versions(tablet.row, state.applied.index, me, tablet.held)
+    return m.SessionTablet(tablet.partition, tablet.generation, state.applied, size, vector)
+
+
+def plain(session: str) -> str:
+    """The session's name as a folder's name. Raises Refused (BAD_REQUEST)."""
+    if not session or "/" in session or session.startswith(".") or len(session) > 200:
+        raise Refused(
+            f"session is {session!r}; it must be a plain name of at most 200 letters", "BAD_REQUEST"
+        )
+    return session

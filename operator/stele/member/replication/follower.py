@@ -1,0 +1,125 @@
+"""What other members ask of this one: operations of their tablets, where its logs end, leases."""
+
+from typing import Protocol
+
+from stele.core.table.table import Partition
+from stele.core.tablet.follower import Code
+from stele.errors import Corrupt
+from stele.member import limits
+from stele.member.replication.links import Inbound
+from stele.member.replication.replica import Replica
+from stele.member.replication.replicator import Loop, Replication
+from stele.wire import peer
+
+
+class FollowerHooks(Protocol):
+    def adopt_from_owner(self, partition: int, row: Partition) -> None:
+        """A published row that the owner knows and this member does not yet."""
+        ...
+
+    def fill(self, replica: Replica) -> None:
+        """The owner feeds an empty copy from its log alone: make it READY."""
+        ...
+
+
+class Follower:
+    """Answers on the connection that asked, in order, once what was taken counts as held."""
+
+    def __init__(self, replication: Replication, hooks: FollowerHooks, loop: Loop) -> None:
+        self._replication = replication
+        self._tablets = replication.tablets
+        self._hooks = hooks
+        self._loop = loop
+
+    def on_message(self, sender: Inbound, message: peer.Message) -> None:
+        if isinstance(message, peer.Append):
+            acks = [self._append(sender.sender, item) for item in message.items]
+            self._replication.reply(sender, peer.Acks(acks))
+        elif isinstance(message, peer.Heartbeat):
+            seconds, excluded = self._replication.granted.renew(sender.sender, self._loop.time())
+            full = self._replication.full_here
+            sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=full))
+        elif isinstance(message, peer.Ask):
+            answers = [self._answer(sender.sender, item) for item in message.items]
+            self._replication.reply(sender, peer.Answers(answers))
+        elif isinstance(message, peer.FetchLog):
+            sender.send(self._tail(message))
+        else:
+            sender.close(f"garbage: {type(message).__name__} is no question")
+
+    def _heed(
+        self, sender: int, partition: int, version: int, term: int, row: peer.RowValue | None
+    ) -> tuple[Replica | None, Code]:
+        """The tablet, and whether the sender is listened to as its owner; if so it is followed."""
+        replica = self._tablets.replicas.get(partition)
+        if replica is None or replica.broken:
+            # What it holds and promised is not to be trusted: nobody is told, least of all a term.
+            return replica, Code.NO_TABLET
+        code = replica.tablet.check(sender, version, term)
+        if code is Code.ROW_NEEDED and row is not None:
+            self._hooks.adopt_from_owner(partition, Partition(row[0], row[1]))
+            code = replica.tablet.check(sender, version, term)
+        if code is not Code.OK:
+            return replica, code
+        self._follow(replica, sender, term)
+        return replica, Code.OK if replica.ready else Code.NO_TABLET
+
+    def _follow(self, replica: Replica, sender: int, term: int) -> None:
+        tablet, granted = replica.tablet, self._replication.granted
+        before = tablet.leader
+        if tablet.follow(sender, term):
+            if before is not None and before != sender:
+                granted.leave(tablet.partition, before, self._loop.time())
+            granted.follow(tablet.partition, sender)
+
+    def _append(self, sender: int, item: peer.AppendItem) -> peer.AckItem:
+        replica, code = self._heed(sender, item.partition, item.version, item.term, item.row)
+        match = 0
+        if replica is not None and code is Code.OK:
+            code = self._take(sender, replica, item)
+            match = item.prev_index + len(item.records)
+        elif replica is not None and code is Code.NO_TABLET and item.prev_index == 0:
+            self._hooks.fill(replica)
+        promised = 0 if replica is None else replica.tablet.promised
+        return peer.AckItem(item.partition, item.term, int(code), match, promised)
+
+    def _take(self, sender: int, replica: Replica, item: peer.AppendItem) -> Code:
+        try:
+            code = self._replication.take(replica, (item.prev_term, item.prev_index), item.records, sender)
+        except Corrupt as error:
+            self._tablets.break_off(replica, error)
+            return Code.NO_TABLET
+        if code is Code.OK:
+            replica.owner_commit = max(replica.owner_commit, item.commit)
+            match = item.prev_index + len(item.records)
+            if replica.tablet.log.commit(min(item.commit, match)):
+                self._replication.to_apply(replica)
+        return code
+
+    def _answer(self, sender: int, item: peer.AskItem) -> peer.AnswerItem:
+        replica, code = self._heed(sender, item.partition, item.version, item.term, item.row)
+        last = applied = (0, 0)
+        promised, empty = 0, False
+        if replica is not None:
+            promised = replica.tablet.promised
+            empty = code is Code.NO_TABLET and replica.state.value == "COPYING" and not replica.broken
+        if replica is not None and code is Code.OK:
+            record_log = replica.tablet.log
+            if item.cut:
+                self._tablets.cut(replica, max(record_log.applied[1], record_log.committed))
+            last, applied = record_log.last, record_log.applied
+        return peer.AnswerItem(item.partition, item.term, int(code), last, applied, promised, empty)
+
+    def _tail(self, ask: peer.FetchLog) -> peer.LogTail:
+        """Operations behind `prev`; only for the owner that this member follows in that term."""
+        replica = self._tablets.replicas.get(ask.partition)
+        if replica is None or not replica.ready or replica.tablet.leader_term != ask.term:
+            return peer.LogTail(ask.partition, ask.term, ask.prev, found=False, records=[])
+        record_log = replica.tablet.log
+        first = ask.prev[1] + 1
+        if not record_log.holds(ask.prev) or first < record_log.first:
+            return peer.LogTail(ask.partition, ask.term, ask.prev, found=False, records=[])
+        records: list[bytes] = []
+        if first <= record_log.last[1]:
+            records = self._tablets.read_records(replica, first, min(ask.bytes_max, limits.FETCH_BYTES))
+        return peer.LogTail(ask.partition, ask.term, ask.prev, found=True, records=records)

@@ -1,0 +1,120 @@
+"""What is no longer needed on a volume goes: generations that no superblock names, logs of tombstones."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from stele.core.tablet.log import Log
+from stele.member import limits
+from stele.member.replication.replica import Replica
+from stele.member.replication.tablet_store import log_range
+from stele.member.storage import failpoints
+from stele.ports.engine import Engine
+from stele.wire.control import OpId
+from stele.wire.storage import keys
+from stele.wire.storage.volume import CopyRecord, Quarantined, Superblock
+
+log = logging.getLogger("stele.sweep")
+
+_GENERATION_MAX = 2**32 - 1
+ASIDE = b"log"
+
+
+def kept_generations(block: Superblock) -> set[int]:
+    """Generations whose data stays: the one that serves, one that is being received, quarantined ones."""
+    return {entry.generation for entry in block.quarantined} | _live_generations(block, None)
+
+
+def _live_generations(block: Superblock, copy: CopyRecord | None) -> set[int]:
+    """What serves, or is received to take its place: no list of what is to go counts against it."""
+    live = set() if block.state == "DELETED" else {block.generation}
+    return live | {copy.generation} if copy is not None and copy.kept else live
+
+
+def owns_log(block: Superblock) -> bool:
+    """Whether the log under the partition's keys belongs to the superblock's generation, or to none."""
+    return block.state == "READY" or block.generation in {entry.generation for entry in block.quarantined}
+
+
+def aside_range(partition: int, generation: int) -> tuple[bytes, bytes]:
+    """Where operations are that are kept beside a generation's data (`member.copy.aside`)."""
+    begin = keys.meta_key(partition, generation, ASIDE)
+    return begin, keys.after_prefix(begin)
+
+
+def drop_leftovers(engine: Engine, replica: Replica) -> bool:
+    """Delete what no superblock names: data of an interrupted ingest, abort or sweep, a tombstone's log.
+
+    Whether there was any.
+    """
+    block = replica.block
+    if block is None:
+        return False
+    logged = log_range(replica.partition)
+    left = not owns_log(block) and engine.log_bounds(*logged) is not None
+    if left:
+        engine.write_log([], [logged])
+    aside = aside_range(replica.partition, block.generation)
+    if block.state == "READY" and engine.scan(*aside, 1):
+        engine.drop_data(*aside)
+    kept = kept_generations(block) | _live_generations(block, replica.meta.copy)
+    return _drop_generations(engine, replica.partition, kept) or left
+
+
+def _drop_generations(engine: Engine, partition: int, kept: set[int]) -> bool:
+    generation, found_any = 0, False
+    while generation < _GENERATION_MAX:
+        end = keys.tablet_prefix(partition, _GENERATION_MAX)
+        found = engine.scan(keys.tablet_prefix(partition, generation), end, 1)
+        if not found:
+            break
+        generation = int.from_bytes(found[0][0][2 : keys.TABLET_PREFIX_BYTES], "big")
+        if generation not in kept:
+            engine.drop_data(*keys.tablet_range(partition, generation))
+            found_any = True
+        generation += 1
+    return found_any
+
+
+def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
+    """The same superblock, with its generation given up until then. `last`: where its log ends.
+
+    With more than QUARANTINED_MAX those whose time ends first go with the next sweep.
+    """
+    entries = (*block.quarantined, Quarantined(block.generation, until_s, last))
+    kept = sorted(entries, key=lambda entry: entry.until_s)[-limits.QUARANTINED_MAX :]
+    return msgspec.structs.replace(
+        block,
+        quarantined=tuple(e if e in kept else msgspec.structs.replace(e, until_s=0.0) for e in entries),
+    )
+
+
+def drop_expired(engine: Engine, replica: Replica, now_s: float) -> Superblock | None:
+    """Delete quarantined data whose time is over; the superblock to save then, None when nothing was due."""
+    return drop_quarantined(engine, replica, lambda entry: entry.until_s <= now_s)
+
+
+def drop_quarantined(
+    engine: Engine, replica: Replica, due: Callable[[Quarantined], bool]
+) -> Superblock | None:
+    """Delete the quarantined data that is due, and a tombstone's log with the data that it belongs to; the
+    superblock to save then, None when nothing was due.
+
+    Data goes before the superblock forgets it: after a crash in between it is due again.
+    """
+    block = replica.block
+    if block is None or not any(map(due, block.quarantined)):
+        return None
+    gone = {entry.generation for entry in filter(due, block.quarantined)}
+    for generation in sorted(gone - _live_generations(block, replica.meta.copy)):
+        engine.drop_data(*keys.tablet_range(replica.partition, generation))
+    failpoints.reached("quarantine.data_dropped")
+    left = tuple(entry for entry in block.quarantined if not due(entry))
+    made = msgspec.structs.replace(block, quarantined=left)
+    if block.state == "DELETED" and not owns_log(made):
+        engine.write_log([], [log_range(replica.partition)])
+        failpoints.reached("quarantine.log_dropped")
+        replica.tablet.log = Log()
+        replica.records.clear()
+    return made

@@ -1,0 +1,313 @@
+"""Connections to other members: one that this member dials to each, and those that others dialled here.
+
+A link carries what this member sends as owner, asker or forwarder; answers come back on it, in order. It
+dials again for ever, with growing pauses, and begins a new session each time.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from stele.adapters.rpc.connection import Connection
+from stele.member import limits
+from stele.member.replication.request import Request
+from stele.wire import peer
+from stele.wire.control import MemberInfo
+from stele.wire.resp import ARGUMENT_BYTES
+
+log = logging.getLogger("stele.links")
+
+
+class Identity(Protocol):
+    """Who this member is, and whom it knows; from the table."""
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def me(self) -> int: ...
+
+    def uuid_of(self, member: int) -> str | None: ...
+
+
+class LinkEvents(Protocol):
+    def link_ready(self, link: "Link") -> None:
+        """A new session began."""
+        ...
+
+    def link_message(self, link: "Link", message: peer.Message) -> None: ...
+
+    def link_drained(self, link: "Link") -> None: ...
+
+    def link_lost(self, link: "Link", requests: list[Request]) -> None:
+        """The session ended; whether the requests were run is not known."""
+        ...
+
+
+class Link:
+    """Dialled by this member. `behind` are partitions with something to send; `flying` the sizes of Append
+    messages that were not acknowledged; `requests` what was forwarded, by id.
+    """
+
+    def __init__(self, info: MemberInfo, port: int, who: Identity, to: LinkEvents) -> None:
+        self.member = info.index
+        self.uuid = info.uuid
+        self.host = info.address
+        self._port = port
+        self._who = who
+        self._to = to
+        self._connection: Connection | None = None
+        self._ended = asyncio.Event()
+        self.ready = False
+        self.behind: dict[int, None] = {}
+        self.flying: deque[int] = deque()
+        self.flying_bytes = 0
+        self.requests: dict[int, Request] = {}
+        # Silence counts from when the member became known, not from the start of this process.
+        self.heard_at = asyncio.get_running_loop().time()
+        self._said = ""
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        pause = limits.RECONNECT_SECONDS_MIN
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._dial()
+            except OSError as error:
+                self._say(f"cannot connect: {error}")
+            if asyncio.get_running_loop().time() - began > limits.RECONNECT_SECONDS_MAX:
+                pause = limits.RECONNECT_SECONDS_MIN
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, limits.RECONNECT_SECONDS_MAX)
+
+    async def _dial(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ended.clear()
+        async with asyncio.timeout(limits.HELLO_SECONDS_MAX):
+            await loop.create_connection(lambda: Connection(self), self.host, self._port)
+        try:
+            await self._ended.wait()
+        finally:
+            if self._connection is not None:
+                self._connection.close("link closed")
+
+    def _say(self, text: str) -> None:
+        """Log a failure once, not at each attempt."""
+        if text != self._said:
+            self._said = text
+            log.warning("member %d at %s: %s", self.member, self.host, text)
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+        who = self._who
+        hello = peer.Hello(peer.PEER_FORMAT, who.cluster, who.me, who.uuid, self.uuid)
+        connection.send(hello)
+        asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_welcome, connection)
+
+    def _check_welcome(self, connection: Connection) -> None:
+        if not self.ready and self._connection is connection:
+            connection.close("no answer to the greeting")
+
+    def received(self, connection: Connection, message: peer.Message) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        if self.ready:
+            self._to.link_message(self, message)
+        elif isinstance(message, peer.Welcome) and message.uuid == self.uuid:
+            self.ready = True
+            connection.greeted()
+            self._said = ""
+            log.info("member %d at %s: connected", self.member, self.host)
+            self._to.link_ready(self)
+        elif isinstance(message, peer.Refuse):
+            self._say(f"refused: {message.code}: {message.detail}")
+        else:
+            connection.close(f"unexpected {type(message).__name__} before the greeting")
+
+    def drained(self, connection: Connection) -> None:
+        self._to.link_drained(self)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        if self.ready:
+            self._say(f"disconnected: {reason}")
+        was_ready, self.ready = self.ready, False
+        self._connection = None
+        self.behind.clear()
+        self.flying.clear()
+        self.flying_bytes = 0
+        lost, self.requests = list(self.requests.values()), {}
+        self._ended.set()
+        if was_ready or lost:
+            self._to.link_lost(self, lost)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more operations may be sent now."""
+        return (
+            self.ready
+            and self._connection is not None
+            and not self._connection.full
+            and self.flying_bytes < limits.PEER_WINDOW_BYTES
+            and len(self.flying) < limits.PEER_WINDOW_MESSAGES
+        )
+
+    def send(self, message: peer.Message) -> None:
+        if self._connection is not None and self.ready:
+            self._connection.send(message)
+
+    def send_append(self, items: list[peer.AppendItem], size: int) -> None:
+        self.flying.append(size)
+        self.flying_bytes += size
+        self.send(peer.Append(items))
+
+    def acknowledged(self) -> None:
+        """The oldest Append was answered."""
+        if self.flying:
+            self.flying_bytes -= self.flying.popleft()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class InboundConnections:
+    """What others dialled: at most one connection of each member, and a few that have not greeted yet."""
+
+    def __init__(self, who: Identity, take: Callable[["Inbound", peer.Message], None]) -> None:
+        self.who = who
+        self.take = take
+        self._greeting: dict[Inbound, None] = {}
+        self._members: dict[int, Inbound] = {}
+
+    def accept(self) -> Connection:
+        """The end of a connection that is about to open here."""
+        return Connection(Inbound(self))
+
+    def add(self, inbound: "Inbound") -> None:
+        """It has not greeted yet. The oldest such one makes room: a member greets as soon as it connects."""
+        if len(self._greeting) >= limits.GREETINGS_MAX:
+            next(iter(self._greeting)).close(f"{limits.GREETINGS_MAX} newer connections wait for a greeting")
+        self._greeting[inbound] = None
+
+    def greeted(self, inbound: "Inbound") -> None:
+        """A member dials again only when it has lost the connection before; nobody may have told us yet."""
+        self._greeting.pop(inbound, None)
+        before = self._members.get(inbound.sender)
+        self._members[inbound.sender] = inbound
+        if before is not None:
+            before.close("the member dialled again")
+
+    def remove(self, inbound: "Inbound") -> None:
+        self._greeting.pop(inbound, None)
+        if self._members.get(inbound.sender) is inbound:
+            del self._members[inbound.sender]
+
+    def close_all(self, reason: str) -> None:
+        for inbound in [*self._greeting, *self._members.values()]:
+            inbound.close(reason)
+
+    def __len__(self) -> int:
+        return len(self._greeting) + len(self._members)
+
+
+FORWARDS = (peer.Forward, peer.ForwardScan, peer.ForwardCount)
+
+
+def forwarded_bytes(message: peer.Message) -> int:
+    """About what a forwarded request takes while it waits."""
+    commands = message.commands if isinstance(message, peer.Forward) else []
+    return limits.REQUEST_OVERHEAD_BYTES + sum(
+        len(arg) + ARGUMENT_BYTES for args in commands for arg in (*args, b"")
+    )
+
+
+class Inbound:
+    """Dialled by another member: the greeting is checked first; anything else closes the connection."""
+
+    def __init__(self, all: InboundConnections) -> None:
+        self._all = all
+        self._connection: Connection | None = None
+        self._forwards: deque[peer.Message] = deque()
+        self._forwards_bytes = 0
+        self.sender = -1
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+        self._all.add(self)
+        asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_greeting)
+
+    def _check_greeting(self) -> None:
+        if self.sender < 0 and self._connection is not None:
+            self._connection.close("no greeting")
+
+    def received(self, connection: Connection, message: peer.Message) -> None:
+        if self.sender >= 0 and isinstance(message, FORWARDS) and (connection.full or self._forwards):
+            self._wait(message)
+        elif self.sender >= 0:
+            self._all.take(self, message)
+        elif isinstance(message, peer.Hello):
+            self._greet(connection, message)
+        else:
+            connection.close(f"{type(message).__name__} from {connection.peer} before the greeting")
+
+    def _greet(self, connection: Connection, hello: peer.Hello) -> None:
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            connection.send(refusal)
+            connection.close(f"greeting from {connection.peer} refused: {refusal.code}: {refusal.detail}")
+            return
+        self.sender = hello.sender
+        self._all.greeted(self)
+        connection.greeted()
+        connection.send(peer.Welcome(self._all.who.uuid))
+
+    def _refusal(self, hello: peer.Hello) -> peer.Refuse | None:
+        who = self._all.who
+        if hello.format != peer.PEER_FORMAT:
+            here = f"messages have format {hello.format}, this member speaks {peer.PEER_FORMAT}"
+            return peer.Refuse("UNKNOWN_FORMAT", f"{here}; run the same version of stele on all members")
+        if hello.cluster != who.cluster:
+            return peer.Refuse("WRONG_CLUSTER", f"this is cluster {who.cluster}")
+        if hello.recipient_uuid != who.uuid:
+            return peer.Refuse("WRONG_MEMBER", f"this is member {who.uuid}")
+        if hello.sender < 0 or who.uuid_of(hello.sender) != hello.sender_uuid:
+            return peer.Refuse("UNKNOWN_MEMBER", f"index {hello.sender} is not {hello.sender_uuid} here")
+        return None
+
+    def send(self, message: peer.Message) -> None:
+        if self._connection is not None:
+            self._connection.send(message)
+
+    def _wait(self, message: peer.Forward | peer.ForwardScan | peer.ForwardCount) -> None:
+        """Until the answers to those before are read."""
+        size = forwarded_bytes(message)
+        if self._forwards_bytes + size > limits.FORWARDS_WAITING_BYTES_MAX:
+            text = f"requests of {self._forwards_bytes} bytes wait until this member's answers are read"
+            self.send(peer.Forwarded(message.id, "Unavailable", text, b""))
+            return
+        self._forwards.append(message)
+        self._forwards_bytes += size
+
+    def drained(self, connection: Connection) -> None:
+        """Answers were read: what waits is taken, in order."""
+        while self._forwards and not connection.full:
+            message = self._forwards.popleft()
+            self._forwards_bytes -= forwarded_bytes(message)
+            self._all.take(self, message)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self._connection = None
+        self._all.remove(self)
+        if self.sender < 0:
+            log.warning("connection closed: %s", reason)
+        elif reason.startswith("garbage"):
+            log.error("member %d: connection closed: %s", self.sender, reason)
+
+    def close(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.close(reason)

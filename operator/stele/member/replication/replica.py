@@ -1,0 +1,174 @@
+"""One tablet with its files, its data and the requests that wait for it."""
+
+import asyncio
+from collections import deque
+
+from stele.core.kv.dedup import Clients
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.lifecycle import TabletState
+from stele.core.tablet.owner import Learner, LearnerState, Owner
+from stele.member.replication.request import Request
+from stele.wire.control import OpId
+from stele.wire.storage import keys
+from stele.wire.storage.volume import Consensus, Superblock
+
+Pending = tuple[tuple[bytes, int] | None, int]
+"""(what will be stored under a key: (value, expire_at_ms) or None, index of the operation)."""
+
+PROMISES_LOST = Consensus(promised=2**31 - 1)
+"""For a tablet whose consensus metadata is damaged or missing: offline until a row does without it."""
+
+
+class Replica:
+    """`tablet` decides; the rest are the facts that it decides on.
+
+    `records` holds operations that are logged and not applied, by index. `pending` holds, for the owner,
+    what the newest such operation makes of each data key, and `clients` whom it remembers (`core.kv.dedup`),
+    when it was asked. `flushed` is the last index that a crash cannot take from the data. `owner_commit` is
+    what the owner last told as committed, `fetched_at` when a log's tail was last asked for. `broken` says
+    why the tablet is offline, if it is. `loads` are the bulk loads that the log has, by index; while one is
+    `ingesting`, nothing is applied.
+    """
+
+    __slots__ = (
+        "block",
+        "broken",
+        "busy",
+        "clients",
+        "fetched_at",
+        "flushed",
+        "ingesting",
+        "keyspaces",
+        "loads",
+        "lock",
+        "meta",
+        "owner",
+        "owner_commit",
+        "owner_row",
+        "owner_since",
+        "partition",
+        "pending",
+        "prefixes",
+        "promising",
+        "records",
+        "starved",
+        "tablet",
+        "waiters",
+    )
+
+    def __init__(self, tablet: Tablet, block: Superblock | None, meta: Consensus) -> None:
+        self.partition = tablet.partition
+        self.tablet = tablet
+        self.block = block
+        self.meta = meta
+        self.owner: Owner | None = None
+        self.owner_since = 0
+        self.owner_row = 0
+        self.owner_commit = 0
+        self.promising = False
+        self.records: dict[int, bytes] = {}
+        self.pending: dict[bytes, Pending] = {}
+        self.clients: Clients | None = None
+        self.waiters: deque[Request] = deque()
+        self.starved: list[Request] = []
+        self.loads: dict[int, str] = {}
+        self.ingesting = False
+        self.keyspaces: dict[bytes, tuple[int, int]] = {}
+        self.prefixes: dict[bytes, bytes] = {}
+        self.lock = asyncio.Lock()
+        self.flushed = tablet.log.applied[1]
+        self.broken = ""
+        self.fetched_at = 0.0
+        self.busy = False
+
+    @property
+    def state(self) -> TabletState:
+        return TabletState.DOES_NOT_EXIST if self.block is None else TabletState(self.block.state)
+
+    @property
+    def promises_lost(self) -> bool:
+        """Whether nobody knows what was promised. It was for an older row than one without this member."""
+        return self.meta.promised == PROMISES_LOST.promised
+
+    @property
+    def ready(self) -> bool:
+        """Whether the tablet takes part in replication."""
+        return self.block is not None and self.block.state == "READY" and not self.busy and not self.broken
+
+    @property
+    def copy_begun(self) -> bool:
+        """Whether the superblock, which is written after the record of a copy to this member, knows of it."""
+        copy, block = self.meta.copy, self.block
+        return copy is not None and block is not None and block.newest >= copy.generation
+
+    @property
+    def received(self) -> bool:
+        """Whether the copy to this member is complete: its generation is the one that counts."""
+        copy = self.meta.copy
+        return copy is not None and self.state is TabletState.READY and self.generation == copy.generation
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.block is None else self.block.generation
+
+    @property
+    def last(self) -> OpId:
+        """The last operation, also of a tombstone."""
+        if self.block is not None and self.block.state != "READY":
+            return self.block.last
+        return OpId(*self.tablet.log.last)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a bulk load is logged and not applied: what stands under its keys then is not known."""
+        return bool(self.loads) and max(self.loads) > self.tablet.log.applied[1]
+
+    def forget_ahead(self) -> None:
+        """What the log makes of keys is not known ahead of the data any more, or needs not be."""
+        self.pending.clear()
+        self.clients = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for _, size in self.keyspaces.values())
+
+    @property
+    def entries(self) -> int:
+        """What users stored."""
+        return sum(count for keyspace, (count, _) in self.keyspaces.items() if not keys.is_service(keyspace))
+
+    def prefix(self, keyspace: bytes) -> bytes:
+        found = self.prefixes.get(keyspace)
+        if found is None:
+            found = keys.user_prefix(self.partition, self.generation, keyspace)
+            self.prefixes[keyspace] = found
+        return found
+
+    @property
+    def row_limit(self) -> int:
+        """The last operation that no member of the row needs, nor a learner that is waited for."""
+        owner, limit = self.owner, self.tablet.log.applied[1]
+        if owner is None:
+            return limit
+        if not owner.appending:
+            return 0
+        return min([limit, *(owner.progress[m].match for m in owner.waited_for)])
+
+    @property
+    def trim_limit(self) -> int:
+        """The last operation that no member of the row and no learner needs."""
+        learner = None if self.owner is None else self.owner.learner
+        return self.row_limit if learner is None or not learner.pinned else min(self.row_limit, learner.pin)
+
+    def start_owning(self) -> Owner:
+        """The row names this member as owner: establish, with what was promised to learners before."""
+        waited, frozen = self.meta.waited, self.meta.frozen
+        version = self.tablet.row.version
+        learner = None
+        if waited is not None and waited.base >= version:
+            learner = Learner(waited.id, waited.member, waited.base, self.tablet.log.applied[1])
+            learner.state, learner.waited = LearnerState.PROBING, True
+        hold = (frozen.id, frozen.base) if frozen is not None and frozen.base >= version else None
+        self.owner = Owner(self.tablet, learner, hold)
+        self.owner_since = version
+        return self.owner

@@ -1,0 +1,502 @@
+"""Drives the owner's half of all tablets: gathers, writes, sends, counts acknowledgements, applies, answers.
+
+One turn (`_pump`) handles everything that came since the last: one write of the log for all partitions, then
+one message per member for all partitions. Persist before you send: nothing leaves before the write.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from stele.core.tablet.follower import Code
+from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.log import OpId
+from stele.core.tablet.owner import Answer, Fetch, Flow, Owner, Phase, Progress
+from stele.member import limits
+from stele.member.replication.links import Inbound, Link
+from stele.member.replication.replica import Replica
+from stele.member.replication.tablet_store import Tablets
+from stele.wire import peer
+from stele.wire.storage.log_record import KIND_AT, LOAD, check_record, noop_record, split_record, term_of
+
+log = logging.getLogger("stele.replication")
+
+FETCH_AGAIN_SECONDS = 1.0
+
+
+class Hooks(Protocol):
+    """What replication tells the rest of the member."""
+
+    def applied(self, replica: Replica) -> None:
+        """More is applied: answer whoever waits for it."""
+        ...
+
+    def serving(self, replica: Replica) -> None: ...
+
+    def wants_promise(self, replica: Replica) -> None:
+        """The learner is near: persist that every write waits for it."""
+        ...
+
+    def leases_changed(self) -> None: ...
+
+    def stalled(self) -> None:
+        """The volume is full: nothing goes on before a later `wake` finds room."""
+        ...
+
+    def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
+        """Whether the file of a bulk load is here; if not, it is fetched from member `source`."""
+        ...
+
+
+class HeldLater(Protocol):
+    """Tells when what was written counts as held by this member."""
+
+    def after_write(self, then: Callable[[], None]) -> None: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Loop(Protocol):
+    """What is needed of an event loop; a simulation brings its own."""
+
+    def time(self) -> float: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+
+class Replication:
+    """See the module. `links` are the sessions to other members, by index.
+
+    `full_here` is what this member tells others: its volume is nearly full. `full` are those that told it.
+    """
+
+    def __init__(
+        self, tablets: Tablets, syncer: HeldLater, leases: tuple[Granted, Held], hooks: Hooks, loop: Loop
+    ) -> None:
+        self.tablets = tablets
+        self.syncer = syncer
+        self.granted, self.held = leases
+        self.hooks = hooks
+        self.links: dict[int, Link] = {}
+        self.full_here = False
+        self.full: set[int] = set()
+        self.unsettled: dict[int, Replica] = {}
+        self._loop = loop
+        self._dirty: dict[int, Replica] = {}
+        self._replies: list[tuple[Inbound, peer.Message]] = []
+        self._to_apply: dict[int, Replica] = {}
+        self._uncommitted: dict[int, Replica] = {}
+        self._scheduled = False
+        self._ticks_soon = False
+        self._commit_timer: Timer | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """From now on nothing is acknowledged or committed: neither as owner nor as backup."""
+        self._stopped = True
+        self._dirty.clear()
+        self._replies.clear()
+
+    # -- gathering
+
+    def append(self, replica: Replica, records: list[bytes]) -> None:
+        """The owner's own operations, of its term."""
+        owner = replica.owner
+        assert owner is not None
+        self.tablets.log_append(replica, records, owner.term)
+        self.mark(replica)
+
+    def mark(self, replica: Replica) -> None:
+        """Something is to be written or sent for the tablet."""
+        self._dirty[replica.partition] = replica
+        self.wake()
+
+    def reply(self, to: Inbound, message: peer.Message) -> None:
+        """Answer once all that was appended so far counts as held."""
+        self._replies.append((to, message))
+        self.wake()
+
+    def to_apply(self, replica: Replica) -> None:
+        self._to_apply[replica.partition] = replica
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._stopped:
+            return
+        if not self.tablets.write():
+            # Questions are asked again, five times a second: only acknowledgements wait for room.
+            self._replies = [each for each in self._replies if not isinstance(each[1], peer.Answers)]
+            self.hooks.stalled()
+            return
+        dirty, self._dirty = self._dirty, {}
+        replies, self._replies = self._replies, []
+        ends = [(r, r.owner, r.tablet.log.last) for r in dirty.values() if r.owner is not None]
+        self.feed(dirty.values())
+        if ends or replies:
+            self.syncer.after_write(partial(self._held_here, ends, replies))
+        if self._to_apply:
+            self._apply()
+
+    def _held_here(
+        self, ends: list[tuple[Replica, Owner, OpId]], replies: list[tuple[Inbound, peer.Message]]
+    ) -> None:
+        """What was written counts as held by this member now."""
+        if self._stopped:
+            return
+        for to, message in replies:
+            to.send(message)
+        for replica, owner, last in ends:
+            if replica.owner is owner and replica.tablet.log.holds(last):
+                owner.synced = max(owner.synced, last[1])
+                if owner.advance():
+                    self.to_apply(replica)
+
+    def _apply(self) -> None:
+        waiting, self._to_apply = self._to_apply, {}
+        replicas = [r for r in waiting.values() if r.ready and not r.ingesting]
+        complete = self.tablets.apply(replicas)
+        for replica in replicas:
+            self._applied(replica)
+            behind = replica.tablet.log.applied[1] < replica.tablet.log.committed
+            if not complete and behind and not replica.ingesting:
+                self.to_apply(replica)
+
+    def _applied(self, replica: Replica) -> None:
+        owner = replica.owner
+        if owner is not None:
+            if owner.applied():
+                self.hooks.serving(replica)
+            if owner.progress:
+                self._tell_commit(replica)
+        self.hooks.applied(replica)
+
+    # -- sending
+
+    def feed(self, replicas: Iterable[Replica], *, commits: bool = False) -> None:
+        """Send what members lack of these tablets, as far as there is room."""
+        touched: dict[int, Link] = {}
+        for replica in replicas:
+            owner = replica.owner
+            if owner is None or not owner.appending:
+                continue
+            last, committed = replica.tablet.log.last[1], replica.tablet.log.committed
+            for member, progress in owner.progress.items():
+                lacks = progress.next <= last or (commits and progress.commit_sent < committed)
+                if progress.flow is Flow.STREAM and lacks and (link := self._ready(member)) is not None:
+                    link.behind[replica.partition] = None
+                    touched[member] = link
+        for link in touched.values():
+            self.send_behind(link)
+
+    def _ready(self, member: int) -> Link | None:
+        link = self.links.get(member)
+        return link if link is not None and link.ready else None
+
+    def _tell_commit(self, replica: Replica) -> None:
+        """Let the commit index travel with the next operations, or alone after a moment."""
+        self._uncommitted[replica.partition] = replica
+        if self._commit_timer is None:
+            self._commit_timer = self._loop.call_later(limits.COMMIT_DELAY_SECONDS, self._send_commits)
+
+    def _send_commits(self) -> None:
+        self._commit_timer = None
+        waiting, self._uncommitted = self._uncommitted, {}
+        self.feed(waiting.values(), commits=True)
+
+    def send_behind(self, link: Link) -> None:
+        """Fill the window of one member, its partitions in turn. What is not written yet is, first."""
+        if link.behind and link.has_room and not self.tablets.write():
+            return
+        while link.behind and link.has_room:
+            items: list[peer.AppendItem] = []
+            size = 0
+            while link.behind and size < limits.APPEND_BYTES:
+                partition = next(iter(link.behind))
+                del link.behind[partition]
+                item = self._item(link, partition, limits.APPEND_BYTES - size)
+                if item is not None:
+                    items.append(item)
+                    size += 64 + sum(map(len, item.records))
+            if items:
+                link.send_append(items, size)
+
+    def _item(self, link: Link, partition: int, bytes_max: int) -> peer.AppendItem | None:
+        replica = self.tablets.replicas[partition]
+        owner = replica.owner
+        progress = None if owner is None else owner.progress.get(link.member)
+        if owner is None or progress is None or progress.flow is not Flow.STREAM or not owner.appending:
+            return None
+        first, last = progress.next, replica.tablet.log.last[1]
+        if first > last and progress.commit_sent >= replica.tablet.log.committed:
+            return None
+        prev_term = replica.tablet.log.term_at(first - 1)
+        records = self.tablets.read_records(replica, first, bytes_max) if first <= last else []
+        if prev_term is None or (first <= last and not records):
+            progress.flow = Flow.PROBE
+            self.unsettled[partition] = replica
+            return None
+        made = self._make_item(replica, progress, (prev_term, first - 1), records)
+        if progress.next <= last:
+            link.behind[partition] = None
+        return made
+
+    def _make_item(
+        self, replica: Replica, progress: Progress, prev: OpId, records: list[bytes]
+    ) -> peer.AppendItem:
+        tablet = replica.tablet
+        assert replica.owner is not None
+        row = None
+        if progress.version_sent < tablet.row.version:
+            progress.version_sent = tablet.row.version
+            row = (tablet.row.version, tablet.row.replicas)
+        progress.next += len(records)
+        progress.commit_sent = min(tablet.log.committed, progress.next - 1)
+        return peer.AppendItem(
+            partition=replica.partition,
+            version=tablet.row.version,
+            term=replica.owner.term,
+            prev_term=prev[0],
+            prev_index=prev[1],
+            commit=tablet.log.committed,
+            records=records,
+            row=row,
+        )
+
+    # -- what members answer
+
+    def on_message(self, link: Link, message: peer.Message) -> None:
+        if isinstance(message, peer.Acks):
+            self._on_acks(link, message)
+        elif isinstance(message, peer.Lease):
+            self._on_lease(link.member, message)
+        elif isinstance(message, peer.Answers):
+            self._on_answers(link, message)
+        elif isinstance(message, peer.LogTail):
+            self._on_tail(message)
+
+    def _on_lease(self, member: int, lease: peer.Lease) -> None:
+        self.held.renewed(member, lease.at, lease.seconds, frozenset(lease.excluded))
+        if lease.no_space != (member in self.full):
+            log.warning("member %d: its volume %s", member, "is full" if lease.no_space else "has room again")
+            (self.full.add if lease.no_space else self.full.discard)(member)
+        for partition in lease.excluded:
+            replica = self.tablets.replicas.get(partition)
+            if replica is not None and replica.owner is not None and replica.owner.withheld(member):
+                self.unsettled[partition] = replica
+        self.hooks.leases_changed()
+
+    def _on_acks(self, link: Link, acks: peer.Acks) -> None:
+        link.acknowledged()
+        for item in acks.items:
+            replica = self.tablets.replicas.get(item.partition)
+            owner = None if replica is None else replica.owner
+            if replica is None or owner is None or owner.term != item.term:
+                continue
+            self._on_ack(link, replica, owner, item)
+        if link.behind:
+            self.send_behind(link)
+
+    def _on_ack(self, link: Link, replica: Replica, owner: Owner, item: peer.AckItem) -> None:
+        code = Code(item.code)
+        if owner.on_ack(link.member, item.term, code, item.match, item.promised):
+            self.to_apply(replica)
+        if code is not Code.OK:
+            self._not_taken(link, replica, owner, code)
+            return
+        self.held.followed(link.member, item.partition, item.term)
+        if owner.learner is not None and owner.wants_waiting:
+            self.hooks.wants_promise(replica)
+
+    def _not_taken(self, link: Link, replica: Replica, owner: Owner, code: Code) -> None:
+        self.held.refused(link.member, replica.partition)
+        self.unsettled[replica.partition] = replica
+        if owner.phase is Phase.DEPOSED:
+            log.warning("partition %d: member %d answers %s", replica.partition, link.member, code.name)
+
+    def _on_answers(self, link: Link, answers: peer.Answers) -> None:
+        for item in answers.items:
+            replica = self.tablets.replicas.get(item.partition)
+            owner = None if replica is None else replica.owner
+            if replica is None or owner is None:
+                continue
+            answer = Answer(item.last, item.applied, item.empty)
+            code = Code(item.code)
+            owner.on_answer(link.member, item.term, code, answer, item.promised)
+            if code is Code.OK and item.term == owner.term:
+                self.held.followed(link.member, item.partition, item.term)
+            self.step(replica)
+            if not owner.settled:
+                self.unsettled[replica.partition] = replica
+            self.to_apply(replica)
+            self.mark(replica)
+            if owner.wants_waiting:
+                self.hooks.wants_promise(replica)
+
+    # -- establishing
+
+    def own(self, replica: Replica) -> None:
+        """Begin to establish (or go on) as the owner of the tablet."""
+        self.unsettled[replica.partition] = replica
+        # Once for all: a tick goes through all of them, and a member may begin to own thousands in one turn.
+        if not self._ticks_soon:
+            self._ticks_soon = True
+            self._loop.call_soon(self._tick_soon)
+
+    def _tick_soon(self) -> None:
+        self._ticks_soon = False
+        self.tick()
+
+    def tick(self) -> None:
+        """Ask whoever has to be asked; called often."""
+        now = self._loop.time()
+        asks: dict[int, list[peer.AskItem]] = {}
+        for replica in list(self.unsettled.values()):
+            owner = replica.owner
+            if owner is None or owner.settled or not replica.ready:
+                self.unsettled.pop(replica.partition, None)
+                continue
+            self._ask(replica, owner, now, asks)
+            self._note_lost(owner, now)
+            self.step(replica)
+        for link in self.links.values():
+            # What could not be written before may be sent now.
+            self.send_behind(link)
+        for member, items in asks.items():
+            link = self.links[member]
+            link.send(peer.Ask(items))
+            link.send(peer.Heartbeat(now))
+
+    def _ask(self, replica: Replica, owner: Owner, now: float, asks: dict[int, list[peer.AskItem]]) -> None:
+        row, learner = replica.tablet.row, owner.learner
+        for member in owner.to_ask(now):
+            if self._ready(member) is None:
+                continue
+            cut = learner is not None and learner.member == member and not learner.waited
+            item = peer.AskItem(
+                partition=replica.partition,
+                version=row.version,
+                term=owner.term,
+                cut=cut,
+                row=(row.version, row.replicas),
+            )
+            asks.setdefault(member, []).append(item)
+
+    @staticmethod
+    def _note_lost(owner: Owner, now: float) -> None:
+        """Since when a member of the row cannot be fed."""
+        for member in owner.members:
+            progress = owner.progress.get(member)
+            if progress is not None and progress.flow is not Flow.STREAM and not progress.lost_at:
+                progress.lost_at = now
+
+    def step(self, replica: Replica) -> None:
+        """Go on establishing as far as what is known allows."""
+        owner = replica.owner
+        if owner is None:
+            return
+        fetch = owner.next_step()
+        if fetch is not None:
+            self._fetch(replica, owner, fetch)
+        elif owner.ready_to_commit:
+            self.append(replica, [noop_record(owner.term)])
+            owner.appended_first()
+            self.feed([replica])
+
+    def _fetch(self, replica: Replica, owner: Owner, fetch: Fetch, *, again: bool = False) -> None:
+        now = self._loop.time()
+        link = self._ready(fetch.member)
+        if link is None or (not again and now - replica.fetched_at < FETCH_AGAIN_SECONDS):
+            return
+        replica.fetched_at = now
+        link.send(peer.FetchLog(replica.partition, owner.term, fetch.prev, limits.FETCH_BYTES))
+
+    def _on_tail(self, tail: peer.LogTail) -> None:
+        """The tail of a longer log: take it over, then go on."""
+        replica = self.tablets.replicas.get(tail.partition)
+        owner = None if replica is None else replica.owner
+        if replica is None or owner is None or tail.term != owner.term or owner.phase is not Phase.ADOPTING:
+            return
+        replica.fetched_at = 0.0
+        fetch = owner.next_step()
+        if not tail.found and fetch is not None:
+            applied = replica.tablet.log.applied
+            if tail.prev == applied:
+                log.error("partition %d: no member's log goes on from %s", replica.partition, applied)
+                replica.fetched_at = self._loop.time()
+            else:
+                self._fetch(replica, owner, Fetch(fetch.member, applied), again=True)
+            return
+        member = owner.tablet.me if fetch is None else fetch.member
+        if self.take(replica, tail.prev, tail.records, member) is not Code.OK:
+            # A file is fetched first: ask again after a while, not at once.
+            replica.fetched_at = self._loop.time()
+        self.step(replica)
+
+    # -- taking operations of another log
+
+    def take(self, replica: Replica, prev: OpId, records: list[bytes], source: int) -> Code:
+        """Put operations that follow `prev` in the log of member `source` into this one.
+
+        LOG_MISMATCH also when only the first of them were taken: the next names a file that is not here yet.
+        Raise Corrupt when they contradict this log.
+        """
+        terms: list[int] = []
+        for record in records:
+            check_record(record)
+            terms.append(term_of(record)[0])
+        place = replica.tablet.place(prev, terms)
+        if place.code is not Code.OK:
+            return place.code
+        if place.cut is not None:
+            self.tablets.cut(replica, place.cut)
+        end = self._takeable(replica, prev[1] + 1, records, place.skip, source)
+        self._append_runs(replica, records[:end], terms[:end], place.skip)
+        return Code.OK if end == len(records) else Code.LOG_MISMATCH
+
+    def _takeable(self, replica: Replica, first: int, records: list[bytes], skip: int, source: int) -> int:
+        """How many of the records may be logged: those before a load whose file is not here."""
+        for at in range(skip, len(records)):
+            record = records[at]
+            if record[KIND_AT] == LOAD:
+                if not self.hooks.has_load(replica, record, source):
+                    return at
+                replica.loads[first + at] = split_record(record)[2].decode()
+        return len(records)
+
+    def _append_runs(self, replica: Replica, records: list[bytes], terms: list[int], skip: int) -> None:
+        """Append, one call per run of equal terms."""
+        while skip < len(records):
+            end = len(records) if terms[-1] == terms[skip] else skip + 1
+            while end < len(records) and terms[end] == terms[skip]:
+                end += 1
+            self.tablets.log_append(replica, records[skip:end], terms[skip])
+            skip = end
+
+    # -- sessions
+
+    def session_began(self, link: Link) -> None:
+        """A new session: what the member held and granted has to be asked anew."""
+        self.held.begin_session(link.member)
+        for replica in self.tablets.replicas.values():
+            owner = replica.owner
+            if owner is not None and link.member in owner.progress:
+                owner.disconnected(link.member)
+                self.unsettled[replica.partition] = replica
+        link.send(peer.Heartbeat(self._loop.time()))
+        self.tick()
+
+    def heartbeat(self) -> None:
+        now = self._loop.time()
+        for link in self.links.values():
+            link.send(peer.Heartbeat(now))

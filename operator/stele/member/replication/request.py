@@ -1,0 +1,87 @@
+"""A request of a client on its way: one partition, its commands, and who waits for the answer."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from stele.core.kv.commands import REPLY_BYTES_MAX, Reply, is_write
+from stele.core.kv.dedup import ONCE
+from stele.errors import SteleError
+from stele.member import limits
+
+
+class Kind(IntEnum):
+    EXECUTE = 0
+    SCAN = 1
+    COUNT = 2
+
+
+class Request:
+    """`future` is told the outcome: a future of asyncio, or a `ports.Outcome`.
+
+    `index` is the operation that has to be committed before the answer; `reads` whether a lease is needed for
+    it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a forwarded one
+    names; `room` the bytes that its replies may take, and `reply_bytes` what they take; `losses` how many
+    owners were lost while it was there, and `maybe_done` whether it may have been done by one of them.
+    """
+
+    __slots__ = (
+        "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit", "losses",
+        "maybe_done", "order", "partition", "queued_bytes", "reads", "replies", "reply_bytes", "room",
+        "version", "wrote",
+    )  # fmt: skip
+
+    def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: Any) -> None:
+        self.kind = kind
+        self.partition = partition
+        self.keyspace = keyspace
+        self.future = future
+        self.commands: Sequence[Sequence[bytes]] = ()
+        self.after = b""
+        self.limit = 0
+        self.room = REPLY_BYTES_MAX
+        self.losses = 0
+        self.bytes = 0
+        self.queued_bytes = 0
+        self.reply_bytes = 0
+        self.maybe_done = False
+        self.deadline = 0.0
+        self.order = 0
+        self.version = 0
+        self.index = 0
+        self.reads = False
+        self.wrote = False
+        self.replies: list[Reply] = []
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether sending it twice does nothing twice."""
+        return self.kind is not Kind.EXECUTE or not any(args and is_write(args[0]) for args in self.commands)
+
+    @property
+    def entries(self) -> int:
+        """How many it makes its owner handle at most."""
+        return min(self.limit, limits.SCAN_KEYS_MAX) if self.kind is Kind.SCAN else len(self.commands)
+
+    @property
+    def may_write(self) -> bool:
+        return not self.may_repeat or any(args and args[0] == ONCE for args in self.commands)
+
+    def takes(self, size: int) -> bool:
+        """Whether there is room for one more reply, of so many bytes; it is counted then.
+
+        A single one may be longer than REPLY_BYTES, when there is room for it.
+        """
+        reply_bytes = self.reply_bytes + size
+        if reply_bytes > min(self.room, limits.REPLY_BYTES) and (self.replies or size > self.room):
+            return False
+        self.reply_bytes = reply_bytes
+        return True
+
+    def done(self, value: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def failed(self, error: SteleError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

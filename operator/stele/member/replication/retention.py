@@ -1,0 +1,40 @@
+"""What copies and destinations alone keep of the logs: measured, and let go beyond a limit."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from stele.core.tablet.log import beyond
+from stele.member import limits
+from stele.member.replication.replica import Replica
+
+log = logging.getLogger("stele.retention")
+
+
+def pinned_bytes(replica: Replica, session_pin: int) -> int:
+    """What would go if no copy session and no learner needed it."""
+    after = min(session_pin, replica.trim_limit)
+    return replica.tablet.log.bytes_between(after, min(replica.row_limit, replica.flushed))
+
+
+def release(
+    replicas: Iterable[Replica], pins: Callable[[int], int], unpin: Callable[[int], None], *, scarce: bool
+) -> None:
+    """Let go of what is beyond the limits; of everything when the disk is `scarce`.
+
+    `pins` tells the last operation of a partition that no session needs; `unpin` ends that.
+    """
+    held = {replica.partition: replica for replica in replicas if replica.ready}
+    pinned = {p: size for p, replica in held.items() if (size := pinned_bytes(replica, pins(p)))}
+    all_max = 0 if scarce else limits.LOG_PINNED_MEMBER_BYTES_MAX
+    for partition in beyond(pinned, limits.LOG_PINNED_BYTES_MAX, all_max):
+        log.warning(
+            "partition %d: a copy or a destination alone keeps %d bytes of its log, %d are kept so in all: "
+            "they go, and the destination needs a copy again",
+            partition,
+            pinned[partition],
+            sum(pinned.values()),
+        )
+        unpin(partition)
+        owner = held[partition].owner
+        if owner is not None:
+            owner.let_go()

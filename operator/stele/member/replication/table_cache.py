@@ -1,0 +1,97 @@
+"""The published table as this member knows it, in memory; `to_file` is what is persisted."""
+
+from collections.abc import Iterable
+
+from stele.core.table.steps import jump
+from stele.core.table.table import EMPTY, Partition, Stamp, newer, row_fault
+from stele.errors import Corrupt
+from stele.wire.control import ExchangeRequest, MemberInfo, Row
+from stele.wire.storage.volume import StoredRow, TableFile
+
+
+class Table:
+    """Rows by partition. `epoch` is the highest that was seen; versions never fall."""
+
+    def __init__(self, file: TableFile, uuid: str = "") -> None:
+        """`uuid` is this member's own: tables of the legacy format do not tell its index."""
+        self.epoch = file.epoch
+        self.me = file.self_index
+        self.replicas = file.replicas
+        self.state = file.state
+        self.member_list_version = file.member_list_version
+        self.members: dict[int, MemberInfo] = {info.index: info for info in file.members}
+        if self.me < 0:
+            self.me = next((info.index for info in file.members if info.uuid == uuid), -1)
+        self.rows = [Partition(row.version, row.replicas) for row in file.rows]
+        self._stamp = Stamp(row.version for row in self.rows)
+        self._coming: tuple[Row, ...] = ()
+
+    def resize(self, partitions: int) -> None:
+        """Set the number of partitions, once; Corrupt when it was another before."""
+        if partitions == len(self.rows):
+            return
+        if self.rows:
+            raise Corrupt(f"the table has {len(self.rows)} partitions here, {partitions} at the master")
+        self.rows = [EMPTY] * partitions
+        self._stamp = Stamp([0] * partitions)
+
+    @property
+    def stamp(self) -> int:
+        return self._stamp.value
+
+    def jump(self, request: ExchangeRequest) -> str:
+        """Which number of a request jumps; empty when none does, or nothing was known before."""
+        if self.epoch and (text := jump("epoch", self.epoch, request.epoch)):
+            return text
+        if self.member_list_version:
+            return jump("the member list's version", self.member_list_version, request.member_list_version)
+        return ""
+
+    def version_jump(self, partition: int, version: int) -> str:
+        """As `jump`, for a version or term of one partition."""
+        known = self.rows[partition].version
+        return jump(f"partition {partition}: version", known, version) if known else ""
+
+    def newer(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows that this table does not have yet. Corrupt for one that cannot be."""
+        return [row for row in rows if self._is_newer(row)]
+
+    def _is_newer(self, row: Row) -> bool:
+        if not 0 <= row.partition < len(self.rows):
+            raise Corrupt(f"row of partition {row.partition}; the table has {len(self.rows)} partitions")
+        fault = row_fault(row.replicas)
+        if fault is not None:
+            raise Corrupt(f"partition {row.partition} {fault}")
+        if text := self.version_jump(row.partition, row.version):
+            raise Corrupt(text)
+        found = Partition(row.version, row.replicas)
+        return newer(row.partition, self.rows[row.partition], found) is found
+
+    def set(self, partition: int, row: Partition) -> None:
+        self.rows[partition] = row
+        self._stamp.set(partition, row.version)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        return tuple(Row(p, row.version, row.replicas) for p, row in enumerate(self.rows) if row.version)
+
+    def to_file(self, coming: Iterable[Row] | None = None) -> TableFile:
+        """What is persisted: this table, with `coming` rows as if they were known already.
+
+        They are remembered: another file that is written before they take effect has them too, or it would
+        take them from the volume again.
+        """
+        if coming is not None:
+            self._coming = tuple(coming)
+        rows = [StoredRow(row.version, row.replicas) for row in self.rows]
+        for row in self._coming:
+            if row.version > rows[row.partition].version:
+                rows[row.partition] = StoredRow(row.version, row.replicas)
+        return TableFile(
+            epoch=self.epoch,
+            self_index=self.me,
+            replicas=self.replicas,
+            state=self.state,
+            member_list_version=self.member_list_version,
+            members=tuple(self.members.values()),
+            rows=tuple(rows),
+        )

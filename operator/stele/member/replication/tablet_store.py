@@ -1,0 +1,367 @@
+"""All tablets of this member on its engine: loading, writing logs, applying, trimming.
+
+`write` puts what was gathered into the log, in one call; nothing is sent, acknowledged or applied before it.
+`apply` puts committed operations into the data, with the tablet's own state in the same batch.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.log import Log
+from stele.errors import Corrupt, Unavailable
+from stele.member import limits
+from stele.member.replication.replica import Replica
+from stele.member.storage import failpoints
+from stele.member.storage.disk_full import raise_unless_full
+from stele.ports.engine import Engine
+from stele.wire.control import OpId
+from stele.wire.storage import keys
+from stele.wire.storage.log_record import (
+    BATCH,
+    DELETE,
+    KIND_AT,
+    LOAD,
+    PUT,
+    split_batch,
+    split_put,
+    split_record,
+    term_of,
+)
+from stele.wire.storage.log_record import Change as BatchChange
+from stele.wire.storage.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
+
+log = logging.getLogger("stele.tablets")
+
+Change = tuple[bytes, bytes | None]
+Totals = dict[bytes, tuple[int, int]]
+"""Entries and their bytes, by keyspace."""
+_INDEX_MAX = 2**64 - 1
+_GENERATION_MAX = 2**32 - 1
+SIZED_OPERATIONS = 64
+
+
+def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
+    """Log keys of one partition from `first` on."""
+    return keys.log_key(partition, first), keys.log_key(partition, _INDEX_MAX)
+
+
+def entries_of(record: bytes) -> list[tuple[bytes, bytes | None]]:
+    """(what follows `user_head` in the data key, stored value or None) of one operation, in order."""
+    if record[KIND_AT] == PUT:
+        return [split_put(record)]
+    kind, keyspace, key, value, _ = split_record(record)
+    if kind == DELETE:
+        return [(keys.user_tail(keyspace, key), None)]
+    return [_entry(change) for change in split_batch(value)] if kind == BATCH else []
+
+
+def _entry(change: BatchChange) -> tuple[bytes, bytes | None]:
+    stored = None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
+    return keys.user_tail(change.keyspace, change.key), stored
+
+
+def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """An entry whose stored value was `old` is `new` now."""
+    split = keys.split_user(data_key)
+    assert split is not None
+    keyspace, key = split
+    count, size = totals.get(keyspace, (0, 0))
+    if old is not None:
+        count, size = count - 1, size - len(old) - len(key)
+    if new is not None:
+        count, size = count + 1, size + len(new) + len(key)
+    totals[keyspace] = (count, size)
+
+
+class Tablets:
+    """See the module. `applied_bytes` counts since the last flush began.
+
+    `has_room` tells whether the volume takes so many bytes: RocksDB is not asked when it does not, because
+    its log never recovers from a write that failed. `stalled` is why nothing can be written now, if so, and
+    `refused` whether RocksDB said it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.replicas: dict[int, Replica] = {}
+        self.applied_bytes = 0
+        self._puts: list[tuple[bytes, bytes]] = []
+        self._puts_bytes = 0
+        self._cuts: list[tuple[bytes, bytes]] = []
+        self.has_room: Callable[[int], bool] = lambda size: True
+        self.stalled = ""
+        self.refused = False
+        self.on_broken: Callable[[Replica], None] = lambda replica: None
+        self.on_cut: Callable[[Replica, int], None] = lambda replica, index: None
+        self.on_load: Callable[[Replica, int, bytes], None] = lambda replica, index, record: None
+        self.on_loads_gone: Callable[[Replica, list[str]], None] = lambda replica, loads: None
+
+    def break_off(self, replica: Replica, error: Corrupt) -> None:
+        """What the tablet holds contradicts itself or its owner: offline, until it is copied anew."""
+        if not replica.broken:
+            replica.broken = str(error)
+            log.error("partition %d goes offline: %s", replica.partition, error)
+            self.on_broken(replica)
+
+    # -- loading
+
+    def load(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
+        """The tablet as the volume holds it. What is wrong with it makes it `broken`, and nothing else."""
+        try:
+            replica = self._restore(partition, me, block, meta)
+        except Corrupt as error:
+            log.error("partition %d stays offline: %s", partition, error)
+            replica = Replica(Tablet(partition, me, Log(), meta.promised), block, meta)
+            replica.broken = str(error)
+        self.replicas[partition] = replica
+        return replica
+
+    def _restore(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
+        if block is None or block.state != "READY":
+            last = (0, 0) if block is None else (block.last.term, block.last.index)
+            return Replica(Tablet(partition, me, Log(), max(meta.promised, last[0])), block, meta)
+        restored, state = self.held(partition, block.generation)
+        if len(restored) == 0 and self.engine.log_bounds(*log_range(partition)):
+            self.engine.write_log([], [log_range(partition)])
+        replica = Replica(Tablet(partition, me, restored, meta.promised), block, meta)
+        replica.keyspaces = dict(state.keyspaces)
+        return replica
+
+    def held(self, partition: int, generation: int) -> tuple[Log, DataState]:
+        """The log and the data of one generation as the engine has them; Corrupt when they do not fit."""
+        state = self.read_state(partition, generation)
+        return self._restore_log(partition, (state.applied.term, state.applied.index)), state
+
+    def read_state(self, partition: int, generation: int) -> DataState:
+        """What one generation of a tablet says of itself; an empty one says nothing."""
+        stored = self.engine.get(keys.meta_key(partition, generation, APPLIED))
+        return DataState(OpId(), {}) if stored is None else decode_state(stored)
+
+    def _restore_log(self, partition: int, applied: tuple[int, int]) -> Log:
+        bounds = self.engine.log_bounds(*log_range(partition))
+        if bounds is None:
+            return Log(applied)
+        first, last = (int.from_bytes(key[2:], "big") for key in bounds)
+        terms = self._find_terms(partition, first, last)
+        return Log.restored(applied, first, last, terms, self._log_bytes(partition, first, last))
+
+    def _log_bytes(self, partition: int, first: int, last: int) -> int:
+        """About how many bytes the operations take, by those at the end: a start has no time to read all."""
+        begin = keys.log_key(partition, max(first, last - SIZED_OPERATIONS + 1))
+        some = self.engine.scan_log(begin, keys.log_key(partition, last + 1), limits.ENGINE_WRITE_BYTES_MAX)
+        return sum(len(value) for _, value in some) * (last - first + 1) // max(1, len(some))
+
+    def _find_terms(self, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """(index where a term begins, term): terms never fall, so each boundary is found by bisection."""
+        found: list[tuple[int, int]] = []
+        index = first
+        while index <= last:
+            term = self._term_in_log(partition, index)
+            found.append((index, term))
+            index += bisect_left(
+                range(index, last + 1), term + 1, key=lambda i: self._term_in_log(partition, i)
+            )
+        return found
+
+    def _term_in_log(self, partition: int, index: int) -> int:
+        record = self.engine.get_log(keys.log_key(partition, index))
+        if record is None:
+            raise Corrupt(f"partition {partition}: operation {index} is missing in the log")
+        return int(term_of(record)[0])
+
+    def highest_generation(self, partition: int) -> int:
+        """The greatest generation that has any data: for a tablet whose superblock cannot be read."""
+        begin, end = keys.tablet_prefix(partition, 0), keys.tablet_prefix(partition, _GENERATION_MAX)
+        key = self.engine.last_key(begin, end)
+        return 0 if key is None else int.from_bytes(key[2 : keys.TABLET_PREFIX_BYTES], "big")
+
+    # -- the log
+
+    def log_append(self, replica: Replica, records: list[bytes], term: int) -> None:
+        """Put operations of one term behind the log's last; on disk with the next `write`."""
+        record_log, partition, log_key = replica.tablet.log, replica.partition, keys.log_key
+        first = record_log.last[1] + 1
+        size = sum(map(len, records))
+        replica.records.update(enumerate(records, first))
+        self._puts += [(log_key(partition, index), record) for index, record in enumerate(records, first)]
+        record_log.append(term, len(records), size)
+        self._puts_bytes += size
+        if self._puts_bytes >= limits.ENGINE_WRITE_BYTES_MAX:
+            self.write()
+
+    def cut(self, replica: Replica, index: int) -> None:
+        """Remove operations after `index`, which were not applied, at once; from the volume with `write`."""
+        tablet = replica.tablet
+        last = tablet.log.last[1]
+        if index >= last:
+            return
+        tablet.log.truncate(index)
+        begin, end = log_range(replica.partition, index + 1)
+        self._puts = [(key, record) for key, record in self._puts if not begin <= key < end]
+        self._cuts.append((begin, end))
+        if self.write():
+            failpoints.reached("write.cut")
+        for gone in range(index + 1, last + 1):
+            replica.records.pop(gone, None)
+        replica.loads = {at: load for at, load in replica.loads.items() if at <= index}
+        self.on_cut(replica, index)
+
+    def write(self) -> bool:
+        """Hand all that was gathered to the operating system. False while the volume is full: it is kept."""
+        if not self._puts and not self._cuts:
+            return True
+        refusal = self._write()
+        if bool(refusal) != bool(self.stalled):
+            log.warning("writing the log: %s", refusal or "there is room again, it goes on")
+        self.stalled = refusal
+        if refusal:
+            return False
+        puts, self._puts, self._cuts, self._puts_bytes = self._puts, [], [], 0
+        if puts:
+            failpoints.reached("write.logged")
+        return True
+
+    def _write(self) -> str:
+        """Why it cannot be written now."""
+        if not self.has_room(self._puts_bytes):
+            return "the volume is full"
+        try:
+            self.engine.write_log(self._puts, self._cuts)
+        except Unavailable as error:
+            raise_unless_full(error)
+            self.refused = True
+            return str(error)
+        self.refused = False
+        return ""
+
+    def read_records(self, replica: Replica, first: int, bytes_max: int) -> list[bytes]:
+        """Operations from `first` on, from memory or from the log; at least one when there is any."""
+        records, last, size = replica.records, replica.tablet.log.last[1], 0
+        found: list[bytes] = []
+        if first not in records:
+            self.write()
+            begin, end = keys.log_key(replica.partition, first), keys.log_key(replica.partition, last + 1)
+            return self._in_a_row(replica.partition, first, self.engine.scan_log(begin, end, bytes_max))
+        while first <= last and size < bytes_max:
+            record = records[first]
+            found.append(record)
+            size += len(record)
+            first += 1
+        return found
+
+    @staticmethod
+    def _in_a_row(partition: int, first: int, found: list[tuple[bytes, bytes]]) -> list[bytes]:
+        """Records up to the first gap: whoever gets them counts from `first` on."""
+        expected = enumerate(found, first)
+        return [record for index, (key, record) in expected if key == keys.log_key(partition, index)]
+
+    def clear_log(self, replica: Replica) -> None:
+        """Remove every operation of the partition: its data comes from elsewhere. On disk on return."""
+        if not self.write():
+            raise Unavailable(self.stalled, "NO_SPACE")
+        self.engine.write_log([], [log_range(replica.partition)])
+        failpoints.reached("copy.log_cleared")
+        replica.records.clear()
+        replica.loads.clear()
+
+    def trim(self, replica: Replica, up_to: int) -> None:
+        """Let operations up to `up_to` go, but for the retained tail."""
+        record_log = replica.tablet.log
+        most = min(up_to, replica.flushed)
+        point = record_log.trim_point(most, limits.LOG_RETAINED_BYTES)
+        # Small as its record is, a load keeps its files: it goes as soon as nobody needs it.
+        point = max([point, *(index for index in replica.loads if index <= min(most, record_log.applied[1]))])
+        if point >= record_log.first and point < record_log.last[1]:
+            record_log.trim(point)
+            begin, end = keys.log_key(replica.partition, 0), keys.log_key(replica.partition, point + 1)
+            self.engine.write_log([], [(begin, end)])
+            failpoints.reached("trim.dropped")
+            gone = [load for index, load in replica.loads.items() if index <= point]
+            replica.loads = {index: load for index, load in replica.loads.items() if index > point}
+            if gone:
+                self.on_loads_gone(replica, gone)
+
+    # -- the data
+
+    def apply(self, replicas: Iterable[Replica]) -> bool:
+        """Apply what is committed, about ENGINE_WRITE_BYTES_MAX at most. Whether all was applied."""
+        size, complete = 0, True
+        for replica in replicas:
+            if size >= limits.ENGINE_WRITE_BYTES_MAX:
+                return False
+            try:
+                size, index = self._apply(replica, size)
+            except Corrupt as error:
+                self.break_off(replica, error)
+                continue
+            complete = complete and index == replica.tablet.log.committed
+        return complete
+
+    def _apply(self, replica: Replica, size: int) -> tuple[int, int]:
+        """Apply to one tablet, with its new state as one write; (bytes so far, index applied now)."""
+        record_log = replica.tablet.log
+        begin, before = record_log.applied[1], size
+        fresh: dict[bytes, bytes | None] = {}
+        totals, get = dict(replica.keyspaces), self.engine.get
+        head = keys.user_head(replica.partition, replica.generation)
+        index = begin
+        while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
+            record = replica.records.get(index + 1) or self._logged(replica.partition, index + 1)
+            if record[KIND_AT] == LOAD:
+                # Its file is taken in as a whole, after all before it and before all behind it.
+                self.on_load(replica, index + 1, record)
+                break
+            index += 1
+            size += len(record)
+            for of_user, new in entries_of(record):
+                data_key = head + of_user
+                old = fresh[data_key] if data_key in fresh else get(data_key)
+                fresh[data_key] = new
+                if old is None or new is None or len(old) != len(new):
+                    count_entry(totals, data_key, old, new)
+        if index > begin:
+            replica.keyspaces = totals
+            self.engine.write_data([*fresh.items(), self._state_change(replica, index)])
+            failpoints.reached("write.applied")
+            self.applied_bytes += size - before
+            record_log.apply(index)
+            self._forget(replica, begin, index, fresh)
+        return size, index
+
+    def applied_load(self, replica: Replica, state: DataState) -> None:
+        """A load's file is in the data, with this state of the tablet."""
+        index = state.applied.index
+        replica.keyspaces = dict(state.keyspaces)
+        replica.tablet.log.apply(index)
+        replica.flushed = index
+        self._forget(replica, index - 1, index, ())
+
+    @staticmethod
+    def _forget(replica: Replica, begin: int, index: int, fresh: Iterable[bytes]) -> None:
+        """What is known of operations that are not applied, once those up to `index` are."""
+        pending, records = replica.pending, replica.records
+        if index == replica.tablet.log.last[1]:
+            pending.clear()
+            records.clear()
+            return
+        for gone in range(begin + 1, index + 1):
+            records.pop(gone, None)
+        for data_key in fresh:
+            ahead = pending.get(data_key)
+            if ahead is not None and ahead[1] <= index:
+                del pending[data_key]
+
+    def _logged(self, partition: int, index: int) -> bytes:
+        self.write()
+        record = self.engine.get_log(keys.log_key(partition, index))
+        if record is None:
+            raise Corrupt(f"partition {partition}: operation {index} is committed and missing in the log")
+        return record
+
+    def _state_change(self, replica: Replica, index: int) -> Change:
+        term = replica.tablet.log.term_at(index)
+        assert term is not None
+        state = DataState(OpId(term, index), replica.keyspaces)
+        return keys.meta_key(replica.partition, replica.generation, APPLIED), encode_state(state)

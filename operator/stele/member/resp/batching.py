@@ -1,0 +1,216 @@
+"""What all connections ask in one turn of the event loop, gathered by partition.
+
+Commands on single keys that came in the same turn become one request to the store for each partition. That is
+what makes a pipelined command cheap: the price of a request is shared by all that came with it. Reads travel
+apart from writes, so that they do not wait for a disk; a batch of one connection that has both stays
+together, because its commands run in their order.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import repeat, takewhile
+
+from stele.core.kv.commands import ARGUMENTS_MAX, ARITIES, WRITES, Reply
+from stele.core.kv.keyslot import partitions_of
+from stele.member import limits
+from stele.member.resp.budget import ReplyBytes
+from stele.member.resp.multi_key import LATER, first_room
+from stele.member.turn import Turn
+from stele.ports.store import Store
+from stele.wire.resp import Request
+
+BATCH_COMMANDS_MAX = 256
+GATHERED_COMMANDS_MAX = 2048
+"""Of one connection, and of all: what is gathered and did not run yet."""
+
+_GET = {b"GET"}
+_SHAPES = {
+    (spelt, length): name
+    for name, arity in ARITIES.items()
+    for length in (range(arity, arity + 1) if arity > 0 else range(-arity, ARGUMENTS_MAX + 1))
+    for spelt in (name, name.lower())
+}
+"""The name of a command on a single key by its spelling and its number of arguments, if that is right."""
+
+
+class Batch:
+    """Commands of one connection that run together; `finish` is called once no reply is `missing`.
+
+    `later`: some had no room for their replies and did not run; LATER stands in their places. `bytes`: those
+    of the replies that came.
+    """
+
+    __slots__ = ("bytes", "finish", "later", "missing", "replies", "requests")
+
+    def __init__(
+        self,
+        requests: list[Request],
+        replies: list[Reply],
+        missing: int,
+        finish: Callable[["Batch"], None],
+    ) -> None:
+        self.requests = requests
+        self.later = False
+        self.bytes = 0
+        self.replies = replies
+        self.missing = missing
+        self.finish = finish
+
+
+class Lane:
+    """The commands of one partition: the outcome of one request, told to the batches."""
+
+    __slots__ = ("commands", "failure", "finished", "held", "places")
+
+    def __init__(self, failure: Callable[[BaseException], Reply], held: ReplyBytes) -> None:
+        self.held = held
+        self.commands: list[Request] = []
+        self.places: list[tuple[Batch, int]] = []
+        self.failure = failure
+        self.finished = False
+
+    def done(self) -> bool:
+        return self.finished
+
+    def set_result(self, result: Sequence[Reply]) -> None:
+        self.finished = True
+        if len(result) < len(self.places):
+            for batch, _ in self.places[len(result) :]:
+                batch.later = True
+            result = [*result, *repeat(LATER, len(self.places) - len(result))]
+        size = 0
+        finished: list[Batch] = []
+        for (batch, slot), reply in zip(self.places, result, strict=True):
+            batch.replies[slot] = reply
+            if type(reply) is bytes:
+                batch.bytes += len(reply)
+                size += len(reply)
+            batch.missing -= 1
+            if not batch.missing:
+                finished.append(batch)
+        self.held.add(size)
+        for batch in finished:
+            batch.finish(batch)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.set_result([self.failure(exception)] * len(self.places))
+
+
+class Turns:
+    """Gathers, and runs what was gathered when the turn ends. `failure` makes a reply of an error."""
+
+    def __init__(
+        self, store: Store, failure: Callable[[BaseException], Reply], turn: Turn, held: ReplyBytes
+    ) -> None:
+        self._store = store
+        self._failure = failure
+        self._turn = turn
+        self._held = held
+        self._reads: dict[tuple[bytes, int], Lane] = {}
+        self._writes: dict[tuple[bytes, int], Lane] = {}
+        self._full: list[tuple[tuple[bytes, int], Lane]] = []
+        self._ready: deque[tuple[tuple[bytes, int], Lane, int]] = deque()
+        self._commands = 0
+        self._bytes = 0
+        self._scheduled = False
+
+    def gather(
+        self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[Batch], None]
+    ) -> Batch | None:
+        """A batch of the leading requests that can be, if any; `size` is about their bytes. An empty one says
+        to wait for the next turn.
+
+        Nothing is missing when it is answered already; else `finish` is called later.
+        """
+        if self._commands >= GATHERED_COMMANDS_MAX or not self._turn.fits(1):
+            return Batch([], [], 0, finish)
+        number = self._store.partitions
+        if size > limits.REQUEST_BYTES:
+            requests, size = fitting(requests, limits.REQUEST_BYTES)
+        taken, names = leading(requests) if number else ([], set())
+        if not taken:
+            return None
+        keys = [args[1] for args in taken]
+        partitions = partitions_of(keys, number)
+        if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
+            return Batch(taken, found, 0, finish)
+        batch = Batch(taken, [None] * len(taken), len(taken), finish)
+        lanes = self._reads if WRITES.isdisjoint(names) else self._writes
+        if self._commands + len(taken) > limits.REQUEST_COMMANDS_MAX:
+            self._close_long(lanes, keyspace, partitions)
+        for slot, partition in enumerate(partitions):
+            home = (keyspace, partition)
+            lane = lanes.get(home)
+            if lane is None:
+                lane = lanes[home] = Lane(self._failure, self._held)
+            lane.commands.append(taken[slot])
+            lane.places.append((batch, slot))
+        self._gathered(len(taken), size)
+        return batch
+
+    def _close_long(
+        self, lanes: dict[tuple[bytes, int], Lane], keyspace: bytes, partitions: Sequence[int]
+    ) -> None:
+        """Nothing more joins requests that would get too long. A batch's commands of one partition stay
+        together: of two requests the second may run before the rest of the first.
+        """
+        for partition, more in Counter(partitions).items():
+            home = (keyspace, partition)
+            lane = lanes.get(home)
+            if lane is not None and len(lane.commands) + more > limits.REQUEST_COMMANDS_MAX:
+                self._full.append((home, lanes.pop(home)))
+
+    def _gathered(self, commands: int, size: int) -> None:
+        self._commands += commands
+        self._bytes += size
+        if self._bytes >= limits.REQUEST_BYTES:
+            self._close_lanes()
+        if not self._scheduled:
+            self._scheduled = True
+            self._turn.later(1, self._run)
+
+    def _close_lanes(self) -> None:
+        """Nothing more joins these requests. Reads go first: they need not see what comes with them."""
+        lanes = [*self._full, *self._reads.items(), *self._writes.items()]
+        room = first_room(len(lanes))
+        self._ready.extend((home, lane, room) for home, lane in lanes)
+        self._full, self._reads, self._writes = [], {}, {}
+        self._bytes = 0
+
+    def _run(self) -> None:
+        """Start what was gathered, as much as fits in a turn."""
+        self._scheduled = False
+        self._close_lanes()
+        while self._ready:
+            (keyspace, partition), lane, room = self._ready[0]
+            if not self._turn.fits(len(lane.commands)):
+                self._scheduled = True
+                self._turn.later(len(lane.commands), self._run)
+                return
+            self._ready.popleft()
+            self._commands -= len(lane.commands)
+            try:
+                self._store.start(partition, keyspace, lane.commands, lane, room)
+            except Exception as error:  # noqa: BLE001  every request gets an answer
+                lane.set_exception(error)
+
+
+def fitting(requests: list[Request], most: int) -> tuple[list[Request], int]:
+    """As many of the first requests as take at most so many bytes, and how many these take."""
+    size = 0
+    for place, args in enumerate(requests):
+        more = sum(map(len, args))
+        if size + more > most:
+            return requests[:place], size
+        size += more
+    return requests, size
+
+
+def leading(requests: list[Request]) -> tuple[list[Request], set[bytes]]:
+    """The first requests that are commands on a single key, with a right number of arguments; their names."""
+    taken = requests[:BATCH_COMMANDS_MAX]
+    shapes = {(args[0], len(args)) for args in taken}
+    if not shapes <= _SHAPES.keys():
+        taken = list(takewhile(lambda args: (args[0], len(args)) in _SHAPES, taken))
+        shapes = {(args[0], len(args)) for args in taken}
+    return taken, {_SHAPES[shape] for shape in shapes}

@@ -1,0 +1,186 @@
+"""From requests to single-key commands by partition, and from their replies back to one per request."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from stele.core.kv.commands import ARITIES, Failure, Reply, Simple, too_large, wrong_number
+from stele.core.kv.dedup import ARITY, ONCE, WRONG_NUMBER
+from stele.core.kv.keyslot import partition_of
+from stele.member import limits
+from stele.wire.resp import Request
+
+SEGMENT_COMMANDS_MAX = 1024
+"""Commands of one connection that are planned together; a request of more keys runs in pieces."""
+
+LATER = Failure("LATER", "the command did not run yet")
+"""Stands for the reply of a command that did not run, because there was no room for it."""
+
+Combine = Callable[[Sequence[Reply]], Reply]
+
+
+def _first_failure(replies: Sequence[Reply]) -> Failure | None:
+    return next((reply for reply in replies if isinstance(reply, Failure)), None)
+
+
+def _sum(replies: Sequence[Reply]) -> Reply:
+    return _first_failure(replies) or sum(reply for reply in replies if isinstance(reply, int))
+
+
+def _all(replies: Sequence[Reply]) -> Reply:
+    return _first_failure(replies) or list(replies)
+
+
+def _ok(replies: Sequence[Reply]) -> Reply:
+    return _first_failure(replies) or Simple("OK")
+
+
+def _each_key(name: bytes) -> Callable[[Request], list[Request]]:
+    return lambda request: [[name, key] for key in request[1:]]
+
+
+def _each_pair(request: Request) -> list[Request]:
+    return [[b"SET", request[at], request[at + 1]] for at in range(1, len(request), 2)]
+
+
+# Name -> how a request of many keys becomes single-key commands, and how their replies become one.
+MANY_KEYS: dict[bytes, tuple[Callable[[Request], list[Request]], Combine]] = {
+    b"DEL": (_each_key(b"DEL"), _sum),
+    b"UNLINK": (_each_key(b"UNLINK"), _sum),
+    b"EXISTS": (_each_key(b"EXISTS"), _sum),
+    b"TOUCH": (_each_key(b"TOUCH"), _sum),
+    b"MGET": (_each_key(b"GET"), _all),
+    b"MSET": (_each_pair, _ok),
+}
+
+
+def first_room(groups: int) -> int:
+    """The room that each of so many partitions gets for its replies, when all are asked at once."""
+    return min(limits.REPLY_BYTES, limits.FIRST_REPLIES_BYTES // max(1, groups))
+
+
+def pieces(name: bytes, request: Request) -> Iterator[Request]:
+    """The same request for a part of its keys each, if it may have many and their number is right."""
+    step = 2 if name == b"MSET" else 1
+    if name not in MANY_KEYS or (len(request) - 1) % step:
+        yield request
+        return
+    size = SEGMENT_COMMANDS_MAX * step
+    for begin in range(1, len(request), size):
+        yield [name, *request[begin : begin + size]]
+
+
+def join(name: bytes, replies: Sequence[Reply]) -> Reply:
+    """The reply to a request of those to its `pieces`."""
+    if name not in MANY_KEYS:
+        return replies[0]
+    if name == b"MGET":
+        return _first_failure(replies) or list(chain(*(each for each in replies if isinstance(each, list))))
+    return MANY_KEYS[name][1](replies)
+
+
+def is_keyed(name: bytes) -> bool:
+    """Whether the (upper-case) command works on keys, so that it goes to the store."""
+    return name in ARITIES or name in MANY_KEYS or name == ONCE
+
+
+@dataclass(slots=True)
+class Segment:
+    """Requests that may run together: their commands, and which of the replies belong to which request.
+
+    `groups` maps a partition to the places of its commands in `commands`. Commands on one partition keep
+    their order; those on different partitions run at the same time.
+    """
+
+    partitions: int
+    commands: list[Request] = field(default_factory=list)
+    groups: dict[int, list[int]] = field(default_factory=dict)
+    answers: list[tuple[Combine, int, int] | int | Failure] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.answers)
+
+    def add(self, name: bytes, request: Request) -> None:
+        """Add a keyed request; `name` is its name in upper case."""
+        many = MANY_KEYS.get(name)
+        if many is not None:
+            self._add_many(name, request, many)
+            return
+        if name == ONCE:
+            self._add_once(request)
+            return
+        arity = ARITIES[name]
+        if len(request) != arity if arity > 0 else len(request) < -arity:
+            self.answers.append(wrong_number(name))
+            return
+        self._add_one(request, request[1])
+
+    def _add_one(self, command: Request, key: bytes) -> None:
+        self.answers.append(too_large(command) or self._place(command, key))
+
+    def _add_once(self, request: Request) -> None:
+        """The owner checks the rest, because it answers other members too."""
+        if len(request) < -ARITY:
+            self.answers.append(WRONG_NUMBER)
+        else:
+            self._add_one([ONCE, *request[1:]], request[4])
+
+    def _add_many(
+        self, name: bytes, request: Request, many: tuple[Callable[[Request], list[Request]], Combine]
+    ) -> None:
+        split, combine = many
+        if len(request) < 2 or (name == b"MSET" and len(request) % 2 == 0):
+            self.answers.append(wrong_number(name))
+            return
+        commands = split(request)
+        refused = next(filter(None, map(too_large, commands)), None)
+        if refused is not None:
+            self.answers.append(refused)
+            return
+        begin = len(self.commands)
+        for command in commands:
+            self._place(command, command[1])
+        self.answers.append((combine, begin, len(self.commands)))
+
+    def _place(self, command: Request, key: bytes) -> int:
+        place = len(self.commands)
+        self.commands.append(command)
+        self.groups.setdefault(partition_of(key, self.partitions), []).append(place)
+        return place
+
+    def calls(self, places: list[int]) -> list[list[int]]:
+        """The places of one group, cut into calls of a limited size that are made one after the other."""
+        if len(places) == 1:
+            return [places]
+        calls: list[list[int]] = []
+        size = limits.REQUEST_BYTES
+        for place in places:
+            more = sum(map(len, self.commands[place]))
+            if size + more > limits.REQUEST_BYTES or len(calls[-1]) >= limits.REQUEST_COMMANDS_MAX:
+                calls.append([])
+                size = 0
+            calls[-1].append(place)
+            size += more
+        return calls
+
+    def key(self, place: int) -> bytes:
+        """By which the command found its partition."""
+        command = self.commands[place]
+        return command[4] if command[0] == ONCE else command[1]
+
+    def places(self, number: int) -> range:
+        """The commands of one request."""
+        answer = self.answers[number]
+        if isinstance(answer, Failure):
+            return range(0)
+        return range(answer, answer + 1) if isinstance(answer, int) else range(answer[1], answer[2])
+
+    def reply(self, number: int, results: Sequence[Reply]) -> Reply:
+        """The reply to one request, from one result per command."""
+        answer = self.answers[number]
+        if isinstance(answer, int):
+            return results[answer]
+        if isinstance(answer, Failure):
+            return answer
+        combine, begin, end = answer
+        return combine(results[begin:end])

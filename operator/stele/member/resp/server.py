@@ -1,0 +1,417 @@
+"""The door: where any Redis client reads and writes, whichever member it is connected to.
+
+One connection is one `asyncio.Protocol`. Commands on single keys run in batches that all connections share
+(`door_turn`); anything else runs in a task of the connection, and a batch never runs beside it. Requests that
+came together run together: those of one partition in their order, those of different partitions at the same
+time; replies go out in the order of the requests. A session command (SELECT, SCAN, ...) waits for all
+before it. What a connection may keep waiting is limited; above that, nothing more is read from it until it is
+worked off (design 60-data-plane, "Doors").
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import cast
+
+from stele.core.kv.commands import Failure
+from stele.errors import SteleError, Unavailable, Uncertain
+from stele.member.resp.batching import Batch, Turns
+from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
+from stele.member.resp.pipeline import WRITE_BYTES, Runner
+from stele.member.resp.scan import Positions
+from stele.member.resp.seldom import Seldom
+from stele.member.resp.session_commands import Session
+from stele.member.turn import Turn
+from stele.ports.store import Store
+from stele.wire.resp import ARGUMENT_BYTES, Request, RequestReader, chunks, encode_all
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often is looked whether others need the room of replies that a client does not read."""
+
+DEFECT_SECONDS = 60.0
+"""One defect in this time is logged; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """Bounds of the door. Each is either back-pressure (nothing is read) or an error that names it."""
+
+    clients_max: int = 10_000
+    pipeline_commands_max: int = 4096
+    pipeline_bytes_max: int = 16 * 1024 * 1024
+    waiting_bytes_max: int = 512 * 1024 * 1024
+    batch_commands_max: int = 512
+    output_bytes_high: int = 256 * 1024
+    stalled_seconds_max: float = 60.0
+    stalled_seconds_max_scarce: float = 5.0
+    backlog: int = 512
+
+
+async def start_door(
+    store: Store, bind: str, port: int, limits: DoorLimits | None = None, turn: Turn | None = None
+) -> "Door":
+    """Listen for clients; port 0 takes a free one (see `Door.port`). OSError when the port cannot be had."""
+    door = Door(store, limits or DoorLimits(), turn)
+    await door.listen(bind, port)
+    return door
+
+
+class Door:
+    """The listening socket and its connections. `waiting_bytes` is always the sum over the connections."""
+
+    def __init__(self, store: Store, limits: DoorLimits, turn: Turn | None = None) -> None:
+        """`turn` is that of the store, when it counts what it does."""
+        self.store = store
+        self.limits = limits
+        self.positions = Positions()
+        self.replies = ReplyBytes()
+        self.turn = turn or Turn(asyncio.get_running_loop().call_soon)
+        self.turns = Turns(store, _failure, self.turn, self.replies)
+        self.waiting_bytes = 0
+        self._ids = count(1)
+        self._open: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._counts = {
+            "total_connections_received": 0,
+            "rejected_connections": 0,
+            "total_commands_processed": 0,
+        }
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def listen(self, bind: str, port: int) -> None:
+        """Begin to accept clients."""
+        loop = asyncio.get_running_loop()
+        backlog = self.limits.backlog
+        self._server = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
+
+    async def close(self, grace_seconds: float = 5.0) -> None:
+        """Accept nobody, let running requests end for at most `grace_seconds`, then close all connections."""
+        if self._server is not None:
+            self._server.close()
+        running = [future for connection in self._open if (future := connection.stop()) is not None]
+        if running:
+            await asyncio.wait(running, timeout=grace_seconds)
+        for connection in list(self._open):
+            connection.abort()
+
+    def sessions(self) -> Iterable[Session]:
+        """Of all open connections."""
+        return [connection.session for connection in self._open]
+
+    def facts(self) -> dict[str, str | int]:
+        """For INFO."""
+        return {
+            "tcp_port": self.port,
+            "connected_clients": len(self._open),
+            "maxclients": self.limits.clients_max,
+            "waiting_bytes": self.waiting_bytes,
+            "reply_bytes": self.replies.held,
+            **self._counts,
+        }
+
+    def admit(self, connection: "_Connection") -> bool:
+        """Whether there is room for one more."""
+        self._counts["total_connections_received"] += 1
+        if len(self._open) >= self.limits.clients_max:
+            self._counts["rejected_connections"] += 1
+            return False
+        self._open.add(connection)
+        return True
+
+    def forget(self, connection: "_Connection") -> None:
+        """The connection is gone."""
+        self._open.discard(connection)
+
+    def next_id(self) -> int:
+        """Number of the next connection."""
+        return next(self._ids)
+
+    def count(self, commands: int) -> None:
+        """So many were taken to run."""
+        self._counts["total_commands_processed"] += commands
+
+    def gather(
+        self, session: Session, queue: list[Request], size: int, finish: Callable[[Batch], None]
+    ) -> Batch | None:
+        """Let the leading requests run in the turn of all; None: the first one is not for it."""
+        batch = self.turns.gather(session.keyspace, queue, size, finish)
+        if batch is not None:
+            self.count(len(batch.replies))
+        return batch
+
+    def failure(self, error: BaseException) -> Failure:
+        """The reply for an error of the store. Anything but a SteleError is a defect, logged as one."""
+        return _failure(error)
+
+
+_defects = Seldom(DEFECT_SECONDS)
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, Unavailable):
+        return Failure("TRYAGAIN", str(error).removeprefix("UNAVAILABLE: "))
+    if isinstance(error, Uncertain):
+        return Failure("UNCERTAIN", str(error).removeprefix("UNCERTAIN: "))
+    if isinstance(error, SteleError):
+        return Failure("ERR", str(error))
+    if (more := _defects.turn()) is not None:
+        log.error("a request failed by a defect (%d more since the last was logged)", more, exc_info=error)
+    return Failure("ERR", f"internal error {type(error).__name__}; the member's log has the details")
+
+
+class _Connection(asyncio.Protocol):
+    """Bytes in, batches to the door, bytes out."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._limits = door.limits
+        self._reader = RequestReader()
+        self._queue: list[Request] = []
+        self._held_bytes = 0
+        self._unsent_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._in_turn = False
+        self._idle: asyncio.Future[None] | None = None
+        self._reading = True
+        self._stopping = False
+        self._gone = False
+        self._writable: asyncio.Event = asyncio.Event()
+        self._writable.set()
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.session = Session(0, "")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.session = Session(self._door.next_id(), f"{peer[0]}:{peer[1]}")
+        self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
+        if not self._door.admit(self):
+            self._transport.write(
+                b"-ERR max number of clients reached: this member takes %d\r\n" % self._limits.clients_max
+            )
+            self._transport.close()
+            self._stopping = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Part of asyncio.Protocol. What runs is left to end: its writes may be under way elsewhere."""
+        self._stopping = self._gone = True
+        self._queue.clear()
+        self._hold(0)
+        self.resume_writing()
+        self._door.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of asyncio.Protocol."""
+        if self._stopping:
+            return
+        reader = self._reader
+        before = reader.arguments
+        self._queue += reader.feed(data)
+        self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * (reader.arguments - before))
+        if self._door.waiting_bytes > self._limits.waiting_bytes_max:
+            self._refuse_bytes()
+            return
+        if reader.error is not None or self._is_full():
+            self._pause()
+        if self._busy:
+            return
+        if self._queue or reader.error:
+            self._go_on()
+        else:
+            self._hold(self._reader.buffered_bytes)
+
+    @property
+    def _busy(self) -> bool:
+        return self._in_turn or self._task is not None
+
+    def _go_on(self) -> None:
+        """Run what is queued: in the turn of all as far as that can be, else in a task."""
+        while self._queue and self._writable.is_set():
+            batch = self._door.gather(self.session, self._queue, self._held_bytes, self._finish)
+            if batch is None:
+                break
+            del self._queue[: len(batch.replies)]
+            if not batch.replies:
+                self._door.turn.later(1, self._continue)
+            if batch.missing or not batch.replies:
+                self._in_turn = True
+                return
+            self._answer(batch)
+        if self._queue or self._reader.error is not None or not self._writable.is_set():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        else:
+            self._rest()
+
+    def _continue(self) -> None:
+        """There is a new turn."""
+        self._end_turn()
+        if not self._transport.is_closing():
+            self._go_on()
+
+    def _finish(self, batch: Batch) -> None:
+        """All commands that ran in the turn have their replies."""
+        self._end_turn()
+        if not self._transport.is_closing():
+            if batch.later:
+                self._task = asyncio.get_running_loop().create_task(self._work(batch))
+            elif self._door.replies.is_full:
+                self._refuse(TooManyRepliesError(), "UNCERTAIN")
+            else:
+                self._answer(batch)
+                self._go_on()
+        self._door.replies.add(-batch.bytes)
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _answer(self, batch: Batch) -> None:
+        out: list[bytes] = []
+        encode_all(batch.replies, out, self.session.resp3)
+        self._transport.write(b"".join(out))
+
+    def _rest(self) -> None:
+        """All that was asked is answered."""
+        self._hold(self._reader.buffered_bytes)
+        if self._stopping:
+            self._transport.close()
+        elif not self._reading and not self._is_full():
+            self._resume()
+
+    def eof_received(self) -> bool:
+        """Part of asyncio.Protocol. What was asked is still answered, then the connection closes."""
+        self._stopping = True
+        return self._busy
+
+    def pause_writing(self) -> None:
+        """Part of asyncio.Protocol."""
+        self._writable.clear()
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._door.replies.add(self._unsent_bytes)
+
+    def resume_writing(self) -> None:
+        """Part of asyncio.Protocol."""
+        self._writable.set()
+        unsent, self._unsent_bytes = self._unsent_bytes, 0
+        self._door.replies.add(-unsent)
+
+    def stop(self) -> "asyncio.Future[None] | None":
+        """Read nothing more; what still runs, if anything does."""
+        self._stopping = True
+        self._pause()
+        if self._in_turn:
+            self._queue.clear()
+            self._idle = asyncio.get_running_loop().create_future()
+            return self._idle
+        return self._task
+
+    def abort(self) -> None:
+        """Close without waiting for anything."""
+        self._transport.abort()
+
+    def _is_full(self) -> bool:
+        many = len(self._queue) >= self._limits.pipeline_commands_max
+        return many or (bool(self._queue) and self._held_bytes >= self._limits.pipeline_bytes_max)
+
+    def _hold(self, held_bytes: int) -> None:
+        held_bytes = 0 if self._gone else held_bytes
+        self._door.waiting_bytes += held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
+
+    def _pause(self) -> None:
+        if self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._reading and not self._stopping and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _refuse_bytes(self) -> None:
+        limit = self._limits.waiting_bytes_max
+        self._refuse(f"requests of more than {limit} bytes wait at this member: connect again later")
+
+    def _refuse(self, reason: object, code: str = "ERR") -> None:
+        """The one that makes it too much is closed; the others go on."""
+        self._transport.write(f"-{code} {reason}\r\n".encode())
+        self._transport.close()
+        self._stopping = True
+
+    async def _work(self, begun: Batch | None = None) -> None:
+        """Run what is queued until nothing is; then this task ends and the next data starts another."""
+        runner = Runner(self._door, self.session, self._put)
+        try:
+            if not self._writable.is_set():
+                await self._until_written()
+            if begun is not None:
+                await runner.complete(begun.requests, begun.replies)
+            while self._queue and not self._transport.is_closing():
+                await self._batch(runner)
+        except ConnectionResetError:
+            pass  # The client is gone, and what did not run needs not.
+        except TooManyRepliesError as error:
+            # The commands ran: their writes are done, or may be.
+            self._refuse(error, "UNCERTAIN")
+        except Exception:
+            log.exception("connection %s is closed after a defect", self.session.address)
+            self._transport.close()
+        finally:
+            self._task = None
+        if self._reader.error is not None:
+            self._transport.write(b"-ERR " + self._reader.error.encode() + b"\r\n")
+        if self._reader.error is not None or self._stopping or self.session.quitting:
+            self._transport.close()
+        else:
+            self._rest()
+
+    async def _batch(self, runner: Runner) -> None:
+        size = self._limits.batch_commands_max
+        batch, self._queue = self._queue[:size], self._queue[size:]
+        self._door.count(len(batch))
+        await runner.run(batch)
+        if self.session.quitting:
+            self._queue.clear()
+        if not self._queue:
+            self._hold(self._reader.buffered_bytes)
+        if self._reader.error is None and not self._is_full():
+            self._resume()
+
+    async def _put(self, out: list[bytes]) -> None:
+        """Write, and wait while the client reads more slowly. ConnectionResetError when it is gone."""
+        for chunk in chunks(out, WRITE_BYTES):
+            if self._transport.is_closing():
+                raise ConnectionResetError
+            self._transport.write(chunk)
+            if not self._writable.is_set():
+                await self._until_written()
+
+    async def _until_written(self) -> None:
+        """Wait for a client that asks faster than it reads; cut off one that does not read at all."""
+        loop = asyncio.get_running_loop()
+        begin, most = loop.time(), self._limits.stalled_seconds_max
+        while not self._writable.is_set():
+            if self._door.replies.scarce:
+                most = min(most, self._limits.stalled_seconds_max_scarce)
+            left = begin + most - loop.time()
+            if left <= 0:
+                address = self.session.address
+                log.warning("connection %s is closed: it read no reply for %s seconds", address, most)
+                self._transport.abort()
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, LOOK_SECONDS)):
+                    await self._writable.wait()

@@ -1,0 +1,311 @@
+"""What a connection asks of itself and the server: HELLO, SELECT, CLIENT, INFO, COMMAND, SCAN, DBSIZE."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stele import __version__
+from stele.core.kv.commands import (
+    ARITIES,
+    Failure,
+    Reply,
+    Simple,
+    is_write,
+    parse_integer,
+    text_of,
+    wrong_number,
+)
+from stele.core.kv.dedup import ARITY, ONCE
+from stele.member.resp.match import read_pattern
+from stele.member.resp.multi_key import MANY_KEYS
+from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
+from stele.member.turn import Turn
+from stele.ports.store import Store
+from stele.wire.resp import Request
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
+
+REDIS_VERSION = "7.4.0"  # What tools that look at the version may expect of the commands that are offered.
+CLIENT_NAME_BYTES_MAX = 256
+COMMAND_NAMES_MAX = 1024
+DBSIZE_PARTITIONS_AT_ONCE = 64
+_KEYSPACE = re.compile(rb"[a-z0-9-]{1,%d}" % KEYSPACE_BYTES_MAX)
+
+Answer = Reply | dict[bytes, Reply]
+OK = Simple("OK")
+
+
+@dataclass(slots=True)
+class Session:
+    """The state of one connection."""
+
+    id: int
+    address: str
+    keyspace: bytes = b"default"
+    database: bytes = b"0"
+    name: bytes = b""
+    library: dict[bytes, bytes] = field(default_factory=dict)
+    resp3: bool = False
+    quitting: bool = False
+
+    def reset(self) -> None:
+        """As if the connection were new."""
+        self.keyspace, self.database, self.name, self.resp3 = b"default", b"0", b"", False
+
+    def line(self) -> str:
+        """One line of CLIENT LIST."""
+        parts = {"id": str(self.id), "addr": self.address, "name": self.name.decode("ascii", "replace")}
+        parts |= {"db": self.database.decode(), "resp": "3" if self.resp3 else "2"}
+        return " ".join(f"{key}={value}" for key, value in parts.items())
+
+
+class Server(Protocol):
+    """What the session commands need of the door."""
+
+    store: Store
+    positions: Positions
+    turn: Turn
+
+    def sessions(self) -> Iterable[Session]: ...
+
+    def facts(self) -> dict[str, str | int]: ...
+
+
+class _RefusedError(Exception):
+    """A request that is answered with `-ERR <text>` and changes nothing."""
+
+
+async def answer(server: Server, session: Session, name: bytes, request: Request) -> Answer:
+    """Run one session command; `name` is in upper case. Errors of the store pass through."""
+    known = _COMMANDS.get(name)
+    if known is None:
+        return unknown(request[0])
+    arity, run = known
+    if len(request) != arity if arity > 0 else len(request) < -arity:
+        return wrong_number(name)
+    try:
+        made = run(server, session, request)
+        return await made if isinstance(made, Awaitable) else made
+    except _RefusedError as refused:
+        return Failure("ERR", str(refused))
+
+
+def unknown(name: bytes) -> Failure:
+    """The error for what is not offered, with what is."""
+    return Failure("ERR", f"unknown command '{text_of(name)}'; Stele offers {_OFFERED}")
+
+
+def _ping(server: Server, session: Session, request: Request) -> Answer:
+    if len(request) > 2:
+        return wrong_number(b"ping")
+    return request[1] if len(request) == 2 else Simple("PONG")
+
+
+def _echo(server: Server, session: Session, request: Request) -> Answer:
+    return request[1]
+
+
+def _quit(server: Server, session: Session, request: Request) -> Answer:
+    session.quitting = True
+    return OK
+
+
+def _reset(server: Server, session: Session, request: Request) -> Answer:
+    session.reset()
+    return Simple("RESET")
+
+
+def _auth(server: Server, session: Session, request: Request) -> Answer:
+    raise _RefusedError(
+        "AUTH <password> called without any password configured: no password is set, leave AUTH out"
+    )
+
+
+def _client_name(raw: bytes) -> bytes:
+    if len(raw) > CLIENT_NAME_BYTES_MAX or any(not 33 <= char <= 126 for char in raw):
+        raise _RefusedError(
+            "Client names cannot contain spaces, newlines or special characters,"
+            f" nor be longer than {CLIENT_NAME_BYTES_MAX} bytes"
+        )
+    return raw
+
+
+def _hello(server: Server, session: Session, request: Request) -> Answer:
+    resp3, name, rest = session.resp3, session.name, iter(request[1:])
+    for place, word in enumerate(rest):
+        option = word.upper()
+        if place == 0:
+            if word not in (b"2", b"3"):
+                return Failure("NOPROTO", "unsupported protocol version: 2 and 3 are spoken")
+            resp3 = word == b"3"
+        elif option == b"SETNAME" and (given := next(rest, None)) is not None:
+            name = _client_name(given)
+        elif option == b"AUTH":
+            return _auth(server, session, request)
+        else:
+            raise _RefusedError(f"Syntax error in HELLO option '{text_of(word)}'")
+    session.resp3, session.name = resp3, name
+    return {
+        b"server": b"stele",
+        b"version": __version__.encode(),
+        b"proto": 3 if resp3 else 2,
+        b"id": session.id,
+        b"mode": b"standalone",
+        b"role": b"master",
+        b"modules": [],
+    }
+
+
+def _select(server: Server, session: Session, request: Request) -> Answer:
+    """A number n means the keyspace `dbn`, but 0 means `default`; anything else is a keyspace's name."""
+    wanted = request[1]
+    if not _KEYSPACE.fullmatch(wanted) or wanted.startswith(b"-"):
+        raise _RefusedError(
+            f"invalid DB index: '{text_of(wanted)}' is neither a number from 0 on nor the name of a keyspace"
+            f" (1 to {KEYSPACE_BYTES_MAX} of a-z, 0-9 and -, not first)"
+        )
+    if wanted.isdigit():
+        number = int(wanted)
+        name = b"db%d" % number if number else b"default"
+        if len(name) > KEYSPACE_BYTES_MAX:
+            raise _RefusedError("DB index is out of range")
+        session.keyspace, session.database = name, b"%d" % number
+    else:
+        session.keyspace = session.database = wanted
+    return OK
+
+
+def _client(server: Server, session: Session, request: Request) -> Answer:
+    what, rest = request[1].upper(), request[2:]
+    if what == b"ID" and not rest:
+        return session.id
+    if what == b"GETNAME" and not rest:
+        return session.name or None
+    if what == b"SETNAME" and len(rest) == 1:
+        session.name = _client_name(rest[0])
+        return OK
+    if what == b"SETINFO" and len(rest) == 2:
+        return _client_info(session, rest[0].upper(), rest[1])
+    if what in (b"LIST", b"INFO"):
+        chosen = [session] if what == b"INFO" else server.sessions()
+        return "".join(f"{one.line()}\n" for one in chosen).encode()
+    raise _RefusedError(
+        f"unknown subcommand or wrong number of arguments for '{text_of(request[1])}';"
+        " offered are ID, GETNAME, SETNAME, SETINFO, LIST and INFO"
+    )
+
+
+def _client_info(session: Session, key: bytes, value: bytes) -> Answer:
+    if key not in (b"LIB-NAME", b"LIB-VER"):
+        raise _RefusedError(f"Unrecognized option '{text_of(key)}': LIB-NAME and LIB-VER are known")
+    session.library[key] = _client_name(value)
+    return OK
+
+
+def _info(server: Server, session: Session, request: Request) -> Answer:
+    facts: dict[str, str | int] = {"redis_version": REDIS_VERSION, "stele_version": __version__}
+    facts |= server.facts() | server.store.info()
+    lines = "".join(f"{key}:{value}\r\n" for key, value in facts.items())
+    return f"# Server\r\n{lines}".encode()
+
+
+def _command(server: Server, session: Session, request: Request) -> Answer:
+    what = request[1].upper() if len(request) > 1 else b""
+    if what == b"COUNT":
+        return len(OFFERED)
+    if what == b"LIST":
+        return [name.lower() for name in OFFERED]
+    if what == b"DOCS":
+        return {}
+    if what in (b"", b"INFO"):
+        names = [name.upper() for name in request[2:]] or list(OFFERED)
+        if len(names) > COMMAND_NAMES_MAX:
+            raise _RefusedError(f"{len(names)} names; at most {COMMAND_NAMES_MAX} are described at once")
+        return [_describe(name) for name in names]
+    raise _RefusedError(f"unknown subcommand '{text_of(request[1])}'; offered are COUNT, LIST, DOCS and INFO")
+
+
+def _describe(name: bytes) -> Reply:
+    """[name, arity, flags, first key, last key, step]: what a client needs to find the keys."""
+    if name not in OFFERED:
+        return None
+    flags: list[Reply] = [Simple("write" if is_write(name) or name == b"MSET" else "readonly")]
+    if name in MANY_KEYS:
+        return [name.lower(), -3 if name == b"MSET" else -2, flags, 1, -1, 2 if name == b"MSET" else 1]
+    if name == ONCE:
+        return [name.lower(), ARITY, [Simple("write")], 4, 4, 1]
+    if name in ARITIES:
+        return [name.lower(), ARITIES[name], flags, 1, 1, 1]
+    return [name.lower(), _COMMANDS[name][0], flags, 0, 0, 0]
+
+
+def _keys(server: Server, session: Session, request: Request) -> Answer:
+    raise _RefusedError(
+        "KEYS is not offered, because all others would wait for it; use SCAN 0 MATCH pattern COUNT 1000"
+        " and go on with the cursor it answers until that is 0"
+    )
+
+
+async def _scan(server: Server, session: Session, request: Request) -> Answer:
+    cursor, count, options = _number(request[1], "invalid cursor"), SCAN_COUNT_DEFAULT, _scan_options(request)
+    if b"COUNT" in options:
+        count = min(_number(options[b"COUNT"], "value is not an integer or out of range"), SCAN_COUNT_MAX)
+    if count < 1:
+        raise _RefusedError("syntax error")
+    try:
+        pattern = await read_pattern(options.get(b"MATCH", b"*"), server.turn)
+        following, keys = await scan(
+            server.store, server.positions, session.keyspace, cursor, count=count, pattern=pattern
+        )
+    except ValueError as wrong:
+        raise _RefusedError(str(wrong)) from None
+    return [b"%d" % following, list(keys if options.get(b"TYPE", b"string").lower() == b"string" else ())]
+
+
+def _scan_options(request: Request) -> dict[bytes, bytes]:
+    """Each at most once, because to read a pattern is work."""
+    options: dict[bytes, bytes] = {}
+    for at in range(2, len(request), 2):
+        word = request[at].upper()
+        if word not in (b"MATCH", b"COUNT", b"TYPE") or word in options or at + 1 == len(request):
+            raise _RefusedError("syntax error")
+        options[word] = request[at + 1]
+    return options
+
+
+def _number(raw: bytes, text: str) -> int:
+    try:
+        return parse_integer(raw)
+    except ValueError:
+        raise _RefusedError(text) from None
+
+
+async def _dbsize(server: Server, session: Session, request: Request) -> Answer:
+    """Entries of the keyspace, partition by partition: not a single moment, as nothing stops the writers."""
+    store, total = server.store, 0
+    for begin in range(0, store.partitions, DBSIZE_PARTITIONS_AT_ONCE):
+        some = range(begin, min(begin + DBSIZE_PARTITIONS_AT_ONCE, store.partitions))
+        total += sum(await asyncio.gather(*(store.count(partition, session.keyspace) for partition in some)))
+    return total
+
+
+# Name -> (arity as in Redis, how to run it).
+_COMMANDS: dict[bytes, tuple[int, Callable[[Server, Session, Request], Answer | Awaitable[Answer]]]] = {
+    b"PING": (-1, _ping),
+    b"ECHO": (2, _echo),
+    b"QUIT": (-1, _quit),
+    b"RESET": (1, _reset),
+    b"AUTH": (-2, _auth),
+    b"HELLO": (-1, _hello),
+    b"SELECT": (2, _select),
+    b"CLIENT": (-2, _client),
+    b"INFO": (-1, _info),
+    b"COMMAND": (-1, _command),
+    b"KEYS": (-2, _keys),
+    b"SCAN": (-2, _scan),
+    b"DBSIZE": (1, _dbsize),
+}
+
+OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *_COMMANDS, ONCE} - {b"AUTH", b"KEYS"}))
+_OFFERED = ", ".join(name.decode() for name in OFFERED)

@@ -1,0 +1,296 @@
+"""Tells the services of this member of migrations: each begin once, and then one commit or rollback.
+
+What was begun is on the volume before a service hears of it, and is taken off after it heard how it ended: a
+member that restarts in between tells the end from what is persisted (it may tell it a second time). Nothing
+here holds a migration up for longer than the limit of a call, and nothing but one thing stops it: state that
+a service did not hand out before its owner changes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from stele.core.placement.migration import Type
+from stele.core.service_events import (
+    Begun,
+    Endpoint,
+    PartitionMigrationEvent,
+    begun,
+    index_of,
+    told_by_row,
+)
+from stele.core.table.ids import PartitionId
+from stele.core.table.table import Partition
+from stele.core.tablet.owner import Phase
+from stele.errors import Refused
+from stele.member.node import Node
+from stele.member.replication.replica import Replica
+from stele.member.services.runner import START_SECONDS_MAX, MemberContext, Runner, ServiceError
+from stele.member.storage.volume import SERVICES
+from stele.services import MigrationAwareService
+from stele.wire import control as m
+from stele.wire.storage.log_record import Change
+from stele.wire.storage.volume import ServiceMigration, ServicesFile
+
+log = logging.getLogger("stele.services")
+
+APPLIED_SECONDS_MAX = 5.0
+"""How long a commit waits until what was prepared is applied here, or the new owner serves."""
+_LOOK_SECONDS = 0.01
+
+
+class Services:
+    """Without services every method returns at once, and nothing is written."""
+
+    def __init__(self, node: Node, services: Mapping[str, MigrationAwareService]) -> None:
+        self._node = node
+        self._runners = [Runner(name, service) for name, service in services.items()]
+        self._begun: dict[PartitionId, Begun] = {}
+        self._ending: dict[PartitionId, list[tuple[Begun, bool]]] = {}
+        self._prepared: set[tuple[PartitionId, str, bool]] = set()
+        self._tails: dict[PartitionId, asyncio.Task[None]] = {}
+        if self._runners:
+            node.row_changed = self.row_changed
+
+    def __bool__(self) -> bool:
+        return bool(self._runners)
+
+    async def start(self) -> None:
+        """Start them, then end what was begun before a restart and cannot go on."""
+        if not self._runners:
+            return
+        started = await asyncio.gather(*(self._start(runner) for runner in self._runners))
+        self._runners = [runner for runner, fine in zip(self._runners, started, strict=True) if fine]
+        for each in self._node.volume.load_services().begun:
+            if each.committed is None:
+                self._settle(_read(each))
+            else:
+                self._end(_read(each), each.committed)
+
+    async def _start(self, runner: Runner) -> bool:
+        try:
+            context = MemberContext(self._node, runner.name, self._ending)
+            await runner.call("start", context, seconds=START_SECONDS_MAX)
+        except ServiceError:
+            log.error("service %s is left out: it did not start", runner.name)
+            return False
+        return True
+
+    def _settle(self, record: Begun) -> None:
+        """After a restart: by the row, else by what this member promised for the migration."""
+        partition = record.event.partition
+        replica = self._node.replicas.get(partition)
+        row = self._node.rows[partition] if partition < len(self._node.rows) else Partition(0, ())
+        committed = record.outcome(row)
+        if committed is None and replica is not None and _goes_on(replica, record):
+            self._begun[partition] = record
+        else:
+            self._end(record, bool(committed))
+
+    async def stop(self) -> None:
+        """Let what is under way end, then stop them."""
+        tails = list(self._tails.values())
+        if tails:
+            await asyncio.wait(tails, timeout=START_SECONDS_MAX / 2)
+        for runner in self._runners:
+            try:
+                await runner.call("stop")
+            except ServiceError:
+                continue
+            finally:
+                runner.close()
+
+    # -- a migration that feeds a destination
+
+    def begin(self, command: m.StartTabletCopy | m.AddLearner, destination: int) -> None:
+        """The migration of this command begins here; again it changes nothing. Hold the partition's lock.
+
+        A master that does not say what the row will be has it told when the row comes.
+        """
+        partition, node = command.partition, self._node
+        if not self._runners or not command.result:
+            return
+        before = self._begun.get(partition)
+        if before is not None and before.event.id == command.id:
+            return
+        if before is not None:
+            self._end(before, False)
+        row = node.rows[partition]
+        kind, result = Type(command.kind), command.result
+        record = begun(
+            command.id, kind, partition, row=row, result=result, destination=destination, me=node.me
+        )
+        self._begun[partition] = record
+        self._in_turn(partition, partial(self._tell_begin, record))
+
+    async def told(self, partition: PartitionId) -> None:
+        """Wait until services heard all that happened to the partition. Hold no lock: they may be slow."""
+        tail = self._tails.get(partition)
+        if tail is not None:
+            await asyncio.wait([tail])
+
+    async def prepare(self, replica: Replica, id: str, *, frozen: bool) -> None:
+        """Log what services want to be known at the destination, once when it begins and once when frozen.
+
+        Raise Refused when the partition is `frozen` and a service failed: its state would be lost. Hold no
+        lock: services may be slow.
+        """
+        record = self._begun.get(replica.partition)
+        if not self._runners or record is None or record.event.id != id:
+            return
+        if (replica.partition, id, frozen) in self._prepared:
+            return
+        try:
+            found = await asyncio.gather(*(runner.prepared(record.event) for runner in self._runners))
+            if self._begun.get(replica.partition) is not record:
+                raise ServiceError("the migration ended meanwhile")
+            self._log(replica, [change for changes in found for change in changes], id if frozen else "")
+        except ServiceError as error:
+            if frozen:
+                text = f"{error}; what it keeps would be lost with the change of the owner"
+                raise Refused(text, "SERVICE_FAILED") from None
+            log.warning("partition %d: its copy begins without what failed: %s", replica.partition, error)
+        self._prepared.add((replica.partition, id, frozen))
+
+    def _log(self, replica: Replica, changes: list[Change], frozen: str) -> None:
+        """`frozen` is the migration that the partition must be frozen for, empty for none."""
+        owner = replica.owner
+        if owner is None or owner.phase is not Phase.SERVING or owner.frozen != frozen:
+            raise ServiceError("the partition is not served here any more, or was frozen or thawed meanwhile")
+        refusal = self._node.serving_requests.log_changes(replica, changes)
+        if refusal is not None:
+            raise ServiceError(f"{refusal.code}: {refusal.text}")
+
+    def aborted(self, partition: PartitionId, id: str) -> None:
+        """The migration with this id was rolled back here, if it had begun."""
+        record = self._begun.get(partition)
+        if record is not None and record.event.id == id:
+            self._end(record, False)
+
+    def row_changed(self, partition: PartitionId, before: Partition, row: Partition) -> None:
+        """A newer published row took effect."""
+        record = self._begun.get(partition)
+        known = index_of(before.replicas, self._node.me)
+        if record is not None and (committed := record.outcome(row)) is not None:
+            known = record.index_after(committed)
+            self._end(record, committed)
+        event = told_by_row(partition, before, row, self._node.me, known)
+        if event is not None:
+            change = Begun(event, before.version, self._node.me)
+            self._to_tell(change, True)
+            self._in_turn(partition, partial(self._tell_change, change))
+
+    # -- telling
+
+    def _to_tell(self, record: Begun, committed: bool) -> None:
+        """From here until it is told no service serves the partition."""
+        self._ending.setdefault(record.event.partition, []).append((record, committed))
+
+    def _is_told(self, record: Begun, committed: bool) -> None:
+        left = self._ending[record.event.partition]
+        left.remove((record, committed))
+        if not left:
+            del self._ending[record.event.partition]
+
+    def _end(self, record: Begun, committed: bool) -> None:
+        partition = record.event.partition
+        self._begun.pop(partition, None)
+        self._prepared -= {(partition, record.event.id, frozen) for frozen in (False, True)}
+        self._to_tell(record, committed)
+        self._in_turn(partition, partial(self._tell_end, record, committed))
+
+    async def _tell_begin(self, record: Begun) -> None:
+        await self._save()
+        await self._tell("before_migration", record.event)
+
+    async def _tell_change(self, record: Begun) -> None:
+        """Of a row that came without a begin."""
+        await self._tell_begin(record)
+        await self._tell_end(record, True)
+
+    async def _tell_end(self, record: Begun, committed: bool) -> None:
+        event = record.event
+        if committed and event.new_replica_index >= 0:
+            await self._applied(event.partition)
+        await self._tell("commit_migration" if committed else "rollback_migration", event)
+        self._is_told(record, committed)
+        await self._save()
+
+    async def _tell(self, method: str, event: PartitionMigrationEvent) -> None:
+        await asyncio.gather(*(runner.tell(method, event) for runner in self._runners))
+
+    async def _applied(self, partition: PartitionId) -> None:
+        """Wait until this member has applied what its log holds now; as the owner, until it serves."""
+        node, replica = self._node, self._node.replicas.get(partition)
+        end = node.loop.time() + APPLIED_SECONDS_MAX
+        last = (0, 0) if replica is None else replica.tablet.log.last
+        while replica is not None and replica.ready and node.loop.time() < end:
+            if replica.owner is None and replica.tablet.log.applied >= last:
+                return
+            if replica.owner is not None and replica.owner.phase is Phase.SERVING:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _in_turn(
+        self, partition: PartitionId, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> "asyncio.Task[None]":
+        """Run the work after what was begun before it for this partition."""
+        before = self._tails.get(partition)
+
+        async def run() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            await work()
+
+        task = self._tails[partition] = self._node.spawn(run())
+        task.add_done_callback(partial(self._turn_ended, partition))
+        return task
+
+    def _turn_ended(self, partition: PartitionId, task: "asyncio.Task[None]") -> None:
+        if self._tails.get(partition) is task:
+            del self._tails[partition]
+
+    async def _save(self) -> None:
+        records = [_written(*each) for ending in self._ending.values() for each in ending]
+        records += [_written(record, None) for record in self._begun.values()]
+        try:
+            await self._node.meta.save(SERVICES, ServicesFile(tuple(records)))
+        except OSError as error:
+            log.error("what services are told is not on disk, a restart may miss an end: %s", error)
+
+
+def _goes_on(replica: Replica, record: Begun) -> bool:
+    """Whether the migration can still be committed after a restart of this member, by what it promised."""
+    meta, id = replica.meta, record.event.id
+    if record.event.endpoint is Endpoint.DESTINATION:
+        return meta.copy is not None and meta.copy.id == id
+    return meta.waited is not None and meta.waited.id == id
+
+
+def _written(record: Begun, committed: bool | None) -> ServiceMigration:
+    event = record.event
+    return ServiceMigration(
+        id=event.id,
+        type=event.type.value,
+        endpoint=event.endpoint.value,
+        partition=event.partition,
+        base=record.base,
+        destination=record.destination,
+        current=event.current_replica_index,
+        new=event.new_replica_index,
+        committed=committed,
+    )
+
+
+def _read(stored: ServiceMigration) -> Begun:
+    event = PartitionMigrationEvent(
+        Endpoint(stored.endpoint),
+        stored.partition,
+        stored.current,
+        stored.new,
+        Type(stored.type),
+        stored.id,
+    )
+    return Begun(event, stored.base, stored.destination)

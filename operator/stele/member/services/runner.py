@@ -1,0 +1,228 @@
+"""One service: its thread, its limits, and what it sees of the member. Nothing it does reaches further."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from stele.core.kv.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX, Failure
+from stele.core.service_events import PartitionMigrationEvent, index_of
+from stele.errors import BadInput, Refused
+from stele.member import limits
+from stele.member.node import Node
+from stele.services import Changes, MigrationAwareService
+from stele.wire.copy.fragments import service_keyspace
+from stele.wire.peer import COMMANDS_MAX
+from stele.wire.storage.keys import after_prefix, unpack_value
+from stele.wire.storage.log_record import Change
+
+log = logging.getLogger("stele.services")
+
+CALL_SECONDS_MAX = 2.0
+"""How long a call may take, in the queue of its service too. What takes longer goes on, unheeded."""
+START_SECONDS_MAX = 10.0
+CALLS_WAITING_MAX = 1000
+"""Calls in the queue of a service that is stuck; above it what happens is not told."""
+PREPARED_BYTES_MAX = 1024 * 1024
+PREPARED_KEYS_MAX = 10_000
+NAMESPACES_MAX = 100
+ENTRIES_MAX = 10_000
+_NAMESPACE = re.compile(r"[a-z0-9-]{1,20}")
+R = TypeVar("R")
+
+
+class ServiceError(Exception):
+    """A service raised, took too long, or gave what it must not; the text says so."""
+
+
+class Runner:
+    """Calls the methods of one service in one thread, in the order of the calls."""
+
+    def __init__(self, name: str, service: MigrationAwareService) -> None:
+        self.name = name
+        self._service = service
+        self._thread = _Caller(f"service-{name}")
+
+    async def call(self, method: str, *args: object, seconds: float = CALL_SECONDS_MAX) -> Any:
+        """What the method returns. Raise ServiceError, which is logged."""
+        if self._thread.waiting >= CALLS_WAITING_MAX:
+            log.error("service %s: %s is not told, %d calls wait", self.name, method, CALLS_WAITING_MAX)
+            raise ServiceError(f"service {self.name}: {CALLS_WAITING_MAX} calls wait; it is stuck")
+        work = asyncio.wrap_future(self._thread.submit(lambda: self._guarded(method, args)))
+        try:
+            done, _ = await asyncio.wait([work], timeout=seconds)
+            if not done:
+                work.add_done_callback(lambda late: late.cancelled() or late.exception())
+                raise ServiceError(f"{method} took longer than {seconds:.3g} s")
+            return work.result()
+        except ServiceError as error:
+            log.error("service %s: %s", self.name, error, exc_info=error.__cause__)
+            raise ServiceError(f"service {self.name}: {error}") from None
+
+    def _guarded(self, method: str, args: tuple[object, ...]) -> object:
+        try:
+            return getattr(self._service, method)(*args)
+        except BaseException as error:  # Of the code of others; SystemExit too must not end the member.
+            raise ServiceError(f"{method} failed with {type(error).__name__}: {error}") from error
+
+    async def tell(self, method: str, event: PartitionMigrationEvent) -> None:
+        """Call a method that only hears of an event. An error is logged, and that is all."""
+        try:
+            await self.call(method, event)
+        except ServiceError:
+            return
+
+    async def prepared(self, event: PartitionMigrationEvent) -> list[Change]:
+        """What the service wants to be replicated, within the limit of one call. Raise ServiceError."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CALL_SECONDS_MAX
+        namespaces: Collection[str] = ("",)
+        if hasattr(self._service, "namespaces"):
+            namespaces = self._checked_namespaces(await self.call("namespaces", event))
+        made: list[Change] = []
+        for namespace in namespaces:
+            left = max(0.0, end - loop.time())
+            changes = await self.call("prepare_replication", event, namespace, seconds=left)
+            fault = _fault(changes)
+            if fault:
+                log.error("service %s: prepare_replication: %s", self.name, fault)
+                raise ServiceError(f"service {self.name}: prepare_replication: {fault}")
+            keyspace = service_keyspace(self.name, namespace)
+            made += [Change(keyspace, key, value) for key, value in sorted(changes.items())]
+        return made
+
+    def _checked_namespaces(self, found: Any) -> list[str]:
+        """Sorted, so that every member logs them alike."""
+        names = sorted({str(each) for each in found}) if isinstance(found, Collection) else [""]
+        wrong = next((name for name in names if not _NAMESPACE.fullmatch(name)), None)
+        if wrong is None and len(names) <= NAMESPACES_MAX:
+            return names
+        what = f"{len(names)} of them" if wrong is None else f"'{wrong}'"
+        text = f"namespaces: {what}; expected at most {NAMESPACES_MAX} of 1 to 20 of a-z, 0-9 and -"
+        log.error("service %s: %s", self.name, text)
+        raise ServiceError(f"service {self.name}: {text}")
+
+    def close(self) -> None:
+        """Call nothing more; a call that is stuck is left alone."""
+        self._thread.close()
+
+
+class _Caller:
+    """One thread that runs what it is given, in order. The process may end while it is stuck."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
+        Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    def submit(self, work: Callable[[], object]) -> Future[object]:
+        future: Future[object] = Future()
+        self._queue.put((future, work))
+        return future
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, work = item
+            try:
+                future.set_result(work())
+            except ServiceError as error:
+                future.set_exception(error)
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+
+def _fault(changes: object) -> str:
+    """What is wrong with what a service wants to be stored; empty when nothing is."""
+    if not isinstance(changes, Mapping):
+        return f"it gave {type(changes).__name__}, a mapping of bytes to bytes (or None) is expected"
+    size = 0
+    for key, value in changes.items():
+        if not isinstance(key, bytes) or not isinstance(value, bytes | None):
+            return f"{key!r:.60}: {value!r:.60}; bytes and bytes (or None) are expected"
+        if len(key) > KEY_BYTES_MAX or len(value or b"") > VALUE_BYTES_MAX:
+            return f"a key of {len(key)} or its value of {len(value or b'')} bytes is too long"
+        size += len(key) + len(value or b"")
+    if size > PREPARED_BYTES_MAX or len(changes) > PREPARED_KEYS_MAX:
+        most = f"at most {PREPARED_BYTES_MAX} bytes and {PREPARED_KEYS_MAX} keys"
+        return f"{size} bytes in {len(changes)} keys, {most} go at once: store the rest before, with put"
+    return ""
+
+
+class MemberContext:
+    """`services.Context` for one service. Its methods wait for the member's event loop."""
+
+    def __init__(self, node: Node, service: str, untold: Container[int]) -> None:
+        """`untold` are the partitions with a migration that ended and is not told yet."""
+        self._node, self._service, self._untold = node, service, untold
+
+    @property
+    def member(self) -> str:
+        return self._node.settings.name
+
+    @property
+    def partitions(self) -> int:
+        return len(self._node.rows)
+
+    def replica_index(self, partition: int) -> int:
+        return index_of(self._node.rows[partition].replicas, self._node.me)
+
+    def serves(self, partition: int) -> bool:
+        replica = self._node.replicas.get(partition)
+        serving = replica is not None and replica.owner is not None and replica.owner.serving
+        return serving and partition not in self._untold
+
+    def owner(self, partition: int) -> str:
+        owner = self._node.rows[partition].owner
+        info = None if owner is None else self._node.table.members.get(owner)
+        return "" if info is None else info.name
+
+    def entries(
+        self, partition: int, namespace: str = "", after: bytes = b"", limit: int = 1000
+    ) -> list[tuple[bytes, bytes]]:
+        if not 1 <= limit <= ENTRIES_MAX:
+            raise BadInput(f"limit is {limit}, expected 1 to {ENTRIES_MAX}")
+
+        async def scan() -> list[tuple[bytes, bytes]]:
+            replica = self._node.replicas.get(partition)
+            if replica is None or not replica.ready:
+                return []
+            prefix = replica.prefix(self._keyspace(namespace))
+            begin = prefix + after + b"\0" if after else prefix
+            page = self._node.engine.scan(begin, after_prefix(prefix), limit)
+            return [(key[len(prefix) :], unpack_value(stored)[0]) for key, stored in page]
+
+        return self._wait(scan)
+
+    def put(self, partition: int, changes: Changes, namespace: str = "") -> None:
+        if len(changes) > COMMANDS_MAX:
+            raise BadInput(
+                f"changes has {len(changes)} keys, expected at most {COMMANDS_MAX}: put them in parts"
+            )
+        commands = [
+            (b"DEL", key) if value is None else (b"SET", key, value) for key, value in changes.items()
+        ]
+        keyspace = self._keyspace(namespace)
+        replies = self._wait(lambda: self._node.store.execute(partition, keyspace, commands))
+        failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
+        if failed is not None:
+            raise Refused(f"partition {partition}: {failed.text}", failed.code)
+
+    def _keyspace(self, namespace: str) -> bytes:
+        if namespace and not _NAMESPACE.fullmatch(namespace):
+            raise BadInput(f"namespace is '{namespace[:80]}', expected 1 to 20 of a-z, 0-9 and -")
+        return service_keyspace(self._service, namespace)
+
+    def _wait(self, work: Callable[[], Awaitable[R]]) -> R:
+        async def run() -> R:
+            return await work()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._node.loop)
+        return future.result(limits.WAIT_SECONDS_MAX + 5)

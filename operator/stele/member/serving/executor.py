@@ -1,0 +1,452 @@
+"""The owner runs requests: evaluate, log, and answer once committed; reads need leases (docs/protocol.md).
+
+A request's reads see what its partition's log makes of the key, committed or not; then the answer waits until
+all that was seen is committed. So a client never reads what could still be lost.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from stele.core.kv.commands import (
+    KEY_BYTES_MAX,
+    OK,
+    VALUE_BYTES_MAX,
+    Evaluation,
+    Failure,
+    Put,
+    Reply,
+    Stored,
+    evaluate,
+)
+from stele.core.kv.dedup import ONCE
+from stele.core.tablet.leases import Held
+from stele.core.tablet.owner import Owner, Phase
+from stele.errors import Corrupt, Unavailable, Uncertain
+from stele.member import limits
+from stele.member.replication.replica import Replica
+from stele.member.replication.replicator import Replication
+from stele.member.replication.request import Kind, Request
+from stele.member.serving.dedup import Attempt, run_once
+from stele.member.serving.latency import Histogram
+from stele.member.turn import Turn
+from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
+from stele.wire.storage.log_record import Change, batch_record, delete_record, put_record
+
+PASSIVE = Failure(
+    "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
+)
+NO_SPACE = Failure(
+    "NO_SPACE",
+    "the volume of this partition's owner is full: writes and deletions are refused until "
+    f"{limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to other members",
+)
+
+
+_PLAIN_SET = (b"SET", b"set")
+_NEVER = bytes(EXPIRY_BYTES)
+
+
+def _fits(key: bytes, value: bytes) -> bool:
+    return len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX
+
+
+class Counters(msgspec.Struct):
+    """Commands since the process started; `forwarded` and `errors` count requests."""
+
+    reads: int = 0
+    writes: int = 0
+    forwarded: int = 0
+    errors: int = 0
+
+
+class Serving:
+    """Runs requests on tablets that this member serves. `refusal` is why writes are refused, if they are."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        held: Held,
+        now: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+        turn: Turn | None = None,
+    ) -> None:
+        self._replication = replication
+        self.tablets = replication.tablets
+        self._engine = self.tablets.engine
+        self._held = held
+        self._now = now
+        self._wall = wall
+        self.refusal: Failure | None = None
+        self.turn = turn or Turn(lambda work: None)
+        self.pending_bytes = 0
+        self.held_bytes = 0
+        self.counters = Counters()
+        self.latencies = {"read": Histogram(), "write": Histogram()}
+        self.starved: dict[int, Replica] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """For more operations that are not committed, and replies that wait for that or for a lease."""
+        few = self.pending_bytes < limits.PENDING_BYTES_MAX
+        return few and self.held_bytes < limits.HELD_REPLIES_BYTES_MAX
+
+    def run(self, replica: Replica, request: Request) -> None:
+        """Take the request; it is answered now or once it is committed and a lease allows it."""
+        if request.kind is Kind.EXECUTE:
+            self._execute(replica, request)
+            self.turn.spend(len(request.replies), request.reply_bytes + request.bytes)
+        else:
+            request.reads = True
+            self.counters.reads += 1
+            if request.kind is Kind.SCAN:
+                request.replies = [self._scan(replica, request)]  # type: ignore[list-item]
+            else:
+                request.replies = [replica.keyspaces.get(request.keyspace, (0, 0))[0]]
+        if request.index:
+            self._hold(request)
+            replica.waiters.append(request)
+        else:
+            self._answer(replica, request)
+
+    def _hold(self, request: Request) -> None:
+        self.held_bytes += request.reply_bytes
+
+    def _execute(self, replica: Replica, request: Request) -> None:
+        prefix = replica.prefix(request.keyspace)
+        now_ms = int(self._wall() * 1000)
+        records: list[bytes] = []
+        replies = request.replies = []
+        pending, owner = replica.pending, replica.owner
+        assert owner is not None
+        index, term, keyspace = replica.tablet.log.last[1], owner.term, request.keyspace
+        refusal = self.refusal_at(owner)
+        for args in request.commands:
+            if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
+                # The commonest write, as `evaluate` does it, but nothing needs to be read for it.
+                records.append(put_record(term, keyspace, args[1], args[2], 0))
+                pending[prefix + args[1]] = ((args[2], 0), index + len(records))
+                replies.append(OK)
+                continue
+            if args and args[0] == ONCE:
+                self._once(replica, request, args, records)
+                continue
+            stored: Stored | None = None
+            if len(args) > 1:
+                data_key = prefix + args[1]
+                ahead = pending.get(data_key) if pending else None
+                if ahead is not None:
+                    stored = ahead[0]
+                    # Everything so far: the answers of a tablet then go out in the order of its log.
+                    request.index = index + len(records)
+                elif (raw := self._engine.get(data_key)) is not None:
+                    stored = unpack_value(raw)
+            made = evaluate(args, stored, now_ms)
+            if type(made.reply) is bytes and not request.takes(len(made.reply)):
+                break  # It did not run, nor do those behind it: their order is kept.
+            if made.op is None:
+                request.reads = True
+                replies.append(made.reply)
+            elif refusal is not None:
+                replies.append(refusal)
+            else:
+                self._log(replica, request, made, records, owner.term)
+                pending[data_key] = (_after(made), index + len(records))
+                replies.append(made.reply)
+        self.counters.writes += len(records)
+        self.counters.reads += len(replies) - len(records)
+        if records:
+            request.index = index + len(records)
+            request.wrote = True
+            self.pending_bytes += (size := sum(map(len, records)))
+            request.bytes = size
+            self._replication.append(replica, records)
+
+    def refusal_at(self, owner: Owner) -> Failure | None:
+        """Why nothing may be written to the tablet now; a backup's full volume counts as the owner's own."""
+        full = self._replication.full
+        if self.refusal is not None or not full:
+            return self.refusal
+        return next((_no_space_at(member) for member in owner.waited_for if member in full), None)
+
+    def read_now(
+        self,
+        replicas: Mapping[int, Replica],
+        keyspace: bytes,
+        partitions: Sequence[int],
+        keys: Sequence[bytes],
+    ) -> list[Reply] | None:
+        """Committed values that a lease allows to be read, without a request; None when one is not.
+
+        As much as fits in this turn, so perhaps only of the first keys, or none.
+        """
+        most = limits.TURN_ENTRIES_MAX - self.turn.entries
+        if len(keys) > most:
+            partitions, keys = partitions[: max(0, most)], keys[: max(0, most)]
+        now, now_ms = self._now(), int(self._wall() * 1000)
+        get, found, left = self._engine.get, list[Reply](), limits.REPLY_BYTES
+        try:
+            for partition, key in zip(partitions, keys, strict=True):
+                replica = replicas.get(partition)
+                if replica is None or len(key) > KEY_BYTES_MAX or not self._serves_reads(replica, now):
+                    return None
+                data_key = (replica.prefixes.get(keyspace) or replica.prefix(keyspace)) + key
+                if replica.pending and data_key in replica.pending:
+                    return None
+                stored = get(data_key)
+                if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
+                    found.append(None)
+                    continue
+                found.append(stored[EXPIRY_BYTES:])
+                left -= len(stored)
+                if left <= 0:
+                    break
+        except Corrupt:
+            return None  # A request finds it again, and puts the tablet offline.
+        self.turn.spend(len(found), limits.REPLY_BYTES - left)
+        self.counters.reads += len(found)
+        self.latencies["read"].add(0.0, len(found))
+        return found or None
+
+    def _serves_reads(self, replica: Replica, now: float) -> bool:
+        owner = replica.owner
+        if owner is None or owner.phase is not Phase.SERVING or owner.frozen:
+            return False
+        others = owner.waited_for
+        return not others or self._held.may_read(replica.partition, owner.term, others, now)
+
+    def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
+        """A command that is answered as before when it ran before; see `member.serving.dedup`."""
+        at, pending, owner = replica.tablet.log.last[1] + len(records), replica.pending, replica.owner
+        assert owner is not None
+
+        def read(data_key: bytes) -> Stored | None:
+            ahead = pending.get(data_key)
+            if ahead is not None:
+                request.index = at
+                return ahead[0]
+            raw = self._engine.get(data_key)
+            return None if raw is None else unpack_value(raw)
+
+        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self.refusal_at(owner))
+        reply, changes = run_once(self._engine, replica, attempt, read)
+        request.replies.append(reply)
+        if not changes:
+            request.reads = True
+            return
+        records.append(batch_record(owner.term, changes))
+        _look_ahead(replica, changes, at + 1)
+
+    def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> int:
+        """Log the removal of those stored entries that are expired and not about to change; how many."""
+        owner, now_ms = replica.owner, int(self._wall() * 1000)
+        assert owner is not None
+        gone = [
+            Change(*split, None)
+            for data_key, stored in page
+            if data_key not in replica.pending
+            and _expired(stored, now_ms)
+            and (split := split_user(data_key))
+        ]
+        if gone:
+            _look_ahead(replica, gone, replica.tablet.log.last[1] + 1)
+            self._replication.append(replica, [batch_record(owner.term, gone)])
+        return len(gone)
+
+    def log_changes(self, replica: Replica, changes: Sequence[Change]) -> Failure | None:
+        """Log what differs from what is stored, as one operation, also while clients have to wait.
+
+        The refusal when nothing may be written to the tablet now.
+        """
+        owner = replica.owner
+        assert owner is not None
+        assert owner.phase is Phase.SERVING
+        fresh = [change for change in changes if self._differs(replica, change)]
+        refusal = self.refusal_at(owner) if fresh else None
+        if fresh and refusal is None:
+            _look_ahead(replica, fresh, replica.tablet.log.last[1] + 1)
+            self._replication.append(replica, [batch_record(owner.term, fresh)])
+        return refusal
+
+    def _differs(self, replica: Replica, change: Change) -> bool:
+        data_key = replica.prefix(change.keyspace) + change.key
+        ahead = replica.pending.get(data_key)
+        if ahead is not None:
+            return ahead[0] != (None if change.value is None else (change.value, change.expire_at_ms))
+        stored = self._engine.get(data_key)
+        if stored is None or change.value is None:
+            return (stored is None) is not (change.value is None)
+        return unpack_value(stored) != (change.value, change.expire_at_ms)
+
+    @staticmethod
+    def _log(replica: Replica, request: Request, made: Evaluation, records: list[bytes], term: int) -> None:
+        op, keyspace = made.op, request.keyspace
+        if isinstance(op, Put):
+            records.append(put_record(term, keyspace, op.key, op.value, op.expire_at_ms))
+        elif op is not None:
+            records.append(delete_record(term, keyspace, op.key))
+
+    def _scan(self, replica: Replica, request: Request) -> tuple[list[bytes], bytes | None]:
+        """Keys greater than `after` that did not expire; up to where it was looked, None at the end."""
+        prefix = replica.prefix(request.keyspace)
+        begin, end = prefix + request.after + b"\0", after_prefix(prefix)
+        limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
+        page = self._engine.scan(begin, end, limit, limits.SCAN_BYTES)
+        now_ms = int(self._wall() * 1000)
+        keys = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
+        size = sum(len(key) + len(value) for key, value in page)
+        request.reply_bytes = min(size, limits.SCAN_BYTES)
+        self.turn.spend(max(1, len(page)), size)
+        full = len(page) == limit or size >= limits.SCAN_BYTES
+        return keys, page[-1][0][len(prefix) :] if full else None
+
+    # -- answering
+
+    def applied(self, replica: Replica) -> None:
+        """More is applied: answer what waited for it, in order."""
+        waiters, applied = replica.waiters, replica.tablet.log.applied[1]
+        while waiters and waiters[0].index <= applied:
+            request = waiters.popleft()
+            self._release(request)
+            self._answer(replica, request)
+
+    def _answer(self, replica: Replica, request: Request) -> None:
+        # A committed write proves that this member was the owner after the request came: it needs no lease.
+        if request.reads and not request.wrote and not self.may_read(replica):
+            self._hold(request)
+            replica.starved.append(request)
+            self.starved[replica.partition] = replica
+            return
+        seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
+        if request.wrote:
+            self.latencies["write"].add(seconds)
+        else:
+            self.latencies["read"].add(seconds)
+        request.done(request.replies)
+
+    def may_read(self, replica: Replica) -> bool:
+        """Whether what is applied here holds all that was acknowledged: by a lease of every replica, and of a
+        learner that is waited for: a row that names it may have been stored, and another owner with it.
+        """
+        owner = replica.owner
+        # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
+        if owner is None or owner.phase is not Phase.SERVING:
+            return False
+        return self._held.may_read(replica.partition, owner.term, owner.waited_for, self._now())
+
+    def leases_changed(self) -> None:
+        """Answer the reads that only lacked a lease."""
+        starved, self.starved = self.starved, {}
+        for replica in starved.values():
+            waiting, replica.starved = replica.starved, []
+            for request in waiting:
+                self._release(request)
+                self._answer(replica, request)
+
+    def _release(self, request: Request) -> None:
+        self.held_bytes -= request.reply_bytes
+        if request.wrote:
+            self.pending_bytes -= request.bytes
+            request.bytes = 0
+
+    # -- giving up
+
+    def give_up(self, replica: Replica, *, follows: bool) -> list[Request]:
+        """This member serves the tablet no more. Returns the requests that may be sent elsewhere.
+
+        What was logged is answered all the same when this member `follows` the new owner and that commits it.
+        """
+        waiting = (*replica.waiters, *replica.starved)
+        replica.waiters.clear()
+        replica.starved.clear()
+        replica.forget_ahead()
+        again: list[Request] = []
+        for request in waiting:
+            if not request.wrote:
+                self._release(request)
+                reset(request)
+                again.append(request)
+            elif follows:
+                replica.waiters.append(request)
+            else:
+                self._release(request)
+                self.uncertain(request)
+        return again
+
+    def cut(self, replica: Replica, index: int) -> None:
+        """Operations after `index` were taken back: their requests may or may not come true."""
+        kept = [request for request in replica.waiters if request.index <= index]
+        for request in replica.waiters:
+            if request.index > index:
+                self._release(request)
+                self.uncertain(request)
+        replica.waiters.clear()
+        replica.waiters.extend(kept)
+
+    def expire(self, replica: Replica, now: float) -> None:
+        """Fail what waits longer than its deadline."""
+        while replica.waiters and replica.waiters[0].deadline <= now:
+            request = replica.waiters.popleft()
+            self._release(request)
+            self.uncertain(request)
+        late = [request for request in replica.starved if request.deadline <= now]
+        if late:
+            replica.starved = [request for request in replica.starved if request.deadline > now]
+            for request in late:
+                self._release(request)
+                self.fail(request)
+
+    def fail(self, request: Request) -> None:
+        """No lease came in time."""
+        if request.wrote:
+            self.uncertain(request)
+            return
+        self.counters.errors += 1
+        request.failed(
+            Unavailable(
+                f"partition {request.partition}: its owner had no lease of every replica for "
+                f"{limits.WAIT_SECONDS_MAX:g} s; a replica is not reachable"
+            )
+        )
+
+    def uncertain(self, request: Request) -> None:
+        self.counters.errors += 1
+        request.failed(
+            Uncertain(
+                f"partition {request.partition}: the replicas did not acknowledge within "
+                f"{limits.WAIT_SECONDS_MAX:g} s, or its owner changed; the write may or may not be done"
+            )
+        )
+
+
+def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None:
+    """Note what operation `index`, which was logged just now, makes of entries."""
+    for change in changes:
+        after = None if change.value is None else (change.value, change.expire_at_ms)
+        replica.pending[replica.prefix(change.keyspace) + change.key] = (after, index)
+
+
+def _no_space_at(member: int) -> Failure:
+    return Failure(
+        "NO_SPACE",
+        f"the volume of member {member}, which holds a copy of this partition, is full: writes and deletions "
+        f"are refused until {limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to "
+        "other members",
+    )
+
+
+def reset(request: Request) -> None:
+    """As if it had not run: for a request that logged nothing."""
+    request.index = 0
+    request.reads = False
+    request.replies = []
+    request.reply_bytes = 0
+
+
+def _expired(stored: bytes, now_ms: int) -> bool:
+    return 0 < int.from_bytes(stored[:EXPIRY_BYTES], "big") <= now_ms
+
+
+def _after(made: Evaluation) -> Stored | None:
+    return (made.op.value, made.op.expire_at_ms) if isinstance(made.op, Put) else None

@@ -1,0 +1,68 @@
+"""Removes expired entries in the background: a bounded piece of the owned tablets at a time, by the log.
+
+Nobody sees an expired entry; this only gives its room back. The owner's clock decides what goes, and that is
+logged, so that all replicas remove the same.
+"""
+
+from collections.abc import Mapping
+
+from stele.errors import Corrupt
+from stele.member import limits
+from stele.member.replication.replica import Replica
+from stele.member.serving.executor import PASSIVE, Serving
+from stele.wire.storage.keys import tablet_range
+
+ENTRY_BYTES_MIN = 64
+
+
+class Expiry:
+    """Goes round: partition by partition, and through each from where it was left."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._partition = -1
+        self._after = b""
+
+    def turn(self, replicas: Mapping[int, Replica]) -> int:
+        """Look at some entries; how many of them are to go. Nothing while writes are refused or wait.
+
+        A tablet whose data is found damaged goes offline; the others are looked at all the same.
+        """
+        if self._serving.refusal is PASSIVE or not self._serving.has_room:
+            return 0
+        owned = sorted(
+            p
+            for p, r in replicas.items()
+            if r.entries and r.owner is not None and r.owner.serving and not r.loading
+        )
+        entries_left, bytes_left, removed = limits.EXPIRY_ENTRIES, limits.EXPIRY_BYTES, 0
+        for _ in owned:
+            if entries_left <= 0 or bytes_left <= 0:
+                break
+            replica = replicas[self._current(owned)]
+            try:
+                page = self._page(replica, entries_left, bytes_left)
+            except Corrupt as error:
+                self._serving.tablets.break_off(replica, error)
+                self._after = b""
+                continue
+            removed += self._serving.remove_expired(replica, page)
+            entries_left -= max(1, len(page))
+            bytes_left -= sum(len(key) + len(value) for key, value in page)
+        return removed
+
+    def _current(self, owned: list[int]) -> int:
+        """The partition that is looked at: this one until its end, then the next."""
+        if not self._after or self._partition not in owned:
+            self._partition = next((p for p in owned if p > self._partition), owned[0])
+            self._after = b""
+        return self._partition
+
+    def _page(self, replica: Replica, entries_max: int, bytes_max: int) -> list[tuple[bytes, bytes]]:
+        """The next entries: of about so many bytes, as far as their mean tells."""
+        mean_bytes = max(ENTRY_BYTES_MIN, replica.size_bytes // max(1, replica.entries))
+        limit = max(1, min(entries_max, bytes_max // mean_bytes))
+        begin, end = tablet_range(replica.partition, replica.generation)
+        page = self._serving.tablets.engine.scan(max(begin, self._after), end, limit)
+        self._after = page[-1][0] + b"\0" if len(page) == limit else b""
+        return page

@@ -1,0 +1,455 @@
+"""Requests find their partition's owner: here, or at another member; ports.Store for the door.
+
+While the owner is not known, is moving or cannot be reached, requests of a partition wait in one queue, in
+the order in which they came. One request's commands run in their order; two requests that are under way at
+the same time may run in any order, so a door sends the next only when the one before was answered.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
+from stele.core.table.table import Partition
+from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
+from stele.member import limits
+from stele.member.replication.links import Inbound, Link
+from stele.member.replication.replica import Replica
+from stele.member.replication.request import Kind, Request
+from stele.member.serving.executor import Serving
+from stele.ports.store import Outcome
+from stele.wire import peer
+from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
+from stele.wire.resp import ARGUMENT_BYTES
+
+_ERRORS: dict[str, type[SteleError]] = {
+    kind.__name__: kind for kind in (BadInput, Corrupt, Refused, Stale, Unavailable, Uncertain)
+}
+STOPPING = "this member is stopping; connect to another"
+_encode = msgspec.msgpack.Encoder().encode
+_page = msgspec.msgpack.Decoder(tuple[list[bytes], bytes | None])
+_number = msgspec.msgpack.Decoder(int)
+
+
+class Routes(Protocol):
+    """What the store needs to know of the table and the sessions."""
+
+    @property
+    def me(self) -> int: ...
+
+    @property
+    def rows(self) -> Sequence[Partition]: ...
+
+    @property
+    def links(self) -> dict[int, Link]: ...
+
+    @property
+    def replicas(self) -> dict[int, Replica]: ...
+
+    def adopt_from_owner(self, partition: int, row: Partition) -> None: ...
+
+
+class Store:
+    """See the module, and ports.Store."""
+
+    def __init__(self, routes: Routes, serving: Serving) -> None:
+        self._routes = routes
+        self._serving = serving
+        self._waiting: dict[int, deque[Request]] = {}
+        self._queued = 0
+        self._queued_bytes = 0
+        self._due: set[int] = set()
+        self._order = 0
+        self._next_id = 0
+        self._loop = asyncio.get_running_loop()
+        self.facts: dict[str, str | int] = {}
+        self.stopping = False
+        self._unanswered: list[Replica] = []
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Take no new request, from clients or members, and refuse those that wait for an owner."""
+        self.stopping = True
+        self._unanswered = [each for each in self._routes.replicas.values() if _owes(each)]
+        waiting, self._waiting = self._waiting, {}
+        for request in (request for queue in waiting.values() for request in queue):
+            self._left(request)
+            self._give_up(request, STOPPING)
+
+    def abandon(self) -> None:
+        """Answer what is still under way: nothing was done, or it may or may not be."""
+        for replica in self._routes.replicas.values():
+            self.send_again(self._serving.give_up(replica, follows=False))
+        for link in self._routes.links.values():
+            requests, link.requests = list(link.requests.values()), {}
+            self.lost(requests)
+
+    def busy(self) -> bool:
+        """Whether a request that was taken before `stop` is not answered: only tablets of then owe one."""
+        self._unanswered = [each for each in self._unanswered if _owes(each)]
+        return bool(self._unanswered) or any(link.requests for link in self._routes.links.values())
+
+    # -- ports.Store
+
+    @property
+    def partitions(self) -> int:
+        return len(self._routes.rows)
+
+    async def execute(
+        self,
+        partition: int,
+        keyspace: bytes,
+        commands: Sequence[Sequence[bytes]],
+        room: int = REPLY_BYTES_MAX,
+    ) -> list[Reply]:
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+        self.start(partition, keyspace, commands, future, room)
+        return await future
+
+    def start(
+        self,
+        partition: int,
+        keyspace: bytes,
+        commands: Sequence[Sequence[bytes]],
+        outcome: Outcome,
+        room: int = REPLY_BYTES_MAX,
+    ) -> None:
+        request = self._request(Kind.EXECUTE, partition, keyspace, outcome)
+        request.commands, request.room = commands, room
+        self.submit(request)
+
+    def read_now(
+        self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
+    ) -> list[Reply] | None:
+        """None also when another member owns a key, or requests wait for an owner: they go in their order."""
+        if self._waiting or self.stopping:
+            return None
+        return self._serving.read_now(self._routes.replicas, keyspace, partitions, keys)
+
+    async def scan(
+        self, partition: int, keyspace: bytes, after: bytes, limit: int
+    ) -> tuple[list[bytes], bytes | None]:
+        future = self._loop.create_future()
+        request = self._request(Kind.SCAN, partition, keyspace, future)
+        request.after, request.limit = after, limit
+        self.submit(request)
+        page: tuple[list[bytes], bytes | None] = (await future)[0]
+        return page
+
+    async def count(self, partition: int, keyspace: bytes) -> int:
+        future = self._loop.create_future()
+        request = self._request(Kind.COUNT, partition, keyspace, future)
+        self.submit(request)
+        number: int = (await future)[0]
+        return number
+
+    def info(self) -> dict[str, str | int]:
+        counters = self._serving.counters
+        return {
+            **self.facts,
+            "reads": counters.reads,
+            "writes": counters.writes,
+            "forwarded": counters.forwarded,
+            "errors": counters.errors,
+            "waiting_requests": self._queued,
+            "waiting_requests_bytes": self._queued_bytes,
+            "turn_entries_max": self._serving.turn.entries_max,
+            "turn_bytes_max": self._serving.turn.bytes_max,
+        }
+
+    def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
+        if self.stopping:
+            raise Unavailable(STOPPING)
+        partitions = self.partitions
+        if not partitions:
+            raise Unavailable("the master has not told this member its table yet; try again", code="LOADING")
+        if not 0 <= partition < partitions:
+            raise BadInput(f"partition is {partition}; it must be 0 to {partitions - 1}")
+        request = Request(kind, partition, keyspace, outcome)
+        request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
+        return request
+
+    # -- waiting
+
+    def submit(self, request: Request) -> None:
+        self._order += 1
+        request.order = self._order
+        if request.partition in self._waiting or not self._dispatch(request):
+            self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        """Wait, in the order of arrival."""
+        if self.stopping:
+            self._give_up(request, STOPPING)
+            return
+        size = _bytes(request.commands)
+        full = self._queued >= limits.QUEUE_REQUESTS_MAX or self._queued_bytes + size > limits.QUEUE_BYTES_MAX
+        if full:
+            text = f"{self._queued} requests of {self._queued_bytes} bytes wait here; try again later"
+            self._give_up(request, f"partition {request.partition}: {text}")
+            return
+        self._queued += 1
+        self._queued_bytes += size
+        request.queued_bytes = size
+        queue = self._waiting.setdefault(request.partition, deque())
+        queue.append(request)
+        if len(queue) > 1 and queue[-2].order > request.order:
+            ordered = sorted(queue, key=lambda waiting: waiting.order)
+            queue.clear()
+            queue.extend(ordered)
+
+    def drain(self, partition: int) -> None:
+        """Something changed for the partition: let go what can."""
+        while queue := self._waiting.get(partition):
+            # Out of the queue first: a request that runs may bring others back to the queue's front.
+            request = queue.popleft()
+            if not request.future.done() and not self._dispatch(request):
+                self._waiting.setdefault(partition, queue).appendleft(request)
+                return
+            self._left(request)
+        self._waiting.pop(partition, None)
+
+    def _drain_later(self, request: Request) -> None:
+        """In a turn in which it fits."""
+        partition = request.partition
+        if partition not in self._due:
+            self._due.add(partition)
+            self._serving.turn.later(request.entries, partial(self._drain_due, partition))
+
+    def _drain_due(self, partition: int) -> None:
+        self._due.discard(partition)
+        self.drain(partition)
+
+    def _left(self, request: Request) -> None:
+        self._queued -= 1
+        self._queued_bytes -= request.queued_bytes
+
+    def drain_all(self) -> None:
+        for partition in list(self._waiting):
+            self.drain(partition)
+
+    def _dispatch(self, request: Request) -> bool:
+        """Run it here or send it to its owner; False when it has to wait."""
+        routes = self._routes
+        row = routes.rows[request.partition]
+        owner = row.owner
+        if owner is None or request.version > row.version:
+            return False
+        if owner == routes.me:
+            return self._run_here(request)
+        link = routes.links.get(owner)
+        if link is None or not link.ready:
+            return False
+        self._send(link, request, row.version)
+        return True
+
+    def _run_here(self, request: Request) -> bool:
+        replica = self._routes.replicas.get(request.partition)
+        owner = None if replica is None else replica.owner
+        if replica is None or owner is None or not owner.serving or not self._serving.has_room:
+            return False
+        if not self._serving.turn.fits(request.entries):
+            self._drain_later(request)
+            return False
+        if replica.loads and replica.loading:
+            return False
+        try:
+            self._serving.run(replica, request)
+        except Corrupt as error:
+            request.failed(error)
+            self._serving.tablets.break_off(replica, error)
+        return True
+
+    # -- forwarding
+
+    def _send(self, link: Link, request: Request, version: int) -> None:
+        self._next_id += 1
+        link.requests[self._next_id] = request
+        self._serving.counters.forwarded += 1
+        self._serving.turn.spend(len(request.commands), 0)
+        link.send(_message(self._next_id, version, request))
+
+    def answered(self, link: Link, message: peer.Forwarded) -> None:
+        """The owner's answer to a forwarded request."""
+        request = link.requests.pop(message.id, None)
+        if request is None:
+            return
+        if message.code == "STALE_VERSION":
+            # A newer row sends it on at once; without one it is tried again with the next tick.
+            self._enqueue(request)
+            if message.row is not None:
+                self._routes.adopt_from_owner(request.partition, Partition(*message.row))
+            return
+        if message.code:
+            request.failed(_ERRORS.get(message.code, Unavailable)(message.text))
+        else:
+            self._deliver(request, message.body)
+        self.drain(request.partition)
+
+    @staticmethod
+    def _deliver(request: Request, body: bytes) -> None:
+        try:
+            if request.kind is Kind.EXECUTE:
+                request.done(_at_most(decode_replies(body), len(request.commands)))
+            elif request.kind is Kind.SCAN:
+                request.done([_page.decode(body)])
+            else:
+                request.done([_number.decode(body)])
+        except (BadRepliesError, msgspec.MsgspecError) as error:
+            request.failed(Corrupt(f"the owner's answer cannot be read: {error}"))
+
+    def lost(self, requests: list[Request]) -> None:
+        """The session ended on which they were sent. What may be repeated goes again, once."""
+        for request in requests:
+            request.losses += 1
+            if not request.may_repeat:
+                self._serving.uncertain(request)
+                continue
+            request.maybe_done = request.may_write
+            if request.losses < limits.LOSSES_MAX:
+                self._enqueue(request)
+            else:
+                text = f"{request.losses} owners were lost while they had this request; it is not sent again"
+                self._give_up(request, f"partition {request.partition}: {text}")
+
+    def send_again(self, requests: list[Request]) -> None:
+        """This member gave up the tablet; they logged nothing here."""
+        for request in requests:
+            self._enqueue(request)
+
+    # -- requests of other members
+
+    def on_forward(self, sender: Inbound, message: Any) -> None:
+        """Run, or say that the sender's row is older than this member's.
+
+        A member that stops runs nothing more: STALE_VERSION without a row lets the sender ask again.
+        """
+        if self.stopping:
+            sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b""))
+            return
+        rows = self._routes.rows
+        if not 0 <= message.partition < len(rows):
+            text = f"partition {message.partition} is not in this member's table"
+            sender.send(peer.Forwarded(message.id, "Unavailable", text, b""))
+            return
+        if self._is_stale(message):
+            row = rows[message.partition]
+            value = (row.version, row.replicas)
+            sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b"", value))
+            return
+        future = self._loop.create_future()
+        request = Request(_KINDS[type(message)], message.partition, message.keyspace, future)
+        _fill(request, message)
+        request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
+        future.add_done_callback(lambda future: _answer_back(sender, message.id, request, future))
+        self.submit(request)
+
+    def _is_stale(self, message: Any) -> bool:
+        """Whether the sender chose this member by a row that does not make it the owner now."""
+        row = self._routes.rows[message.partition]
+        if message.version > row.version:
+            return False
+        if row.owner != self._routes.me:
+            return True
+        replica = self._routes.replicas.get(message.partition)
+        return replica is None or bool(message.version < replica.owner_since)
+
+    # -- time
+
+    def expire(self, now: float) -> None:
+        """Fail what waits longer than its deadline."""
+        for partition, queue in list(self._waiting.items()):
+            while queue and queue[0].deadline <= now:
+                self._left(queue[0])
+                self._expired(queue.popleft())
+            if not queue:
+                self._waiting.pop(partition, None)
+        for link in self._routes.links.values():
+            late = [id for id, request in link.requests.items() if request.deadline + 1 <= now]
+            for id in late:
+                request = link.requests.pop(id)
+                if request.may_write:
+                    self._serving.uncertain(request)
+                else:
+                    self._expired(request)
+
+    def _expired(self, request: Request) -> None:
+        row = self._routes.rows[request.partition]
+        self._give_up(
+            request,
+            f"partition {request.partition} had no owner that serves it for "
+            f"{limits.WAIT_SECONDS_MAX:g} s (row {list(row.replicas)}, version {row.version}); "
+            "nothing was done, try again",
+        )
+
+    def _give_up(self, request: Request, text: str) -> None:
+        """It did not run here; it may have run where it was sent before."""
+        if request.maybe_done:
+            self._serving.uncertain(request)
+            return
+        self._serving.counters.errors += 1
+        request.failed(Unavailable(text))
+
+
+def _owes(replica: Replica) -> bool:
+    """Whether requests wait for an answer of the tablet."""
+    return bool(replica.waiters or replica.starved)
+
+
+def _bytes(commands: Sequence[Sequence[bytes]]) -> int:
+    """What a request with these takes while it waits."""
+    size = limits.REQUEST_OVERHEAD_BYTES
+    for args in commands:
+        size += sum(map(len, args)) + ARGUMENT_BYTES * (len(args) + 1)
+    return size
+
+
+_KINDS: dict[Any, Kind] = {
+    peer.Forward: Kind.EXECUTE,
+    peer.ForwardScan: Kind.SCAN,
+    peer.ForwardCount: Kind.COUNT,
+}
+
+
+def _message(id: int, version: int, request: Request) -> peer.Message:
+    partition, keyspace = request.partition, request.keyspace
+    if request.kind is Kind.EXECUTE:
+        commands = [list(args) for args in request.commands]
+        return peer.Forward(id, version, partition, keyspace, commands, request.room)
+    if request.kind is Kind.SCAN:
+        return peer.ForwardScan(id, version, partition, keyspace, request.after, request.limit)
+    return peer.ForwardCount(id, version, partition, keyspace)
+
+
+def _fill(request: Request, message: Any) -> None:
+    request.version = message.version
+    if isinstance(message, peer.Forward):
+        request.commands, request.room = message.commands, message.room
+    elif isinstance(message, peer.ForwardScan):
+        request.after, request.limit = message.after, message.limit
+
+
+def _at_most(replies: list[Reply], commands: int) -> list[Reply]:
+    if len(replies) > commands:
+        raise BadRepliesError(f"{len(replies)} replies to {commands} commands")
+    return replies
+
+
+def _answer_back(sender: Inbound, id: int, request: Request, future: "asyncio.Future[Any]") -> None:
+    if future.cancelled():
+        return
+    error = future.exception()
+    if isinstance(error, SteleError):
+        kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "Unavailable")
+        sender.send(peer.Forwarded(id, kind, Exception.__str__(error), b""))
+        return
+    if error is not None:
+        raise error
+    replies = future.result()
+    body = encode_replies(replies) if request.kind is Kind.EXECUTE else _encode(replies[0])
+    sender.send(peer.Forwarded(id, "", "", body))

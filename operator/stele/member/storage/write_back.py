@@ -1,0 +1,235 @@
+"""An engine that keeps what was written to `data` in memory until it is flushed or scanned.
+
+After a crash `data` is as it was last flushed, and the log has the rest; so a write may wait in memory for
+the next flush. A key that is written often costs one write per flush, and one that is read often no lookup.
+What waits is handed to the engine tablet by tablet, each tablet in one write: so one tablet's entries and its
+state never part, whatever the engine makes durable on its way. What a full volume does not take waits on.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from threading import Lock
+from typing import Any, Final
+
+from stele.errors import Unavailable
+from stele.member.storage.disk_full import raise_unless_full
+from stele.ports.engine import SCAN_BYTES_MAX, Engine, View
+from stele.wire.storage.keys import TABLET_PREFIX_BYTES
+
+CACHED_BYTES_MAX = 64 * 1024 * 1024
+"""About how much memory the values take that are remembered."""
+
+WAITING_BYTES_MAX = 96 * 1024 * 1024
+"""About how much memory the values take that wait; a flush comes long before, else they stop waiting here."""
+
+TABLET_BYTES_MAX = 1024 * 1024
+"""A tablet of which so much waits is handed over at once: one write holds Python's lock."""
+
+ENTRY_BYTES = 256
+"""What Python takes for one entry beside its bytes."""
+
+_MISSING: Final = b"missing"
+Changes = Sequence[tuple[bytes, bytes | None]]
+Entries = list[tuple[bytes, bytes]]
+Tablet = dict[bytes, bytes | None]
+
+
+class _Closed(dict[bytes, Any]):
+    """What takes the place of what is remembered, and of what waits, once `close` began."""
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        raise Unavailable.closed()
+
+
+class WriteBack:
+    """See the module and ports.Engine. Slow methods run in one thread beside that of the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[bytes, Tablet] = {}
+        self._sizes: dict[bytes, int] = {}
+        self._leaving: dict[bytes, Tablet] = {}
+        self._bytes = 0
+        self._young: Tablet = {}
+        self._old: Tablet = {}
+        self._young_bytes = 0
+        # `_swap` guards what waits, `_order` that one tablet's writes reach the engine in their order.
+        self._swap, self._order = Lock(), Lock()
+        self.write_log, self.get_log, self.scan_log = engine.write_log, engine.get_log, engine.scan_log
+        self.log_bounds, self.sync_log = engine.log_bounds, engine.sync_log
+
+    # -- entries
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self._young.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
+        value = self._old.get(key, _MISSING)
+        if value is _MISSING:
+            value = self._look_up(key)
+        self._young[key] = value
+        self._grow(ENTRY_BYTES + len(key) + (0 if value is None else len(value)))
+        return value
+
+    def _look_up(self, key: bytes) -> bytes | None:
+        tablet = key[:TABLET_PREFIX_BYTES]
+        with self._swap:
+            for waiting in (self._waiting.get(tablet), self._leaving.get(tablet)):
+                if waiting is not None and key in waiting:
+                    return waiting[key]
+        return self._engine.get(key)
+
+    def write_data(self, changes: Changes) -> None:
+        """As one for each tablet."""
+        if not changes:
+            return
+        tablet = changes[0][0][:TABLET_PREFIX_BYTES]
+        if changes[-1][0][:TABLET_PREFIX_BYTES] == tablet:
+            self._write(tablet, changes)
+            return
+        tablets: dict[bytes, list[tuple[bytes, bytes | None]]] = {}
+        for change in changes:
+            tablets.setdefault(change[0][:TABLET_PREFIX_BYTES], []).append(change)
+        for tablet, of_tablet in tablets.items():
+            self._write(tablet, of_tablet)
+
+    def _write(self, tablet: bytes, changes: Changes) -> None:
+        size = sum([ENTRY_BYTES + len(key) + (0 if value is None else len(value)) for key, value in changes])
+        with self._swap:
+            waiting = self._waiting.get(tablet)
+            if waiting is None:
+                waiting = self._waiting[tablet] = {}
+            waiting.update(changes)
+            self._sizes[tablet] = of_tablet = self._sizes.get(tablet, 0) + size
+            self._bytes += size
+        self._young.update(changes)
+        self._grow(size)
+        try:
+            if of_tablet >= TABLET_BYTES_MAX:
+                self.settle([tablet])
+            elif self._bytes >= WAITING_BYTES_MAX:
+                self.settle()
+        except Unavailable as error:
+            raise_unless_full(error)
+
+    def _grow(self, size: int) -> None:
+        """Forget the older half of what is remembered when the younger half is full."""
+        self._young_bytes += size
+        if self._young_bytes > CACHED_BYTES_MAX // 2:
+            self._old, self._young, self._young_bytes = self._young, {}, 0
+
+    def _forget(self) -> None:
+        self._old, self._young, self._young_bytes = {}, {}, 0
+
+    # -- handing over
+
+    def settle(self, tablets: Iterable[bytes] | None = None) -> None:
+        """Hand over what waits, of these tablets or of all."""
+        for tablet in list(self._waiting) if tablets is None else tablets:
+            with self._order:
+                self._hand_over(tablet)
+
+    def _hand_over(self, tablet: bytes) -> None:
+        with self._swap:
+            leaving = self._waiting.pop(tablet, None)
+            if leaving is None:
+                return
+            self._leaving[tablet] = leaving
+            size = self._sizes.pop(tablet)
+            self._bytes -= size
+        try:
+            self._engine.write_data(list(leaving.items()))
+        except Unavailable:
+            with self._swap:
+                self._waiting[tablet] = leaving | self._waiting.get(tablet, {})
+                self._sizes[tablet] = self._sizes.get(tablet, 0) + size
+                self._bytes += size
+            raise
+        finally:
+            with self._swap:
+                del self._leaving[tablet]
+
+    def _settle_range(self, begin: bytes, end: bytes) -> None:
+        first, last = begin[:TABLET_PREFIX_BYTES], end[:TABLET_PREFIX_BYTES]
+        if first == last:
+            self.settle([first])
+        else:
+            self.settle([tablet for tablet in list(self._waiting) if first <= tablet <= last])
+
+    # -- what the engine does itself
+
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Entries:
+        try:
+            self._settle_range(begin, end)
+        except Unavailable as error:
+            raise_unless_full(error)
+            return self._merged(begin, end, limit, bytes_max)
+        return self._engine.scan(begin, end, limit, bytes_max)
+
+    def _merged(self, begin: bytes, end: bytes, limit: int, bytes_max: int) -> Entries:
+        """What the engine has, and over it what it cannot be given. Page after page: some may be deleted."""
+        with self._swap:
+            tablets = [*self._leaving.values(), *self._waiting.values()]
+            ahead = {key: value for each in tablets for key, value in each.items() if begin <= key < end}
+        found: Entries = []
+        while True:
+            page = self._engine.scan(begin, end, limit, bytes_max)
+            until = end if len(page) < limit and _bytes(page) < bytes_max else page[-1][0] + b"\0"
+            merged = {**dict(page), **{key: ahead[key] for key in ahead if begin <= key < until}}
+            found += sorted((key, value) for key, value in merged.items() if value is not None)
+            if until == end or len(found) >= limit or _bytes(found) >= bytes_max:
+                sizes = accumulate((_bytes([entry]) for entry in found), initial=0)
+                return [entry for entry, before in zip(found, sizes, strict=False) if before < bytes_max][
+                    :limit
+                ]
+            begin = until
+
+    def last_key(self, begin: bytes, end: bytes) -> bytes | None:
+        self._settle_range(begin, end)
+        return self._engine.last_key(begin, end)
+
+    def view(self) -> View:
+        self.settle()
+        return self._engine.view()
+
+    def drop_data(self, begin: bytes, end: bytes) -> None:
+        self._settle_range(begin, end)
+        self._engine.drop_data(begin, end)
+        self._forget()
+
+    def flush(self) -> None:
+        self.settle()
+        self._engine.flush()
+
+    def checkpoint(self, path: str) -> None:
+        self.settle()
+        self._engine.checkpoint(path)
+
+    def open_checkpoint(self, path: str) -> View:
+        return self._engine.open_checkpoint(path)
+
+    def make_file(self, path: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self._engine.make_file(path, entries)
+
+    def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
+        return self._engine.file_bounds(paths)
+
+    def ingest(self, paths: Sequence[str]) -> None:
+        self.settle()
+        self._engine.ingest(paths)
+        self._forget()
+
+    def close(self) -> None:
+        with self._swap:
+            leaving, self._waiting = self._waiting, _Closed()
+            self._young = self._old = _Closed()
+        try:
+            for changes in leaving.values():
+                with self._order:
+                    self._engine.write_data(list(changes.items()))
+        finally:
+            self._engine.close()
+
+
+def _bytes(entries: Entries) -> int:
+    return sum(len(key) + len(value) for key, value in entries)

@@ -1,0 +1,117 @@
+"""`stele-transfer`: the second container of a member's pod, on the same volume.
+
+It serves checkpoints to whoever copies from this member, and copies tablets to this member (engine Direct),
+so that serving clients never waits for copying. `VARIABLES` names its environment.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from stele.adapters import http
+from stele.errors import BadInput, Corrupt, Unavailable
+from stele.transfer.bulk.files import LoadFiles
+from stele.transfer.bulk.routes import Bulk
+from stele.transfer.client.buffers import keep_buffers
+from stele.transfer.jobs.board import JobBoard
+from stele.transfer.jobs.direct import DirectRunner
+from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
+from stele.transfer.program import SETTINGS_WRONG, begin, parser_of, read_number, serve
+from stele.transfer.server.open_checkpoints import Sessions
+from stele.transfer.server.stream_server import Source
+from stele.wire.copy.bulk import LOADS
+from stele.wire.storage.volume import TABLE_FILE, decode_table
+
+DIRECT_JOBS_PARALLEL = 2
+PORT = 7002
+VARIABLES = f"""\
+STELE_DATA_DIR        the volume's folder, the same as the member's (required)
+STELE_BIND            address to listen on (0.0.0.0)
+STELE_TRANSFER_PORT   other members, copy tasks and the member of this pod; 0 is any free one ({PORT})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the volume is and where to listen."""
+
+    data: Path
+    bind: str
+    port: int
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Raise BadInput that names the variable."""
+    data = environment.get("STELE_DATA_DIR", "")
+    if not data or not Path(data).is_dir():
+        raise BadInput(f"STELE_DATA_DIR is '{data}', expected the folder of the member's volume")
+    port = read_number(environment, "STELE_TRANSFER_PORT", PORT, 0, 65_535)
+    return Settings(Path(data), environment.get("STELE_BIND", "0.0.0.0"), port)
+
+
+def make_app(settings: Settings) -> web.Application:
+    """The HTTP application of one member's transfer process."""
+    app = http.application(body_bytes_max=JOB_BYTES_MAX)
+    sessions = Sessions(settings.data / "checkpoints")
+
+    async def sent(request: web.Request) -> web.Response:
+        """What was sent of each session, for the member of this pod."""
+        if not _is_local(request):
+            raise web.HTTPForbidden(text="sessions are only told to the member in the same pod\n")
+        return web.Response(body=msgspec.json.encode(sessions.sent()), content_type="application/json")
+
+    Source(sessions).add_routes(app)
+    app.router.add_get("/v1/sessions", sent)
+    sources = partial(transfer_place, settings.data, settings.port)
+    Bulk(LoadFiles(settings.data / LOADS, sources), sessions).add_routes(app)
+    runner = DirectRunner(settings.data / "staging")
+
+    async def copying(app: web.Application) -> AsyncIterator[None]:
+        yield
+        await runner.close()
+
+    # Cleaned up in reverse: first the jobs are cancelled, then the processes that wait for jobs end.
+    app.cleanup_ctx.append(copying)
+    add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
+    return app
+
+
+def transfer_place(data: Path, port: int, member: int) -> tuple[str, int]:
+    """Where another member's transfer process listens: as the member of this pod has it in its table.
+
+    Raise Unavailable (SOURCE) when it knows no such member yet, or its table cannot be read now.
+    """
+    try:
+        table = decode_table((data / TABLE_FILE).read_bytes(), TABLE_FILE)
+    except (OSError, Corrupt) as error:
+        raise Unavailable(f"the table of this member cannot be read: {error}", "SOURCE") from error
+    address = next((info.address for info in table.members if info.index == member), "")
+    if not address:
+        raise Unavailable(f"source is member {member}, which this member's table does not name", "SOURCE")
+    return address, port
+
+
+def _is_local(request: web.Request) -> bool:
+    """Copies into this volume are only asked for by the member in the same pod."""
+    return request.remote in ("127.0.0.1", "::1")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
+    parser = parser_of("stele-transfer", "Copies tablets from and to one Stele member.", VARIABLES)
+    settings = begin(parser, arguments, read_settings)
+    if settings is None:
+        return SETTINGS_WRONG
+    keep_buffers()
+    app, loop = make_app(settings), uvloop.new_event_loop()
+    return serve(parser.prog, app, settings.bind, settings.port, loop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Where a session's streams come from: one connection to a transfer process, kept for the next request."""
+
+import http.client
+
+from stele.errors import BadInput, Stale, SteleError, Unavailable
+from stele.wire.control import CopyItem
+from stele.wire.urls import host_and_port
+
+SILENCE_SECONDS_MAX = 30.0
+
+
+class Source:
+    """For one thread. `url` is `http://host:port`."""
+
+    def __init__(self, url: str, token: str, session: str) -> None:
+        """Raise BadInput for another kind of URL; nothing is connected yet."""
+        self.url, self.session = url, session
+        place = host_and_port(url)
+        if place is None:
+            raise BadInput(
+                f"source_url is '{url[:80]}', expected http://HOST:PORT of a member's transfer process"
+            )
+        self._place = place
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._connection: http.client.HTTPConnection | None = None
+
+    def open(self, item: CopyItem, at: str) -> http.client.HTTPResponse:
+        """The stream of a tablet's fragment from place `at` on. Read it to its end, or `close`.
+
+        Raise Stale or BadInput (SOURCE) for what the source refuses, Unavailable (SOURCE) for what may pass,
+        and OSError or HTTPException when the connection fails.
+        """
+        response = self._ask(
+            f"/v1/sessions/{self.session}/partitions/{item.partition}"
+            f"?generation={item.source_generation}&at={at}"
+        )
+        if response.status != 200:
+            text = response.read(2000).decode("utf-8", "replace").strip()
+            self.close()
+            raise _refusal(response.status, text)
+        return response
+
+    def _ask(self, path: str) -> http.client.HTTPResponse:
+        """On a connection that was kept, and once more on a new one: the source may have let it go."""
+        kept = self._connection
+        if kept is not None:
+            try:
+                return self._request(kept, path)
+            except (ConnectionError, http.client.RemoteDisconnected):
+                self.close()
+        self._connection = http.client.HTTPConnection(*self._place, timeout=SILENCE_SECONDS_MAX)
+        return self._request(self._connection, path)
+
+    def _request(self, connection: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
+        connection.request("GET", path, headers=self._headers)
+        return connection.getresponse()
+
+    def close(self) -> None:
+        """End the connection; what comes next is asked on a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _refusal(status: int, text: str) -> SteleError:
+    detail = f"the source answered {status}: {text}"
+    if status == 409:
+        return Stale(detail, "SOURCE")
+    if 400 <= status < 500 and status != 429:
+        return BadInput(detail, "SOURCE")
+    return Unavailable(detail, "SOURCE")

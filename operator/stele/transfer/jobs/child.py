@@ -1,0 +1,139 @@
+"""Copy jobs, one after the other, in a process of their own: `...transfer.child STAGING FD`.
+
+A process, because packing and writing entries holds Python's lock, and the transfer process must go on
+serving streams meanwhile; and because a process can be ended at any moment. Jobs come on stdin, one JSON
+object per line; the child reports on the file descriptor FD in the same way: `Progress`, and last `Ended`.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import msgspec
+
+from stele.core.copy.pacing import slices
+from stele.errors import Refused, SteleError
+from stele.transfer.client.copy import copy_tablets
+from stele.transfer.jobs.board import Report
+from stele.wire.control import CopyItem
+from stele.wire.copy.jobs import CopyJob, Manifest
+
+THREADS = 4
+"""Of one job: while one waits for the disk to sync, others copy, and what is synced together costs once."""
+REPORT_SECONDS = 0.2
+
+Emit = Callable[[msgspec.Struct], None]
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The end of a job: empty `code` when all manifests are complete."""
+
+    code: str = ""
+    text: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far the job is."""
+
+    report: Report
+
+
+class Tally:
+    """Adds up what the threads of a job did, and emits a report at most every `REPORT_SECONDS`."""
+
+    def __init__(self, emit: Emit, tasks: int) -> None:
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._bytes = self._entries = self._retries = 0
+        self._tasks = tasks
+        self._finished: list[int] = []
+        self._next = 0.0
+        self.stopped = False
+
+    def add_bytes(self, more: int) -> None:
+        """Progress of one copy. Raise Refused (CANCELLED) when another one has failed."""
+        if self.stopped and more > 0:
+            raise Refused("another tablet of this job failed", "CANCELLED")
+        with self._lock:
+            self._bytes += more
+            self._report(time.monotonic() >= self._next)
+
+    def again(self) -> None:
+        """A fragment is begun again."""
+        with self._lock:
+            self._retries += 1
+
+    def finish(self, manifest: Manifest) -> None:
+        """One tablet is complete."""
+        with self._lock:
+            self._entries += manifest.entries
+            self._finished.append(manifest.partition)
+            self._report(time.monotonic() >= self._next)
+
+    def flush(self) -> None:
+        """Report now."""
+        with self._lock:
+            self._report(True)
+
+    def _report(self, due: bool) -> None:
+        if due:
+            self._next = time.monotonic() + REPORT_SECONDS
+            finished = tuple(self._finished)
+            self._emit(Progress(Report(self._bytes, self._entries, finished, self._tasks, self._retries)))
+
+
+def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> None:
+    """Copy all items and emit reports; the first error stops the rest, and the last emitted is `Ended`."""
+    parts = [[job.items[at] for at in part] for part in slices([item.bytes for item in job.items], threads)]
+    tally = Tally(emit, len(parts))
+    tally.flush()
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(_copy_items, job, part, staging, tally) for part in parts]
+        wait(running, return_when=FIRST_EXCEPTION)
+        ended = _ended(running)
+        tally.stopped = bool(ended.code)
+        if ended.code:
+            pool.shutdown(wait=True, cancel_futures=True)
+    tally.flush()
+    emit(ended)
+
+
+def _copy_items(job: CopyJob, items: Sequence[CopyItem], staging: Path, tally: Tally) -> None:
+    copy_tablets(
+        job, items, staging=staging, progress=tally.add_bytes, finished=tally.finish, again=tally.again
+    )
+
+
+def _ended(running: Sequence[Future[None]]) -> Ended:
+    for future in running:
+        error = future.exception() if future.done() and not future.cancelled() else None
+        if isinstance(error, SteleError):
+            return Ended(error.code, str(error.args[0]))
+        if error is not None:
+            return Ended("INTERNAL", f"{type(error).__name__}: {error}")
+    return Ended()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run jobs and report them, until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides when this process ends.
+    staging, reports = Path(argv[0]), int(argv[1])
+    decode, encode = msgspec.json.Decoder(CopyJob).decode, msgspec.json.Encoder().encode
+    for line in sys.stdin.buffer:
+        run_job(decode(line), staging, lambda message: _write_line(reports, encode(message)))
+    return 0
+
+
+def _write_line(descriptor: int, line: bytes) -> None:
+    data = memoryview(line + b"\n")
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

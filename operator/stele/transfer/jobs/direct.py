@@ -1,0 +1,150 @@
+"""The Direct engine: jobs run in child processes of the destination's own transfer process."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from stele.errors import Refused, SteleError
+from stele.transfer.jobs.board import Report
+from stele.transfer.jobs.child import Ended, Progress
+from stele.wire.copy.jobs import CopyJob
+
+LINE_BYTES_MAX = 16 * 1024 * 1024
+IDLE_SECONDS = 30.0
+_decode = msgspec.json.Decoder(Progress | Ended).decode
+
+
+class DirectRunner:
+    """A `jobs.Runner`. `staging` is the folder of this member's volume that copies are written below.
+
+    A child that ended its job well waits `IDLE_SECONDS` for another: starting Python costs more than a small
+    copy, and a rebalance has many.
+    """
+
+    def __init__(self, staging: Path) -> None:
+        self._staging = staging
+        self._idle: list[_Child] = []
+
+    async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
+        """Part of `jobs.Runner`. Being cancelled ends the child at once; its half files are swept."""
+        starting()
+        ended = await self._in_child(job, report)
+        if ended is None:
+            raise Refused("the copying process ended before its job", "INTERNAL")
+        if ended.code:
+            raise SteleError(ended.text, ended.code)
+
+    async def _in_child(self, job: CopyJob, report: Callable[[Report], None]) -> Ended | None:
+        child = await self._take()
+        ended: Ended | None = None
+        try:
+            ended = await child.copy(job, report)
+        finally:
+            if ended is not None and not ended.code:
+                self._keep(child)
+            else:
+                await child.end()
+        return ended
+
+    async def _take(self) -> "_Child":
+        """One that waits, or a new one."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive():
+                return child
+            await child.end()
+        return await _Child.start(self._staging)
+
+    def _keep(self, child: "_Child") -> None:
+        self._idle.append(child)
+        self._expire(child, child.jobs)
+
+    def _expire(self, child: "_Child", jobs: int) -> None:
+        async def end() -> None:
+            await asyncio.sleep(IDLE_SECONDS)
+            if child in self._idle and child.jobs == jobs:
+                self._idle.remove(child)
+                await child.end()
+
+        child.expiry = asyncio.get_running_loop().create_task(end())
+
+    async def close(self) -> None:
+        """End those that wait."""
+        for child in self._idle:
+            await child.end()
+        self._idle.clear()
+
+
+class _Child:
+    """One process that copies, job after job."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader, pipe: asyncio.BaseTransport
+    ) -> None:
+        self._process, self._lines, self._pipe = process, lines, pipe
+        self.expiry: asyncio.Task[None] | None = None
+        self.jobs = 0
+
+    @classmethod
+    async def start(cls, staging: Path) -> "_Child":
+        reading, writing = os.pipe()
+        reports = os.fdopen(reading, "rb", buffering=0)
+        command = (sys.executable, "-m", "stele.transfer.jobs.child", str(staging), str(writing))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, pass_fds=(writing,)
+            )
+        except BaseException:
+            reports.close()
+            raise
+        finally:
+            os.close(writing)
+        return cls(process, *await lines_of(reports))
+
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def copy(self, job: CopyJob, report: Callable[[Report], None]) -> Ended | None:
+        """How the job ended; None when the process did before."""
+        self.jobs += 1
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+        return await _follow(self._lines, report)
+
+    async def end(self) -> None:
+        """Kill it, whatever it does."""
+        if self.expiry is not None and self.expiry is not asyncio.current_task():
+            self.expiry.cancel()
+        self._pipe.close()
+        if self.is_alive():
+            _kill(self._process)
+        await self._process.wait()
+
+
+async def lines_of(reports: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    """A pipe's reading end as a stream of lines; close the transport when done with it."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=LINE_BYTES_MAX, loop=loop)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reports)
+    return reader, transport
+
+
+async def _follow(lines: asyncio.StreamReader, report: Callable[[Report], None]) -> Ended | None:
+    while line := await lines.readline():
+        message = _decode(line)
+        if isinstance(message, Ended):
+            return message
+        report(message.report)
+    return None
+
+
+def _kill(child: asyncio.subprocess.Process) -> None:
+    try:
+        child.kill()
+    except ProcessLookupError:
+        return

@@ -1,0 +1,74 @@
+"""How `stele-transfer` and `stele-copier` begin: arguments, the log, settings from the environment."""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from aiohttp import web
+
+from stele.errors import BadInput
+
+SETTINGS_WRONG = 2
+"""The exit code when a setting is wrong; argparse ends with the same for an argument."""
+CANNOT_LISTEN = 1
+SHUTDOWN_SECONDS = 5.0
+S = TypeVar("S")
+
+
+def begin(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    read_settings: Callable[[Mapping[str, str]], S],
+) -> S | None:
+    """The settings; None when one is wrong (`read_settings` raises BadInput), which standard error names."""
+    parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        return read_settings(os.environ)
+    except BadInput as wrong:
+        print(f"{parser.prog}: {wrong.args[0]}", file=sys.stderr)
+        return None
+
+
+def read_number(environment: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """A variable's number. Raise BadInput that names the variable, its value and what is expected."""
+    value = environment.get(name, str(default))
+    digits = value.isascii() and value.isdigit() and len(value) <= len(str(most))
+    if not digits or not least <= int(value) <= most:
+        raise BadInput(f"{name} is '{value[:80]}', expected a number from {least} to {most}")
+    return int(value)
+
+
+def serve(
+    program: str, app: web.Application, host: str, port: int, loop: asyncio.AbstractEventLoop | None = None
+) -> int:
+    """Serve until SIGTERM; the exit code. What does not let it listen is on standard error."""
+    try:
+        web.run_app(
+            app,
+            host=host,
+            port=port,
+            print=None,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            loop=loop,
+        )
+    except OSError as error:
+        text = f"it cannot listen on {host} port {port}: {error}; STELE_BIND and the port are settings"
+        print(f"{program}: {text}, see --help", file=sys.stderr)
+        return CANNOT_LISTEN
+    return 0
+
+
+def parser_of(name: str, what: str, variables: str) -> argparse.ArgumentParser:
+    """Of a program without arguments; `variables` names its environment for `--help`."""
+    return argparse.ArgumentParser(
+        prog=name,
+        description=f"{what} It is set up by environment variables:",
+        epilog=variables,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

@@ -1,0 +1,175 @@
+"""The source's side of a copy: a member's checkpoint, opened read-only, as streams of blocks."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rocksdict import AccessType, Options, Rdict, ReadOptions
+
+from stele.errors import BadInput, Corrupt, Stale, Unavailable
+from stele.wire.control import SessionTablet
+from stele.wire.copy.blocks import End, Entry, encode_stream
+from stele.wire.copy.fragments import FRAGMENT_BYTES, Planned, Range, place_text, plan, read_place, whole
+from stele.wire.copy.jobs import SessionFile
+from stele.wire.storage.keys import meta_key
+from stele.wire.storage.volume import APPLIED, decode_state
+from stele.wire.unreadable import UNREADABLE
+
+COLUMN_FAMILIES = ("log", "data")
+READAHEAD_BYTES = 256 * 1024
+PLANS_MAX = 256
+"""Tablets of one checkpoint whose fragments are remembered while they are copied."""
+
+_decode = msgspec.json.Decoder(SessionFile).decode
+
+
+def read_session(folder: Path) -> SessionFile | None:
+    """`session.json` of `checkpoints/<session>`; None when there is no such session (any more)."""
+    try:
+        return _decode((folder / "session.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UNREADABLE as wrong:
+        raise Corrupt(f"{folder.name}/session.json: {wrong}") from None
+
+
+class Checkpoint:
+    """One open checkpoint. Threads may read it at the same time; `close` only when nobody does."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raise Unavailable when RocksDB cannot open it."""
+        families = {name: Options(raw_mode=True) for name in COLUMN_FAMILIES}
+        mode = AccessType.read_only(error_if_log_file_exist=False)
+        path = str(folder / "db")
+        try:
+            self._db = Rdict(path, Options(raw_mode=True), column_families=families, access_type=mode)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise Unavailable(f"checkpoint {folder.name} cannot be opened: {error}", "SOURCE") from error
+        self._data = self._db.get_column_family("data")
+        self._plans: dict[tuple[int, int], list[Planned]] = {}
+
+    def entries(self, planned: Planned, after: bytes = b"") -> Iterator[Entry]:
+        """All entries of a fragment from the key `after` on, ascending. Raise Corrupt for a damaged block.
+
+        `items()` of rocksdict ends silently at a damaged block; only `status()` of its iterator tells.
+        """
+        for begin, end in planned.ranges:
+            if after < end:
+                yield from self.range(max(begin, after), end)
+
+    def range(self, begin: bytes, end: bytes) -> Iterator[Entry]:
+        """Entries of [begin, end), which are all of one partition; as `entries`."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        options.set_readahead_size(READAHEAD_BYTES)
+        # Each block is read once, and keeping it costs more than reading it.
+        options.fill_cache(False)  # type: ignore[call-arg]
+        place = self._data.iter(options)
+        place.seek(begin)
+        while place.valid():
+            yield place.key(), place.value()
+            place.next()
+        try:
+            place.status()
+        except Exception as error:  # rocksdict raises bare Exception
+            partition = int.from_bytes(begin[:2], "big")
+            raise Corrupt(f"checkpoint, partition {partition}: {error}") from error
+
+    def blocks(self, tablet: SessionTablet, at: str = "") -> Iterator[bytearray]:
+        """The stream of one fragment from place `at` on; of the whole tablet without a place.
+
+        Raise BadInput for a place that the tablet does not have.
+        """
+        if not at:
+            planned = whole(tablet.partition, tablet.generation, self._keyspaces(tablet))
+            return self._stream(tablet, planned, self.entries(planned), lambda: "")
+        number, key = read_place(at)
+        plan = self._plan(tablet)
+        if number >= len(plan) or (key and not any(b <= key < e for b, e in plan[number].ranges)):
+            raise BadInput(f"at is '{at[:80]}', partition {tablet.partition} has no such place")
+        piece = _Piece(self.entries(plan[number], key))
+        following = "" if number + 1 == len(plan) else place_text(number + 1)
+        return self._stream(tablet, plan[number], piece, lambda: piece.next_place(number) or following)
+
+    @staticmethod
+    def _stream(
+        tablet: SessionTablet, planned: Planned, entries: Iterable[Entry], following: Callable[[], str]
+    ) -> Iterator[bytearray]:
+        namespaces = {name.decode(): tablet.versions for name in planned.namespaces}
+
+        def end(count: int, size: int) -> End:
+            where = following()
+            applied = None if where else tablet.applied
+            return End(tablet.partition, tablet.generation, applied, count, size, namespaces, where)
+
+        return encode_stream(entries, end)
+
+    def _plan(self, tablet: SessionTablet) -> list[Planned]:
+        """The tablet's fragments; those of large tablets are remembered, small ones are asked for once."""
+        known = self._plans.get((tablet.partition, tablet.generation))
+        if known is not None:
+            return known
+        made = plan(tablet.partition, tablet.generation, self._keyspaces(tablet))
+        made = [Planned(each.namespaces, self._filled(each.ranges)) for each in made]
+        if len(made) > 1:
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            self._plans[tablet.partition, tablet.generation] = made
+        return made
+
+    def _filled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """Those ranges that hold anything; most gaps between keyspaces do not."""
+        if len(ranges) == 1:
+            return ranges
+        place = self._data.iter(ReadOptions())
+        return tuple(each for each in ranges if _holds(place, *each))
+
+    def _keyspaces(self, tablet: SessionTablet) -> dict[bytes, tuple[int, int]]:
+        try:
+            stored = self._data.get(meta_key(tablet.partition, tablet.generation, APPLIED))
+        except Exception as error:  # rocksdict raises bare Exception
+            raise Corrupt(f"checkpoint, partition {tablet.partition}: {error}") from error
+        return {} if stored is None else decode_state(stored).keyspaces
+
+    def close(self) -> None:
+        """Let go of the files, so that the disk space of a removed session is free."""
+        self._db.close()
+
+
+def _holds(place: Any, begin: bytes, end: bytes) -> bool:
+    """Whether any key is in the range; an error of the disk shows when the range is read."""
+    place.seek(begin)
+    return not place.valid() or bool(place.key() < end)
+
+
+class _Piece:
+    """Entries up to about FRAGMENT_BYTES; then it is known with which key the rest begins."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next = b""
+
+    def __iter__(self) -> Iterator[Entry]:
+        size = 0
+        for key, value in self._entries:
+            if size >= FRAGMENT_BYTES:
+                self._next = key
+                return
+            size += len(key) + len(value)
+            yield key, value
+
+    def next_place(self, fragment: int) -> str:
+        """Where the rest begins; empty when there is none. Only after all entries were taken."""
+        return place_text(fragment, self._next) if self._next else ""
+
+
+def find_tablet(session: SessionFile, partition: int, generation: int) -> SessionTablet | None:
+    """The tablet in this session, None when it is not part of it; Stale when it has another generation."""
+    for tablet in session.tablets:
+        if tablet.partition == partition:
+            if tablet.generation != generation:
+                has = f"generation {tablet.generation}, not {generation}"
+                raise Stale(f"session {session.session} holds partition {partition} in {has}")
+            return tablet
+    return None

@@ -1,0 +1,260 @@
+"""The partition table as the text of ConfigMaps that people read: one head, and a shard for every 512
+partitions.
+
+`kubectl get configmap orders-table-0 -o yaml` shows
+
+    data:
+      epoch: "7"
+      format: "1"
+      rows: |
+        0 3:0,1
+        1 1:2,-,0
+
+each line a partition: its number, its version, then the member indexes by replica index (`-`: nobody;
+nothing after the colon: no replica). The head's `members` says who the indexes are, one member a line:
+`index name uuid address data|lite` (address `-`: not known yet).
+
+Both carry a format number; a text of another format, with a key or a line that is not understood, is
+refused with Corrupt and never half read.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stele.core.table.ids import EPOCH_MAX, MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
+from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
+from stele.errors import BadInput, Corrupt
+
+FORMAT = "1"
+OBJECT_BYTES_MAX = 900 * 1024
+"""Keys and values of one ConfigMap; the API server refuses objects near 1 MiB, metadata included."""
+
+_STATES = ("Active", "NoMigration", "Frozen", "Passive")
+_HEAD_KEYS = frozenset(
+    {"format", "epoch", "state", "partitions", "replicas", "memberListVersion", "nextMemberIndex"}
+    | {"stamp", "versionSum", "members"}
+)
+_SHARD_KEYS = frozenset({"format", "epoch", "rows"})
+_NUMBER = re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
+_INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
+_INDEX_MAX = 10**9 - 1
+_SLOT = rf"(?:{_INDEX.pattern}|-)"
+_ROW = re.compile(rf"(0|[1-9]\d{{0,4}}) (0|[1-9]\d{{0,9}}):((?:{_SLOT}(?:,{_SLOT}){{0,6}})?)", re.ASCII)
+_WORD = re.compile(r"[!-~]+", re.ASCII)
+_MEMBER_FIELDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the head ConfigMap says. `stamp` and `version_sum` are those of all shards together."""
+
+    epoch: int
+    state: str
+    partitions: int
+    replicas: int
+    member_list_version: int
+    next_member_index: int
+    stamp: int
+    version_sum: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one shard says; `rows` are in order of their partitions."""
+
+    epoch: int
+    rows: tuple[Partition, ...]
+
+
+def shard_count(partitions: int) -> int:
+    """How many shards a table has."""
+    return -(-partitions // SHARD_PARTITIONS)
+
+
+def shard_range(number: int, partitions: int) -> range:
+    """The partitions of one shard of a table of `partitions`."""
+    return range(number * SHARD_PARTITIONS, min(partitions, (number + 1) * SHARD_PARTITIONS))
+
+
+def encode_head(head: Head) -> dict[str, str]:
+    """The data of the head ConfigMap; raises BadInput when it cannot be stored."""
+    if head.state not in _STATES:
+        raise BadInput(f"state is {head.state!r}; it must be one of {', '.join(_STATES)}")
+    if len(head.members) > MEMBERS_MAX:
+        raise BadInput(f"there are {len(head.members)} members; at most {MEMBERS_MAX} fit into a table")
+    data = _sized(
+        "the head of the table",
+        {
+            "format": FORMAT,
+            "epoch": str(head.epoch),
+            "state": head.state,
+            "partitions": str(head.partitions),
+            "replicas": str(head.replicas),
+            "memberListVersion": str(head.member_list_version),
+            "nextMemberIndex": str(head.next_member_index),
+            "stamp": str(head.stamp),
+            "versionSum": str(head.version_sum),
+            "members": "".join(
+                _member_line(member) for member in sorted(head.members, key=lambda m: m.index)
+            ),
+        },
+    )
+    try:
+        decode_head(data)
+    except Corrupt as error:
+        # What is stored and cannot be read again is lost.
+        text = f"it could not be read again: {Exception.__str__(error)}"
+        raise BadInput(f'{text}; docs/operator.md, "Numbers that jump", says how to repair it') from error
+    return data
+
+
+def decode_head(data: Mapping[str, str]) -> Head:
+    """Raise Corrupt, with the key and what was expected, when it is not a head of this format."""
+    _check_keys("table head", data, _HEAD_KEYS)
+    if data["state"] not in _STATES:
+        raise Corrupt(f"table head: state is {data['state']!r}; one of {', '.join(_STATES)} was expected")
+    members = tuple(_read_member(number, line) for number, line in _lines("members", data["members"]))
+    head = Head(
+        epoch=_number(data, "epoch", 0, EPOCH_MAX),
+        state=data["state"],
+        partitions=_number(data, "partitions", 1, PARTITIONS_MAX),
+        replicas=_number(data, "replicas", 1, 7),
+        member_list_version=_number(data, "memberListVersion", 0, EPOCH_MAX),
+        next_member_index=_number(data, "nextMemberIndex", 0, VERSION_MAX),
+        stamp=_number(data, "stamp", -(2**63), 2**63 - 1),
+        version_sum=_number(data, "versionSum", 0, PARTITIONS_MAX * VERSION_MAX),
+        members=members,
+    )
+    _check_members(head)
+    return head
+
+
+def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str, str]:
+    """The data of shard `number`, whose rows are given in order; raises BadInput when it cannot be stored."""
+    if not 1 <= len(rows) <= SHARD_PARTITIONS:
+        raise BadInput(f"shard {number} was given {len(rows)} rows; 1 to {SHARD_PARTITIONS} make a shard")
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise BadInput(f"shard {number} has epoch {epoch}; at most {EPOCH_MAX}")
+    first = number * SHARD_PARTITIONS
+    for place, row in enumerate(rows):
+        fault = row_fault(row.replicas)
+        if fault is not None:
+            raise BadInput(f"partition {first + place} {fault}")
+        if not 0 <= row.version <= VERSION_MAX:
+            raise BadInput(f"partition {first + place} has version {row.version}; at most {VERSION_MAX}")
+        if any(member is not None and not 0 <= member <= _INDEX_MAX for member in row.replicas):
+            raise BadInput(f"partition {first + place} names {row.replicas}; at most {_INDEX_MAX} each")
+    lines = (_row_line(first + place, row) for place, row in enumerate(rows))
+    return _sized(f"shard {number}", {"format": FORMAT, "epoch": str(epoch), "rows": "".join(lines)})
+
+
+def decode_shard(data: Mapping[str, str], number: int, partitions: int) -> Shard:
+    """Read shard `number` of a table of `partitions`; raise Corrupt with the line when it is anything
+    else.
+    """
+    _check_keys(f"shard {number}", data, _SHARD_KEYS)
+    wanted = shard_range(number, partitions)
+    lines = list(_lines("rows", data["rows"]))
+    if len(lines) != len(wanted):
+        expected = f"partitions {wanted.start} to {wanted.stop - 1}"
+        raise Corrupt(f"shard {number} has {len(lines)} rows; {expected} were expected")
+    rows = tuple(
+        _read_row(number, partition, line) for partition, (_, line) in zip(wanted, lines, strict=True)
+    )
+    return Shard(_number(data, "epoch", 0, EPOCH_MAX), rows)
+
+
+def row_text(row: Partition) -> str:
+    """`version:idx,idx,-`, as it stands in a shard and as commands print it."""
+    return f"{row.version}:{','.join('-' if member is None else str(member) for member in row.replicas)}"
+
+
+def _row_line(partition: PartitionId, row: Partition) -> str:
+    return f"{partition} {row_text(row)}\n"
+
+
+def _read_row(shard: int, partition: PartitionId, line: str) -> Partition:
+    match = _ROW.fullmatch(line)
+    if match is None:
+        raise Corrupt(f"shard {shard}: {line[:80]!r} is no row; '{partition} VERSION:INDEX,...' was expected")
+    if int(match[1]) != partition:
+        raise Corrupt(f"shard {shard}: row {match[1]} stands where partition {partition} was expected")
+    version, replicas = int(match[2]), _replicas(match[3])
+    fault = row_fault(replicas)
+    if fault is not None:
+        raise Corrupt(f"shard {shard}: the row of partition {partition} {fault}")
+    if version > VERSION_MAX:
+        raise Corrupt(f"shard {shard}: partition {partition} has version {version}, at most {VERSION_MAX}")
+    return Partition(version, replicas)
+
+
+def _replicas(text: str) -> Replicas:
+    return tuple(None if part == "-" else int(part) for part in text.split(",")) if text else ()
+
+
+def _member_line(member: Member) -> str:
+    words = (
+        str(member.index),
+        member.name,
+        member.uuid,
+        member.address or "-",
+        "lite" if member.lite else "data",
+    )
+    for word in words:
+        if not _WORD.fullmatch(word):
+            raise BadInput(f"member {member.index}: {word!r} must be printable ASCII without spaces")
+    return " ".join(words) + "\n"
+
+
+def _read_member(number: int, line: str) -> Member:
+    words = line.split(" ")
+    readable = len(words) == _MEMBER_FIELDS and all(map(_WORD.fullmatch, words))
+    if not readable or not _INDEX.fullmatch(words[0]) or words[4] not in ("data", "lite"):
+        found = f"line {number} of members is {line[:120]!r}"
+        raise Corrupt(f"table head: {found}; 'INDEX NAME UUID ADDRESS data|lite' was expected")
+    address = "" if words[3] == "-" else words[3]
+    return Member(int(words[0]), words[1], words[2], address, words[4] == "lite")
+
+
+def _check_members(head: Head) -> None:
+    indexes = [member.index for member in head.members]
+    if len(indexes) > MEMBERS_MAX:
+        raise Corrupt(f"table head: {len(indexes)} members; at most {MEMBERS_MAX} were expected")
+    if len(set(indexes)) != len(indexes) or len({member.uuid for member in head.members}) != len(indexes):
+        raise Corrupt("table head: two lines of members have one index or one UUID")
+    if indexes and max(indexes) >= head.next_member_index:
+        found = f"member index {max(indexes)} is not below nextMemberIndex {head.next_member_index}"
+        raise Corrupt(f"table head: {found}")
+
+
+def _check_keys(what: str, data: Mapping[str, str], known: frozenset[str]) -> None:
+    written = data.get("format")
+    if written != FORMAT:
+        found = f"format is {written!r}, this version of Stele reads {FORMAT!r}"
+        raise Corrupt(f"{what}: {found}; use the version that wrote it", "UNKNOWN_FORMAT")
+    if data.keys() != known:
+        missing, unknown = sorted(known - data.keys()), sorted(data.keys() - known)
+        raise Corrupt(f"{what}: missing keys {missing}, unknown keys {unknown}")
+
+
+def _number(data: Mapping[str, str], key: str, least: int, most: int) -> int:
+    text = data[key]
+    if _NUMBER.fullmatch(text) and least <= int(text) <= most:
+        return int(text)
+    raise Corrupt(f"{key} is {text[:40]!r}; a whole number from {least} to {most} was expected")
+
+
+def _lines(key: str, text: str) -> Sequence[tuple[int, str]]:
+    if text and not text.endswith("\n"):
+        raise Corrupt(f"{key}: the last line is cut off; each line ends with a newline")
+    return list(enumerate(text.split("\n")[:-1], start=1))
+
+
+def _sized(what: str, data: dict[str, str]) -> dict[str, str]:
+    size = sum(len(key) + len(value.encode()) for key, value in data.items())
+    if size > OBJECT_BYTES_MAX:
+        text = f"{what} would take {size} bytes; at most {OBJECT_BYTES_MAX} fit into a ConfigMap"
+        raise BadInput(text, "TOO_LARGE")
+    return data

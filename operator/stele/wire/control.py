@@ -1,0 +1,424 @@
+"""Messages between the master and a member: the body of `POST /v1/exchange`, as JSON.
+
+The meaning of each command is in `docs/protocol.md`. Unknown fields are ignored on reading, unknown
+command tags are refused, so that a newer master gets a clear error from an older member.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
+from stele.errors import BadInput
+from stele.wire.unreadable import UNREADABLE
+
+EXCHANGE_FORMAT = 1
+EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
+
+INDEX_MAX = 2**31 - 1
+Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX - 1)]
+VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
+Slots = Annotated[tuple[Index | None, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
+MigrationName = Literal["MOVE", "COPY", "SHIFT_UP", "SHIFT_DOWN", "CLEAR"]
+Counted = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class OpId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The place of an operation in a tablet's log; (0, 0) is before the first."""
+
+    term: int = 0
+    index: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One partition of the table; trailing empty replica indexes are not sent."""
+
+    partition: Number
+    version: VersionNumber
+    replicas: Slots
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """One entry of the member dictionary. Indexes are never used again."""
+
+    index: Index
+    name: str
+    uuid: str
+    address: str
+    lite: bool = False
+
+
+class StartTabletCopy(msgspec.Struct, frozen=True, tag="StartTabletCopy"):
+    """To the destination: be ready to receive this tablet. Creates it when it does not exist.
+
+    `kind` of the migration and the row that it makes are for services; an older master does not tell them.
+    """
+
+    id: str
+    partition: int
+    base: int
+    owner: int
+    kind: MigrationName = "MOVE"
+    result: Slots = ()
+
+
+class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
+    """To the owner: pin the log, probe the destination as PRE_VOTER, stream, then wait for it.
+
+    `kind` and `result` as in StartTabletCopy.
+    """
+
+    id: str
+    partition: int
+    base: int
+    destination: int
+    kind: MigrationName = "MOVE"
+    result: Slots = ()
+
+
+class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
+    """To the source of a copy: checkpoint these partitions. The result's `session` describes it.
+
+    `fragments` False: each tablet is sent as one. `bytes_per_second` 0: as fast as it goes. With `renew` it
+    only renews the lease, changes the rate and notes who copies: a session that is not open (any more) is
+    then refused with SESSION_LOST.
+    """
+
+    session: str
+    partitions: tuple[int, ...]
+    lease_seconds: float = 60.0
+    fragments: bool = True
+    renew: bool = False
+    destination: int = -1
+    engine: str = ""
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class CloseSession(msgspec.Struct, frozen=True, tag="CloseSession"):
+    """To source or destination: forget the session, its checkpoint and its staging folder."""
+
+    session: str
+
+
+class CopyItem(msgspec.Struct, frozen=True):
+    """One tablet to copy in a session. `generation` is the destination's new one."""
+
+    partition: int
+    source_generation: int
+    generation: int
+    bytes: int = 0
+
+
+class FetchDirect(msgspec.Struct, frozen=True, tag="FetchDirect"):
+    """To the destination: its own transfer process copies these tablets."""
+
+    session: str
+    source: int
+    token: str
+    items: tuple[CopyItem, ...]
+
+
+class Ingest(msgspec.Struct, frozen=True, tag="Ingest"):
+    """To the destination: take the finished SST files of this session in, tablet by tablet."""
+
+    session: str
+    partitions: tuple[int, ...]
+
+
+class HandOver(msgspec.Struct, frozen=True, tag="HandOver"):
+    """To the owner: freeze durably, drain, bring the destination to the last OpId, tell it."""
+
+    id: str
+    partition: int
+
+
+class Accept(msgspec.Struct, frozen=True, tag="Accept"):
+    """Agree durably to a row before it is stored. For a migration `last` is what must be in the log."""
+
+    id: str
+    row: Row
+    last: OpId | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="Abort"):
+    """Roll a migration back: the learner is forgotten, the partition thaws, a copy is dropped."""
+
+    id: str
+    partition: int
+
+
+class Fence(msgspec.Struct, frozen=True, tag="Fence"):
+    """Refuse terms below `term` from now on. Answers the last OpId, or WAIT while a lease runs."""
+
+    partition: int
+    term: int
+    owner_dead: bool
+
+
+class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
+    """Tombstone a tablet that the published row of at least `version` does not name here."""
+
+    partition: int
+    version: int
+
+
+class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
+    """Make an empty tablet of a partition that was lost for good; its row, above `base`, follows."""
+
+    partition: int
+    base: int
+
+
+class LockState(msgspec.Struct, frozen=True, tag="LockState"):
+    """Agree to a coming cluster state: nothing new is begun here until it is in force, unlocked or too old.
+
+    Refused with STALE_VERSION when the member's stamp or member list is another, MIGRATION_ACTIVE when it
+    takes part in a migration.
+    """
+
+    id: str
+    state: str
+    stamp: int
+    member_list_version: Counted
+
+
+class UnlockState(msgspec.Struct, frozen=True, tag="UnlockState"):
+    """The change of the cluster state with this id is over, however it ended."""
+
+    id: str
+
+
+Command = (
+    StartTabletCopy
+    | AddLearner
+    | OpenSession
+    | CloseSession
+    | FetchDirect
+    | Ingest
+    | HandOver
+    | Accept
+    | Abort
+    | Fence
+    | DeleteTablet
+    | LockState
+    | UnlockState
+    | CreateTablet
+)
+
+
+class SessionTablet(msgspec.Struct, frozen=True):
+    """What a checkpoint holds of one tablet. `versions` is its replica version vector."""
+
+    partition: int
+    generation: int
+    applied: OpId
+    bytes: int
+    versions: tuple[int, ...] = ()
+
+
+class SessionInfo(msgspec.Struct, frozen=True):
+    """An open session at its source."""
+
+    session: str
+    token: str
+    tablets: tuple[SessionTablet, ...]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The answer to one command, in the order of the commands.
+
+    `code` is `OK`, `WAIT` (ask again after `wait_ms`), or an error code such as `STALE_VERSION`,
+    `STALE_TERM`, `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
+    """
+
+    code: str = "OK"
+    detail: str = ""
+    wait_ms: int = 0
+    last: OpId | None = None
+    generation: int = 0
+    session: SessionInfo | None = None
+
+
+class ExchangeRequest(msgspec.Struct, frozen=True):
+    """One tick of the master for one member.
+
+    `recipient` is empty on first contact: the member then only identifies itself and reports, and nothing is
+    adopted or run. `members` and `rows` hold what this member lacks (`full` means every row). `known` is the
+    number of the last report that the master has of it, 0 for none.
+    """
+
+    format: int
+    cluster: str
+    epoch: Counted
+    recipient: str
+    self_index: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
+    partitions: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)] = 0
+    state: str = "Active"
+    member_list_version: Counted = 0
+    members: tuple[MemberInfo, ...] = ()
+    rows: tuple[Row, ...] = ()
+    full: bool = False
+    commands: tuple[Command, ...] = ()
+    want_tablets: bool = False
+    known: int = 0
+
+
+class TabletReport(msgspec.Struct, frozen=True, array_like=True):
+    """One tablet at a member, whatever its state (a tombstone too)."""
+
+    partition: int
+    state: Literal["COPYING", "READY", "DELETED"]
+    generation: int
+    last: OpId
+    applied: OpId
+    promised: VersionNumber
+    bytes: int
+
+
+class LearnerReport(msgspec.Struct, frozen=True):
+    """At the owner: one PRE_VOTER or waited-for learner."""
+
+    id: str
+    partition: int
+    destination: int
+    state: Literal["PROBING", "NEEDS_COPY", "STREAMING", "IN_SYNC"]
+    lag: int
+    handed_over: OpId | None = None
+
+
+class CopyReport(msgspec.Struct, frozen=True):
+    """At the destination: one tablet that is being received."""
+
+    id: str
+    partition: int
+    base: int
+    state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"]
+    generation: int = 0
+    error: str = ""
+
+
+class FetchReport(msgspec.Struct, frozen=True):
+    """At the destination: the progress of a FetchDirect session."""
+
+    session: str
+    state: Literal["RUNNING", "DONE", "FAILED"]
+    copied_bytes: int
+    finished: tuple[int, ...] = ()
+    error: str = ""
+    tasks: int = 0
+    retries: int = 0
+
+
+class SessionReport(msgspec.Struct, frozen=True):
+    """At a source: one session that nobody closed yet. `ended` is why it ended by itself, empty while open.
+
+    `held_bytes` are those of its checkpoint's files that the database does without by now.
+    """
+
+    session: str
+    lease_left_ms: int = 0
+    held_bytes: int = 0
+    ended: str = ""
+
+
+class SilentPeer(msgspec.Struct, frozen=True):
+    """At an owner: an in-sync member that has not acknowledged for `silent_ms`."""
+
+    member: int
+    silent_ms: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Counters since the process started, and sizes; all but the last two are up to a second old. -1 for free
+    space that was not told.
+    """
+
+    reads: int = 0
+    writes: int = 0
+    forwarded: int = 0
+    errors: int = 0
+    owned: int = 0
+    backups: int = 0
+    entries: int = 0
+    bytes: int = 0
+    disk_free_bytes: int = -1
+    sessions: int = 0
+
+
+class ExchangeReply(msgspec.Struct, frozen=True):
+    """What a member says of itself.
+
+    `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
+    `BAD_REQUEST`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table when `want_tablets` was asked;
+    `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
+    This is report `number`; `tablets` are those that changed after report `base`, which the master has, and
+    `dropped` partitions of which nothing is told any more. With `base` 0 `tablets` are all. `sessions` is
+    None when the member does not tell them; `staged` names the sessions that have a staging folder here.
+    `pod_uid`, `boot_id` and `started_seconds` say which process answers (core.control.commands.Report).
+    """
+
+    code: str
+    detail: str
+    uuid: str
+    cluster: str
+    incarnation: int
+    epoch: int
+    stamp: int
+    member_list_version: int
+    results: tuple[Result, ...] = ()
+    rows: tuple[Row, ...] = ()
+    number: int = 0
+    base: int = 0
+    tablets: tuple[TabletReport, ...] = ()
+    dropped: tuple[int, ...] = ()
+    accepted: tuple[Row, ...] = ()
+    learners: tuple[LearnerReport, ...] = ()
+    copies: tuple[CopyReport, ...] = ()
+    fetches: tuple[FetchReport, ...] = ()
+    silent: tuple[SilentPeer, ...] = ()
+    unserved: tuple[int, ...] = ()
+    stats: Stats = Stats()
+    sessions: tuple[SessionReport, ...] | None = None
+    staged: tuple[str, ...] = ()
+    pod_uid: str = ""
+    boot_id: str = ""
+    started_seconds: float = 0.0
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_request = msgspec.json.Decoder(ExchangeRequest)
+_reply = msgspec.json.Decoder(ExchangeReply)
+_format = msgspec.json.Decoder(_Format)
+encode = msgspec.json.Encoder().encode
+
+
+def decode_request(body: bytes) -> ExchangeRequest:
+    """Raise BadInput for another format (UNKNOWN_FORMAT), else with the path of the field that is wrong."""
+    try:
+        return _request.decode(body)
+    except UNREADABLE as error:
+        written = _written_format(body)
+        if written not in (None, EXCHANGE_FORMAT):
+            text = f"format is {written}; this member speaks {EXCHANGE_FORMAT}: use a master of its version"
+            raise BadInput(text, "UNKNOWN_FORMAT") from error
+        raise BadInput(f"no exchange of format {EXCHANGE_FORMAT}: {error}") from error
+
+
+def _written_format(body: bytes) -> int | None:
+    try:
+        return _format.decode(body).format
+    except UNREADABLE:
+        return None
+
+
+def decode_reply(body: bytes) -> ExchangeReply:
+    """Raise BadInput with the path of the field that is wrong."""
+    try:
+        return _reply.decode(body)
+    except UNREADABLE as error:
+        raise BadInput(f"no answer to an exchange: {error}") from error

@@ -1,0 +1,176 @@
+"""What the master asks of the copier pod, the session file of a checkpoint, and a tablet's manifest."""
+
+from typing import Literal
+
+import msgspec
+
+from stele.core.copy.fragments import vector_fault
+from stele.errors import Corrupt
+from stele.wire.control import CopyItem, OpId, SessionTablet
+from stele.wire.copy.fragments import FIRST
+from stele.wire.unreadable import UNREADABLE
+
+MANIFEST_FORMAT = 2
+
+
+class CopyJob(msgspec.Struct, frozen=True):
+    """Copy these tablets into one destination's volume. `session` is the identity of the job."""
+
+    session: str
+    destination: str
+    claim: str
+    source_url: str
+    token: str
+    items: tuple[CopyItem, ...]
+    executors: int = 1
+    cores: int = 2
+    memory: str = "896m"
+    idle_seconds: int = 300
+
+
+class CopyJobStatus(msgspec.Struct, frozen=True):
+    """How far a job is. `finished` are the partitions whose manifest is complete.
+
+    `tasks` share its tablets; `retries` counts what was begun again, tasks and copies within them.
+    """
+
+    session: str
+    state: Literal["QUEUED", "STARTING", "RUNNING", "DONE", "FAILED"]
+    copied_bytes: int = 0
+    entries: int = 0
+    finished: tuple[int, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+    tasks: int = 0
+    retries: int = 0
+
+
+class SessionFile(msgspec.Struct, frozen=True):
+    """`checkpoints/<session>/session.json`: what the transfer process may serve, to whom, and how fast.
+
+    `fragments` False: each tablet is sent as one. `bytes_per_second` may change while it is served; 0: as
+    fast as it goes.
+    """
+
+    session: str
+    token: str
+    tablets: tuple[SessionTablet, ...]
+    fragments: bool = True
+    bytes_per_second: int = 0
+
+
+class SentSession(msgspec.Struct, frozen=True):
+    """What a transfer process sent of a session since it opened its checkpoint, and to how many it sends."""
+
+    session: str
+    sent_bytes: int
+    streams: int
+
+
+class SentSessions(msgspec.Struct, frozen=True):
+    """`GET /v1/sessions` of a transfer process, for the member of its pod."""
+
+    sessions: tuple[SentSession, ...] = ()
+
+
+class Fragment(msgspec.Struct, frozen=True):
+    """One fragment that is on disk: what came from place `at` on up to `next` (`wire.copy.fragments`).
+
+    `namespaces` gives each that it holds its replica version vector. `file` is empty when no entry is left of
+    it; `entries` and `bytes` (keys and values) are those of the file.
+    """
+
+    at: str
+    next: str
+    namespaces: dict[str, tuple[int, ...]]
+    entries: int
+    bytes: int
+    file: str
+    file_bytes: int
+    file_crc32c: int
+
+
+class Line(msgspec.Struct, frozen=True):
+    """`staging/<session>/<partition>-<generation>.<n>.line`: fragment number n of a copy under way."""
+
+    format: int
+    session: str
+    source_generation: int
+    fragment: Fragment
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`staging/<session>/<partition>.json`: written last, so it exists only for a complete copy.
+
+    The fragments are in order, each beginning where the one before ended.
+    """
+
+    format: int
+    session: str
+    partition: int
+    source_generation: int
+    generation: int
+    applied: OpId
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def entries(self) -> int:
+        return sum(fragment.entries for fragment in self.fragments)
+
+    @property
+    def bytes(self) -> int:
+        return sum(fragment.bytes for fragment in self.fragments)
+
+    @property
+    def files(self) -> list[str]:
+        return [fragment.file for fragment in self.fragments if fragment.file]
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_decode_manifest = msgspec.json.Decoder(Manifest).decode
+_decode_format = msgspec.json.Decoder(_Format).decode
+
+
+def decode_manifest(content: bytes, name: str) -> Manifest:
+    """Raise Corrupt, with the file's name: UNKNOWN_FORMAT for another format, or what is wrong."""
+    try:
+        written = _decode_format(content).format
+        if written != MANIFEST_FORMAT:
+            raise Corrupt(
+                f"manifest {name}: format is {written}, {MANIFEST_FORMAT} is read here: the copy was made by "
+                "another version of Stele and counts for nothing",
+                "UNKNOWN_FORMAT",
+            )
+        manifest = _decode_manifest(content)
+    except UNREADABLE as error:
+        raise Corrupt(f"manifest {name}: {error}") from None
+    fault = _fault(manifest)
+    if fault is not None:
+        raise Corrupt(f"manifest {name}: {fault}")
+    return manifest
+
+
+def _fault(manifest: Manifest) -> str | None:
+    """What contradicts itself: fragments that do not follow one another, or vectors that cannot be."""
+    at = FIRST
+    for number, fragment in enumerate(manifest.fragments):
+        if fragment.at != at:
+            return f"fragment {number} begins at '{fragment.at}', the one before ended at '{at}'"
+        if number and not at:
+            return f"fragment {number} comes after the last"
+        if "/" in fragment.file:
+            return f"fragment {number} names the file {fragment.file!r}"
+        faults = (vector_fault(vector, manifest.applied.index) for vector in fragment.namespaces.values())
+        fault = next(filter(None, faults), None)
+        if fault is not None:
+            return f"fragment {number}: {fault}"
+        at = fragment.next
+    return f"it ends at '{at}', before the end of the tablet" if at else None
+
+
+def damage_note(partition: int | str, generation: int | str) -> str:
+    """Name of a file in a session's folder: reading this tablet's checkpoint met damage, which it tells."""
+    return f"damaged-{partition}-{generation}"

@@ -1,0 +1,32 @@
+"""What the log says of a bulk load: the file that a replica takes in when the record is applied."""
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from stele.errors import Corrupt
+
+LOAD_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Checksum = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+
+class LoadValue(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a log record of kind LOAD; its key is the load's id, its keyspace the loaded one."""
+
+    entries: Count
+    bytes: Count
+    crc32c: Checksum
+
+
+_value = msgspec.msgpack.Decoder(LoadValue).decode
+
+
+def decode_load(value: bytes) -> LoadValue:
+    """Raise Corrupt when the bytes are no value of a LOAD."""
+    try:
+        return _value(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"log record of a bulk load: {error}") from None

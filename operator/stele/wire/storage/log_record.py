@@ -1,0 +1,119 @@
+"""One logged operation as bytes: the same in the log and between members.
+
+Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1), length of key (4), then
+keyspace, key and value. The index is in the log's key, and follows from the place in a message. A BATCH has
+neither keyspace nor key; its value is msgpack of changes that are applied as one, in order. A LOAD names a
+file that is ingested (`wire.copy.bulk`): its key is the load's id.
+"""
+
+import struct
+from typing import Annotated
+
+import msgspec
+
+from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
+from stele.errors import Corrupt
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
+from stele.wire.storage.load_value import LOAD_ID, decode_load
+
+NOOP = 0
+PUT = 1
+DELETE = 2
+BATCH = 3
+LOAD = 4
+
+_HEAD = struct.Struct(">QBQBI")
+HEAD_BYTES = _HEAD.size
+KIND_AT = 8
+_EXPIRY_AT = 9
+_KEYSPACE_AT = 17
+_TERM = struct.Struct(">Q")
+term_of = _TERM.unpack_from
+"""(term,) of a record."""
+
+_pack = _HEAD.pack
+_unpack = _HEAD.unpack_from
+
+
+def put_record(term: int, keyspace: bytes, key: bytes, value: bytes, expire_at_ms: int) -> bytes:
+    return _pack(term, PUT, expire_at_ms, len(keyspace), len(key)) + keyspace + key + value
+
+
+def delete_record(term: int, keyspace: bytes, key: bytes) -> bytes:
+    return _pack(term, DELETE, 0, len(keyspace), len(key)) + keyspace + key
+
+
+def noop_record(term: int) -> bytes:
+    """The first operation of a term: it changes nothing."""
+    return _pack(term, NOOP, 0, 0, 0)
+
+
+class Change(msgspec.Struct, array_like=True, frozen=True):
+    """What a batch makes of one entry; `value` None removes it."""
+
+    keyspace: Annotated[bytes, msgspec.Meta(max_length=KEYSPACE_BYTES_MAX)]
+    key: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
+    value: bytes | None
+    expire_at_ms: Annotated[int, msgspec.Meta(ge=0, le=EXPIRE_AT_MS_MAX)] = 0
+
+
+_changes = msgspec.msgpack.Decoder(list[Change])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def batch_record(term: int, changes: list[Change]) -> bytes:
+    """One operation of several changes."""
+    return _pack(term, BATCH, 0, 0, 0) + _encode(changes)
+
+
+def load_record(term: int, keyspace: bytes, load: bytes, value: bytes) -> bytes:
+    """`value` is a packed `load_value.LoadValue`."""
+    return _pack(term, LOAD, 0, len(keyspace), len(load)) + keyspace + load + value
+
+
+def split_batch(value: bytes) -> list[Change]:
+    """The changes of a batch, from its value. Raise Corrupt when the bytes are none."""
+    try:
+        return _changes.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"log record of several changes: {error}") from error
+
+
+def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
+    """(kind, keyspace, key, value, expire_at_ms)."""
+    _, kind, expire_at_ms, keyspace_bytes, key_bytes = _unpack(record)
+    begin = HEAD_BYTES + keyspace_bytes
+    end = begin + key_bytes
+    return kind, record[HEAD_BYTES:begin], record[begin:end], record[end:], expire_at_ms
+
+
+def split_put(record: bytes) -> tuple[bytes, bytes]:
+    """(what follows a tablet's prefix and USER in the data key, what is stored) of a PUT, without unpacking.
+
+    Data key and stored value have the same parts in the same order as the record (`wire.storage.keys`).
+    """
+    end = HEAD_BYTES + record[_KEYSPACE_AT] + int.from_bytes(record[_KEYSPACE_AT + 1 : HEAD_BYTES])
+    key = record[_KEYSPACE_AT : _KEYSPACE_AT + 1] + record[HEAD_BYTES:end]
+    return key, record[_EXPIRY_AT:_KEYSPACE_AT] + record[end:]
+
+
+def check_record(record: bytes) -> None:
+    """Raise Corrupt when the bytes are no operation: for what comes from another process."""
+    if len(record) < HEAD_BYTES:
+        raise Corrupt(f"log record of {len(record)} bytes; at least {HEAD_BYTES} were expected")
+    _, kind, _, keyspace_bytes, key_bytes = _unpack(record)
+    if kind == BATCH:
+        split_batch(record[HEAD_BYTES + keyspace_bytes + key_bytes :])
+    elif kind == LOAD:
+        _check_load(record)
+    if kind > LOAD or keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
+        raise Corrupt(f"log record of kind {kind}, keyspace {keyspace_bytes} and key {key_bytes} bytes")
+    if len(record) < HEAD_BYTES + keyspace_bytes + key_bytes:
+        raise Corrupt("log record is shorter than its keyspace and key")
+
+
+def _check_load(record: bytes) -> None:
+    _, keyspace, load, value, _ = split_record(record)
+    decode_load(value)
+    if not keyspace or not LOAD_ID.fullmatch(load.decode("ascii", "replace")):
+        raise Corrupt(f"log record of bulk load {load[:80]!r} into keyspace {keyspace[:80]!r}")
