@@ -35,11 +35,11 @@ async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
     await harness.settle()
     assert state_of(harness).lost == set()
     assert copies(harness) == {2}
-    assert "PartitionsReassigned" not in reasons(harness)
+    assert "PartitionsReset" not in reasons(harness)
 
 
 async def test_all_members_lost_and_back() -> None:
-    harness = await formed(members=3, partitions=9, on_partition_loss="Reassign")
+    harness = await formed(members=3, partitions=9, on_partition_loss="ResetToEmpty")
     before = [row.members for row in harness.table().partitions]
     assert await lost(harness, 0, 1, 2) == set(range(9))
     harness.clock += 100
@@ -49,7 +49,7 @@ async def test_all_members_lost_and_back() -> None:
         harness.revive(member)
     await harness.settle()
     assert [row.members for row in harness.table().partitions] == before
-    assert "PartitionsReassigned" not in reasons(harness)
+    assert "PartitionsReset" not in reasons(harness)
 
 
 async def begun_anew(harness: Harness, gone: set[int]) -> None:
@@ -60,7 +60,7 @@ async def begun_anew(harness: Harness, gone: set[int]) -> None:
 
 
 async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_wished() -> None:
-    harness = await formed(members=4, partitions=12, on_partition_loss="Reassign")
+    harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 0, 1)
     for _ in range(10):
         await harness.tick(0.6)
@@ -68,14 +68,14 @@ async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_wish
     await begun_anew(harness, gone)
     assert state_of(harness).lost == set()
     assert state_of(harness).reassigned == gone
-    assert {"DataLoss", "PartitionsReassigned"} <= reasons(harness)
+    assert {"DataLoss", "PartitionsReset"} <= reasons(harness)
     assert "DataBack" not in reasons(harness)
     assert copies(harness) == {2}
     assert gone <= harness.written.keys()
 
 
 async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
-    harness = await formed(members=4, partitions=12, on_partition_loss="Reassign")
+    harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 0, 1)
     volumes = [harness.world.volumes[0], harness.world.volumes[1]]
     harness.rewish(members=4)
@@ -93,7 +93,7 @@ async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
 
 async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copies() -> None:
     """The member that is back could take a copy at once: what it had would be replaced by that."""
-    harness = await formed(members=3, partitions=9, on_partition_loss="Reassign")
+    harness = await formed(members=3, partitions=9, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 1, 2)
     before = {number: set(harness.written[number]) for number in gone}
     await begun_anew(harness, gone)
@@ -108,7 +108,7 @@ async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copi
 
 
 async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
-    harness = await formed(members=4, partitions=12, on_partition_loss="Reassign", held=False)
+    harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty", held=False)
     harness.rewish(held=True)
     gone = await lost(harness, 0, 1)
     harness.clock += 100
@@ -120,7 +120,7 @@ async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_the_master_dies_at_each_step_of_a_new_beginning(after: bool) -> None:
     for at in range(1, 30):
-        harness = await formed(members=4, partitions=6, on_partition_loss="Reassign")
+        harness = await formed(members=4, partitions=6, on_partition_loss="ResetToEmpty")
         gone = await lost(harness, 0, 1)
         for number in gone:
             harness.written.pop(number)

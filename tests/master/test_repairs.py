@@ -70,7 +70,7 @@ async def test_a_row_that_shrinks_while_a_plan_runs_is_repaired_at_once() -> Non
 
 
 async def test_a_partition_that_began_anew_while_a_plan_runs_gets_its_copies_at_once() -> None:
-    harness = await busy(on_partition_loss="Reassign")
+    harness = await busy(on_partition_loss="ResetToEmpty")
     number = lose_a_backup(harness)
     owner = state_of(harness).table.partitions[number].owner
     assert owner is not None

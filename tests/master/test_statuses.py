@@ -192,12 +192,12 @@ def test_a_loss_is_told_until_its_user_does_not_want_new_beginnings_any_more() -
     assert data_loss(seen) == ("False", "AsDesired")
     seen.state.lost = {0}
     assert data_loss(seen) == ("True", "AllReplicasLost")
-    wished = replace(seen, wishes=replace(seen.wishes, on_partition_loss="Reassign"))
+    wished = replace(seen, wishes=replace(seen.wishes, on_partition_loss="ResetToEmpty"))
     seen.state.lost, seen.state.reassigned = set(), {0}
-    assert data_loss(wished) == ("True", "Reassigned")
+    assert data_loss(wished) == ("True", "PartitionsReset")
     told = facts.cluster_status(cluster(), wished, "")
     seen.state.reassigned = set()
-    assert data_loss(wished, told) == ("True", "Reassigned")
+    assert data_loss(wished, told) == ("True", "PartitionsReset")
     assert data_loss(seen, told) == ("False", "AsDesired")
 
 

@@ -208,7 +208,7 @@ def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane
     model = TabletCluster.read(given)
     assert isinstance(model, TabletCluster)
 
-    stored = control_plane.get(namespace, "tc", "demo")["spec"]
+    stored = control_plane.get(namespace, "stc", "demo")["spec"]
 
     filled = {key: value for key, value in model.spec.to_dict().items() if key not in ("resources", "images")}
     assert stored == filled
@@ -251,7 +251,7 @@ def test_scale_changes_members_and_shows_the_ready_ones(control_plane: ControlPl
     control_plane.apply(namespace, cluster())
     status = json.dumps({"status": {"members": {"ready": 3}, "selector": "stele.dev/cluster=demo"}})
     control_plane.kubectl(
-        "patch", "-n", namespace, "tc", "demo", "--subresource=status", "--type=merge", "-p", status
+        "patch", "-n", namespace, "stc", "demo", "--subresource=status", "--type=merge", "-p", status
     )
 
     control_plane.kubectl("scale", "-n", namespace, "tabletcluster/demo", "--replicas=4")
@@ -260,7 +260,7 @@ def test_scale_changes_members_and_shows_the_ready_ones(control_plane: ControlPl
     scale = json.loads(control_plane.kubectl("get", "--raw", path))
     assert scale["spec"] == {"replicas": 4}
     assert scale["status"] == {"replicas": 3, "selector": "stele.dev/cluster=demo"}
-    assert control_plane.get(namespace, "tc", "demo")["spec"]["members"] == 4
+    assert control_plane.get(namespace, "stc", "demo")["spec"]["members"] == 4
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_scale_refuses_what_spec_refuses(
 
     assert "spec.members" in refusal
     assert text in refusal
-    assert control_plane.get(namespace, "tc", "demo")["spec"]["members"] == 3
+    assert control_plane.get(namespace, "stc", "demo")["spec"]["members"] == 3
 
 
 def test_without_strict_validation_unknown_fields_are_dropped(
@@ -285,12 +285,12 @@ def test_without_strict_validation_unknown_fields_are_dropped(
 ) -> None:
     given = documents(cluster(surprise=True))
     control_plane.kubectl("create", "--validate=ignore", "-n", namespace, "-f", "-", stdin=given)
-    assert "surprise" not in control_plane.get(namespace, "tc", "demo")["spec"]
+    assert "surprise" not in control_plane.get(namespace, "stc", "demo")["spec"]
 
 
 def test_more_replicas_than_members_is_stored(control_plane: ControlPlane, namespace: str) -> None:
     control_plane.apply(namespace, cluster(members=1, replicas=3))
-    assert control_plane.get(namespace, "tc", "demo")["spec"]["replicas"] == 3
+    assert control_plane.get(namespace, "stc", "demo")["spec"]["replicas"] == 3
 
 
 def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str) -> None:
@@ -300,9 +300,9 @@ def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str
 @pytest.mark.parametrize(
     ("kind", "columns"),
     [
-        ("tc", "NAME DESIRED READY UPDATED PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
-        ("tm", "NAME CLUSTER STATE OWNED BACKUPS BYTES DRAIN SAFE-TO-EVICT RESTARTS AGE"),
-        ("tr", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
+        ("stc", "NAME DESIRED READY UPDATED PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
+        ("stm", "NAME CLUSTER STATE OWNED BACKUPS BYTES DRAIN SAFE-TO-EVICT RESTARTS AGE"),
+        ("str", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
     ],
 )
 def test_kubectl_get_shows_the_columns(

@@ -42,7 +42,7 @@ CLUSTER_STATUS = {
             "type": "Ready",
             "status": "True",
             "reason": "AsDesired",
-            "message": "everything is as wished",
+            "message": "3 of 3 members ready, 271 of 271 partitions fully replicated",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }
     ],
@@ -115,7 +115,7 @@ def test_status(ask: Run, stored: str) -> None:
     shown = ask("status", "demo", "-n", stored).out
     assert "Phase       Rebalancing: moving partitions" in shown
     assert "6 of 12" in shown
-    assert "AsDesired  everything is as wished" in shown
+    assert "AsDesired  3 of 3 members ready, 271 of 271 partitions fully replicated" in shown
     (facts,) = ask("status", "demo", "-n", stored, "-o", "json").json["clusters"]
     assert facts["partitions"] == {"total": 600, "safe": 599, "under_replicated": 1, "lost": 0}
     assert facts["conditions"][0]["last_transition_time"] == "2026-01-01T00:00:00Z"

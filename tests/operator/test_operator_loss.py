@@ -101,9 +101,9 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_wished(
         assert all(rows[number].members <= {1, 2} for number in gone)
 
         body = await stage.cluster()
-        body["spec"]["onPartitionLoss"] = "Reassign"
+        body["spec"]["onPartitionLoss"] = "ResetToEmpty"
         await stage.api.replace(CLUSTERS, namespace, body)
-        await until_condition(stage, "DataLoss", "True", "Reassigned")
+        await until_condition(stage, "DataLoss", "True", "PartitionsReset")
         rows = (await stage.rows()).rows
         assert {row.replicas for row in rows} == {(0,)}
         async with client_of(kubelet, "demo-0") as client:
@@ -114,12 +114,14 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_wished(
 
         await asyncio.gather(kubelet.revive("demo-1"), kubelet.revive("demo-2"))
         await stage.settled(3)
-        assert {"DataLoss", "PartitionsReassigned"} <= await reasons(stage)
+        assert {"DataLoss", "PartitionsReset"} <= await reasons(stage)
         assert await quarantined(kubelet, "demo-1") | await quarantined(kubelet, "demo-2") >= gone
         for name in kubelet.addresses:
             async with client_of(kubelet, name) as client:
                 assert {await client.get(key) for key in KEYS} == {b"second"}
-        assert await condition(stage, "DataLoss") == ("True", "Reassigned"), "it says so until Wait is set"
+        assert await condition(stage, "DataLoss") == ("True", "PartitionsReset"), (
+            "it says so until Wait is set"
+        )
 
 
 async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(

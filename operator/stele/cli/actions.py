@@ -41,7 +41,7 @@ async def _approve(console: "Console", name: str) -> None:
         )
     if plan.status.phase in FINAL:
         raise BadInput(
-            f"{name} is {plan.status.phase}: approve the plan that took its place, see kubectl get tr"
+            f"{name} is {plan.status.phase}: approve the plan that took its place, see kubectl get str"
         )
     await console.change_rebalance(name, {"approved": True})
 
@@ -117,7 +117,7 @@ def move(
     \b
     Examples:
       kubectl stele move demo 17 --from demo-0 --to demo-2 -n stele
-      kubectl get tr -n stele -w
+      kubectl get str -n stele -w
     """
     if source is None and destination is None:
         raise BadInput("say who gives the replica up and who gets it: --from MEMBER --to MEMBER")

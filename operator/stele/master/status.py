@@ -78,6 +78,12 @@ class View:
         return self.state.record is not None or bool(self.state.running)
 
     @property
+    def as_desired(self) -> str:
+        """What there is, when nothing is left to do."""
+        members = f"{self.ready} of {self.wishes.members} members ready"
+        return f"{members}, {self.parts.safe} of {self.parts.total} partitions fully replicated"
+
+    @property
     def waits(self) -> str:
         """What is said of a plan that waits for approval, empty when none does."""
         if self.state.proposal is None or self.state.record is None:
@@ -180,7 +186,7 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
         return ClusterPhase.DEGRADED, text
     if changing := len(state.promotions) + len(state.shrinking):
         return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
-    return ClusterPhase.RUNNING, view.old or "everything is as wished"
+    return ClusterPhase.RUNNING, view.old or view.as_desired
 
 
 def _conditions(cluster: TabletCluster, view: View) -> Conditions:
@@ -250,18 +256,18 @@ def _lost(cluster: TabletCluster, view: View) -> Condition:
     type_, lost = ConditionType.DATA_LOSS, view.parts.lost
     if lost:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
-    if view.wishes.on_partition_loss == "Reassign":
+    if view.wishes.on_partition_loss == "ResetToEmpty":
         before = find_condition(cluster.status.conditions, type_)
         if view.state.reassigned:
-            text = f"{len(view.state.reassigned)} partitions lost all copies and were begun anew, empty; "
+            text = f"{len(view.state.reassigned)} partitions lost all copies and were reset to empty; "
             return (
                 type_,
                 True,
-                Reason.REASSIGNED,
+                Reason.PARTITIONS_RESET,
                 text + "set spec.onPartitionLoss to Wait to end this message",
             )
-        if before is not None and before.reason == Reason.REASSIGNED:
-            return type_, True, Reason.REASSIGNED, before.message
+        if before is not None and before.reason == Reason.PARTITIONS_RESET:
+            return type_, True, Reason.PARTITIONS_RESET, before.message
     return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
 
 
@@ -294,7 +300,7 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
     if not view.formed:
         return type_, False, Reason.FORMING, "the table is not assigned yet"
     if view.short:
-        return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than wished"
+        return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than desired"
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
     if view.waits and not view.state.running:
@@ -305,7 +311,7 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
     if view.old:
         return type_, False, Reason.MEMBERS_OUTDATED, view.old
-    return type_, True, Reason.AS_DESIRED, "everything is as wished"
+    return type_, True, Reason.AS_DESIRED, view.as_desired
 
 
 def _available(view: View) -> Condition:
@@ -346,7 +352,7 @@ def _degraded(view: View) -> Condition:
     if view.formed and lacking:
         return type_, True, Reason.UNDER_REPLICATED, lacking
     if view.formed and view.short:
-        return type_, True, Reason.MEMBER_UNREACHABLE, "fewer members are there than wished"
+        return type_, True, Reason.MEMBER_UNREACHABLE, "fewer members are there than desired"
     return type_, False, Reason.AS_DESIRED, "nothing is missing"
 
 

@@ -76,10 +76,10 @@ class EngineChoice(StrEnum):
 
 class OnPartitionLoss(StrEnum):
     """What happens to a partition of which no copy is alive: Wait keeps it until a member with a copy is
-    back; Reassign gives it a new, empty owner after the grace period: its data is gone."""
+    back; ResetToEmpty gives it a new, empty owner after the grace period: its data is gone."""
 
     WAIT = "Wait"
-    REASSIGN = "Reassign"
+    RESET_TO_EMPTY = "ResetToEmpty"
 
 
 class Approval(StrEnum):

@@ -51,7 +51,7 @@ class Reason(StrEnum):
     DRAINING = "Draining"
     UNDER_REPLICATED = "UnderReplicated"
     ALL_REPLICAS_LOST = "AllReplicasLost"
-    REASSIGNED = "Reassigned"
+    PARTITIONS_RESET = "PartitionsReset"
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
     FOREIGN_VOLUME = "ForeignVolume"
     NAME_TAKEN = "NameTaken"

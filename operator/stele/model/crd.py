@@ -55,7 +55,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", "date")
 DEFINITIONS = (
     Definition(
         TabletCluster,
-        "tc",
+        "stc",
         (
             Column("Desired", ".spec.members", "integer"),
             Column("Ready", ".status.members.ready", "integer"),
@@ -81,7 +81,7 @@ DEFINITIONS = (
     ),
     Definition(
         TabletMember,
-        "tm",
+        "stm",
         (
             Column("Cluster", ".spec.cluster"),
             Column("State", ".status.state"),
@@ -101,7 +101,7 @@ DEFINITIONS = (
     ),
     Definition(
         TabletRebalance,
-        "tr",
+        "str",
         (
             Column("Cluster", ".spec.cluster"),
             Column("Phase", ".status.phase"),

@@ -29,7 +29,7 @@ from stele.core.control.commands import (
     UnlockState,
 )
 from stele.core.control.failover.reinitialize import answer as answer_beginning
-from stele.core.control.failover.reinitialize import reassign
+from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import repair, unusable
 from stele.core.control.failure_detector import Contact
 from stele.core.control.gc import sweep
@@ -76,7 +76,7 @@ def decide(state: State, seen: Observation) -> Decision:
     heed(state, seen)
     follow(state, seen)
     repair(state, seen.wishes, seen.now)
-    reassign(state, seen.wishes, seen.now)
+    reset_lost_partitions(state, seen.wishes, seen.now)
     intents = scale(state, seen)
     _assign_first(state, seen)
     end_plan(state, seen.now)

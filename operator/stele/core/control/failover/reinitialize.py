@@ -1,5 +1,5 @@
 """A new, empty owner for a partition that nobody has any more, when the user wants that
-(`spec.onPartitionLoss: Reassign`; docs/operator.md, "Members that come and go").
+(`spec.onPartitionLoss: ResetToEmpty`; docs/operator.md, "Members that come and go").
 
 A partition that stayed lost for the grace period gets an empty tablet on a member that has no data of it,
 and then, with version + 2, a row that names that member alone. Copies are made afterwards, as always. A
@@ -26,10 +26,10 @@ def answer(state: State, member: MemberIndex, order: CreateTablet, result: Resul
         each.member = None
 
 
-def reassign(state: State, wishes: Wishes, now: float) -> None:
+def reset_lost_partitions(state: State, wishes: Wishes, now: float) -> None:
     """Begin what was lost for too long anew, when that is wished."""
     state.lost_since = {number: state.lost_since.get(number, now) for number in state.lost}
-    if wishes.on_partition_loss != "Reassign" or wishes.held or not state.lost:
+    if wishes.on_partition_loss != "ResetToEmpty" or wishes.held or not state.lost:
         state.beginnings = {}
         return
     state.beginnings = {number: each for number, each in state.beginnings.items() if number in state.lost}
@@ -40,8 +40,8 @@ def reassign(state: State, wishes: Wishes, now: float) -> None:
             _go_on(state, number, able, taken)
     begun = [each for each in state.beginnings.values() if each.done]
     if begun:
-        text = f"{len(begun)} partitions begin anew, empty, because spec.onPartitionLoss is Reassign"
-        state.say("PartitionsReassigned", text, warning=True)
+        text = f"{len(begun)} partitions were reset to empty, because spec.onPartitionLoss is ResetToEmpty"
+        state.say("PartitionsReset", text, warning=True)
     for each in begun:
         assert each.member is not None
         version = state.next_version(each.partition, _promised(state, each.partition))
