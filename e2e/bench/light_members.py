@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from stele.adapters.members.client import ADMIN_PORT
-from stele.core.delta import News
+from stele.core.delta import DeltaLog
 from stele.core.table.table import Stamp
 from stele.wire import control as wire
 from stele.wire.control import ExchangeReply, ExchangeRequest, OpId, Result, Row
@@ -37,7 +37,7 @@ class LightMember:
     accepted: dict[int, Row] = field(default_factory=dict)
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
     changed: dict[int, wire.TabletReport] = field(default_factory=dict)
-    news: News[int, wire.TabletReport] = field(default_factory=News)
+    news: DeltaLog[int, wire.TabletReport] = field(default_factory=DeltaLog)
     partitions: int = 0
     exchanges: int = 0
 
@@ -129,7 +129,7 @@ class LightMember:
     def _reply(
         self, code: str, results: tuple[Result, ...] = (), *, want: bool = False, known: int = 0
     ) -> ExchangeReply:
-        self.news.look(self.changed)
+        self.news.update(self.changed)
         self.changed = {}
         base, tablets, _ = self.news.since(known)
         return ExchangeReply(

@@ -143,11 +143,11 @@ class _Measurement:
             return {}
 
     async def _take_over(self, event: str) -> None:
-        """Kill the master, start another, and wait until that reigns over all members."""
+        """Kill the master, start another, and wait until that leads over all members."""
         epoch = int((await self._rig.status())["epoch"])
         await self._rig.kill_operator()
         start = await self._rig.start_operator()
-        await self._rig.until_status("a new reign", lambda status: int(status["epoch"]) > epoch)
+        await self._rig.until_status("a new leadership", lambda status: int(status["epoch"]) > epoch)
         _, memory = self._rig.operator_usage()
         self._section.rows.append(
             {

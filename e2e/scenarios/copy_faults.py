@@ -147,12 +147,12 @@ class Faults:
         for name, strike in strikes.items():
             await clients.phase(name)
             memory = NO_NODE_HAS if name == "no-room" else "896Mi"
-            await self._wish(MEMBERS + 1, "Spark", spark={"memory": memory, "cores": 1})
+            await self._set_copying(MEMBERS + 1, "Spark", spark={"memory": memory, "cores": 1})
             self._found.blows.append(await self._blow(name, strike, amid=name != "no-room"))
-            await self._wish(MEMBERS, "Auto", spark={"thresholdBytes": "1Ti"})
+            await self._set_copying(MEMBERS, "Auto", spark={"thresholdBytes": "1Ti"})
             await self._until_safe(MEMBERS)
 
-    async def _wish(self, members: int, engine: str, spark: Json) -> None:
+    async def _set_copying(self, members: int, engine: str, spark: Json) -> None:
         migration = {"engine": engine, "bandwidthPerMember": BANDWIDTH if engine == "Spark" else None}
         patch = json.dumps({"spec": {"members": members, "migration": migration, "spark": spark}})
         self._plans_before |= (await self._plans()).keys()

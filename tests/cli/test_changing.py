@@ -83,8 +83,8 @@ def test_move_makes_a_plan_and_prints_its_name(run: Run, desk: Any) -> None:
     moves = [{"partition": 7, "from": "demo-0", "to": "demo-1"}]
     assert written == [("demo-move-7-", {"cluster": "demo", "mode": "Execute", "moves": moves})]
     run("move", "demo", "7", "--to", "demo-1", "--dry-run")
-    wish = {"cluster": "demo", "mode": "DryRun", "moves": [{"partition": 7, "to": "demo-1"}]}
-    assert written[1:] == [("demo-move-7-", wish)]
+    desired = {"cluster": "demo", "mode": "DryRun", "moves": [{"partition": 7, "to": "demo-1"}]}
+    assert written[1:] == [("demo-move-7-", desired)]
 
 
 def test_drain_and_its_undoing(run: Run, desk: Any) -> None:

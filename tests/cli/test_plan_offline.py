@@ -145,7 +145,7 @@ def test_spread_of_unequal_weights_is_the_distance_from_fair_shares(run: Run) ->
     assert stats["owner_spread"] == pytest.approx(0.667)
 
 
-def test_wished_moves_are_done_or_refused_by_name(run: Run) -> None:
+def test_named_moves_are_done_or_refused_by_name(run: Run) -> None:
     moves = [
         {"partition": 0, "source": "a", "destination": "c"},
         {"partition": 1, "source": "c", "destination": "a"},

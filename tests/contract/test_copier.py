@@ -12,7 +12,7 @@ from aiohttp import web
 
 from stele.adapters.spark.client import CopierClient
 from stele.core.control.commands import CopyItem
-from stele.core.control.operations.copy_session import Engine, Job, Stage, Wave
+from stele.core.control.operations.copy_session import CopySession, Engine, Job, Stage
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Refused
@@ -48,8 +48,8 @@ class Case:
         raise AssertionError(self.copier.jobs())
 
 
-def wave(session: str) -> Wave:
-    made = Wave(session, 0, 1, {0: "m1"}, {0: 2}, 0.0)
+def wave(session: str) -> CopySession:
+    made = CopySession(session, 0, 1, {0: "m1"}, {0: 2}, 0.0)
     made.stage, made.engine, made.token = Stage.COPY, Engine.SPARK, "t"
     made.items = (CopyItem(0, 1, 2, BYTES),)
     return made

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS
-from stele.core.control.failure_detector import Contact, Seen
+from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.master.cache import Cache
-from stele.master.kubernetes import KubernetesWorld
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.revision import REVISION
 from stele.master.settings import Settings
 from stele.model import TabletCluster
@@ -40,10 +40,10 @@ class Scene:
         self.cache = Cache(lambda _kind, _stored: None)
         entries = {i: Member(i, f"demo-{i}", f"uuid-{i}", "10.0.0.1") for i in (0, 1)}
         table = PartitionTable((Partition(1, (0, 1)), Partition(1, (1, 0))), entries)
-        self.state = State(1, table, 1, 2, 0.0, settled=True)
+        self.state = State(1, table, 1, 2, 0.0, recovered=True)
         for index, entry in entries.items():
-            contact = self.state.contacts[index] = Contact(index, 0.0, answered_seconds=1.0)
-            contact.seen = Seen(index, entry.name)
+            liveness = self.state.liveness[index] = MemberLiveness(index, 0.0, answered_seconds=1.0)
+            liveness.member_object = MemberObject(index, entry.name)
 
     async def begin(self, **spec: Any) -> None:
         body = {**BODY, "spec": {**BODY["spec"], **spec}}
@@ -52,16 +52,16 @@ class Scene:
         self.world = self.new_world(stored)
         await self.round()
 
-    def new_world(self, stored: Any, settings: Settings = SETTINGS) -> KubernetesWorld:
+    def new_world(self, stored: Any, settings: Settings = SETTINGS) -> KubernetesClusterObjects:
         found = TabletCluster.read(stored)
         assert isinstance(found, TabletCluster)
-        return KubernetesWorld(self.api, self.cache, settings, found, lambda _seconds: NOON)
+        return KubernetesClusterObjects(self.api, self.cache, settings, found, lambda _seconds: NOON)
 
     async def round(self) -> None:
         self.world.look()
         for index in (0, 1):
             await self.world.ensure_member(index)
-        self.world.seen()
+        self.world.member_objects()
         await self.world.show(self.state, 1.0)
 
     async def change(self, **spec: Any) -> None:
@@ -175,18 +175,18 @@ async def test_a_pod_without_a_revision_is_judged_by_what_it_has(scene: Scene) -
 async def test_a_status_is_about_the_generation_that_was_decided_on(scene: Scene) -> None:
     """Between the decision and the report a user asks for less: the report does not answer that."""
     scene.world.look()
-    decided = scene.world.wishes()
-    scene.world.seen()
+    decided = scene.world.desired()
+    scene.world.member_objects()
     await scene.change(members=1)
     member = await scene.api.get(MEMBERS, scene.namespace, "demo-0")
     body = {**member, "spec": {**member["spec"], "drain": True}}
     scene.cache.put(MEMBERS, await scene.api.replace(MEMBERS, scene.namespace, body))
-    assert scene.world.wishes() == decided
+    assert scene.world.desired() == decided
     await scene.world.show(scene.state, 2.0)
     assert (await scene.ready())[4] == 1
     shown = await scene.api.get(MEMBERS, scene.namespace, "demo-0")
     assert (shown["metadata"]["generation"], shown["status"]["observedGeneration"]) == (2, 1)
     scene.world.look()
-    assert scene.world.wishes().members == 1
+    assert scene.world.desired().members == 1
     await scene.world.show(scene.state, 3.0)
     assert (await scene.ready())[4] == 2

@@ -92,10 +92,10 @@ def rows(number: int, version: int = 1) -> list[Partition]:
 
 
 async def begun(table: Place) -> tuple[TableStore, Any]:
-    """A store that reigns over a table with two members and with rows."""
+    """A store that leads over a table with two members and with rows."""
     store = table.store()
-    reigned = await store.take_over(FRESH)
-    head = replace(reigned.head, members=MEMBERS, next_member_index=2)
+    table_snapshot = await store.take_over(FRESH)
+    head = replace(table_snapshot.head, members=MEMBERS, next_member_index=2)
     await store.write_head(head)
     for number in LENGTHS:
         await store.write_shard(number, rows(number))
@@ -107,18 +107,18 @@ async def begun(table: Place) -> tuple[TableStore, Any]:
 
 async def test_the_first_master_creates_the_table(table: Place) -> None:
     assert await table.store().epoch() == 0
-    reigned = await table.store().take_over(FRESH)
-    assert reigned.head.epoch == 1
-    assert [row.version for row in reigned.table.partitions] == [0] * PARTITIONS
+    table_snapshot = await table.store().take_over(FRESH)
+    assert table_snapshot.head.epoch == 1
+    assert [row.version for row in table_snapshot.table.partitions] == [0] * PARTITIONS
     assert await table.store().epoch() == 1
 
 
 async def test_the_next_master_finds_what_was_written(table: Place) -> None:
     await begun(table)
-    reigned = await table.store().take_over(FRESH)
-    assert (reigned.head.epoch, reigned.head.members) == (2, MEMBERS)
-    assert reigned.table.partitions == (*rows(0), *rows(1))
-    assert dict(reigned.table.members) == {0: MEMBERS[0], 1: MEMBERS[1]}
+    table_snapshot = await table.store().take_over(FRESH)
+    assert (table_snapshot.head.epoch, table_snapshot.head.members) == (2, MEMBERS)
+    assert table_snapshot.table.partitions == (*rows(0), *rows(1))
+    assert dict(table_snapshot.table.members) == {0: MEMBERS[0], 1: MEMBERS[1]}
 
 
 async def test_a_deposed_master_can_write_neither_head_nor_any_shard(table: Place) -> None:
@@ -151,9 +151,9 @@ async def test_a_take_over_that_ended_half_way_deposes_by_parts(table: Place) ->
     with pytest.raises(Conflict):
         await first.write_head(head)
     await first.write_shard(1, rows(1, 2))
-    reigned = await table.store().take_over(FRESH)
-    assert reigned.head.epoch == 3
-    assert reigned.table.partitions == (*rows(0), *rows(1, 2))
+    table_snapshot = await table.store().take_over(FRESH)
+    assert table_snapshot.head.epoch == 3
+    assert table_snapshot.table.partitions == (*rows(0), *rows(1, 2))
     with pytest.raises(Conflict):
         await first.write_shard(1, rows(1, 3))
 

@@ -4,16 +4,18 @@ import itertools
 
 import pytest
 
-from stele.core.control.cluster_state import LOCK_SECONDS, NEXT, RETRY_SECONDS, Sight, StateChange, Step
+from stele.core.control.cluster_state import LOCK_SECONDS, NEXT, RETRY_SECONDS, ChangeInput, StateChange, Step
 from stele.core.control.commands import LockState, UnlockState
 from stele.errors import Refused
 from stele.wire.control import Result
 from tests.master.harness import Harness
 
 
-def sight(wish: str = "Passive", now: float = 0.0, busy: int = 0, stamp: int = 7, **members: int) -> Sight:
+def sight(
+    desired: str = "Passive", now: float = 0.0, busy: int = 0, stamp: int = 7, **members: int
+) -> ChangeInput:
     found = {int(name[1:]): process for name, process in members.items()} or {0: 1, 1: 1}
-    return Sight(wish, now, busy, stamp, 3, found)
+    return ChangeInput(desired, now, busy, stamp, 3, found)
 
 
 def asked(change: StateChange, *members: int, code: str = "OK") -> None:
@@ -77,20 +79,20 @@ def test_a_silent_member_is_waited_for_and_a_lost_one_is_not() -> None:
 
 
 @pytest.mark.parametrize("later", [sight(m0=2, m1=1), sight(stamp=8), sight(m0=1, m1=1, m2=1)])
-def test_an_agreement_counts_for_one_process_and_one_table(later: Sight) -> None:
+def test_an_agreement_counts_for_one_process_and_one_table(later: ChangeInput) -> None:
     change = locking()
     asked(change, 0, 1)
     change.drive(later, "c2")
     assert change.step is Step.LOCKING
 
 
-@pytest.mark.parametrize("wish", ["Active", "Frozen"])
-def test_another_wish_undoes_what_is_not_committed(wish: str) -> None:
+@pytest.mark.parametrize("desired", ["Active", "Frozen"])
+def test_another_desired_state_undoes_what_is_not_committed(desired: str) -> None:
     change = locking()
     asked(change, 0)
-    change.drive(sight(wish), "c2")
+    change.drive(sight(desired), "c2")
     assert change.state == "Active"
-    assert change.step is (Step.STEADY if wish == "Active" else Step.LOCKING)
+    assert change.step is (Step.STEADY if desired == "Active" else Step.LOCKING)
     assert {order for _, order in change.orders() if isinstance(order, UnlockState)} == {UnlockState("c1")}
 
 
@@ -125,7 +127,7 @@ def test_other_steps_are_refused(start: Step, to: Step) -> None:
 async def moving() -> Harness:
     harness = Harness(members=3, partitions=12, parallel_per_member=1)
     await harness.settle()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     while not any(volume.learners for volume in harness.world.volumes.values()):
         await harness.tick()
     return harness
@@ -135,10 +137,10 @@ async def moving() -> Harness:
 async def test_migrations_under_way_end_before_the_state_is_in_force_and_none_begins(state: str) -> None:
     harness = await moving()
     assert harness.loop.state is not None
-    under_way = {running.id for running in harness.loop.state.running.values()}
+    under_way = {running.id for running in harness.loop.state.migrations.values()}
     assert len(harness.loop.state.queues)
     before = {id for volume in harness.world.volumes.values() for id in volume.events.begun}
-    harness.rewish(state=state)
+    harness.change_spec(state=state)
     await harness.tick()
     assert harness.head().state == "Active"
     assert "under way" in harness.loop.state.change.reason
@@ -149,7 +151,7 @@ async def test_migrations_under_way_end_before_the_state_is_in_force_and_none_be
     assert later <= before | under_way
     assert under_way <= later
     rows = harness.table().partitions
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     await harness.settle()
     assert harness.table().partitions == rows
 
@@ -159,7 +161,7 @@ async def test_a_member_that_refuses_leaves_the_cluster_as_it_was() -> None:
     await harness.settle()
     refusing = harness.world.volumes[1]
     refusing._LockState = lambda c: Result("MIGRATION_ACTIVE", "m9-9 is not over here")  # type: ignore[method-assign]
-    harness.rewish(state="Passive")
+    harness.change_spec(state="Passive")
     for _ in range(7):
         await harness.tick(1.0)
     assert harness.head().state == "Active"
@@ -176,7 +178,7 @@ async def test_a_member_that_is_lost_is_told_when_it_returns() -> None:
     harness = Harness(members=3, partitions=3)
     await harness.settle()
     harness.kill(2)
-    harness.rewish(state="Frozen")
+    harness.change_spec(state="Frozen")
     await harness.settle()
     assert harness.head().state == "Frozen"
     harness.revive(2)
@@ -188,14 +190,14 @@ async def test_a_member_that_is_lost_is_told_when_it_returns() -> None:
 async def test_who_may_join(state: str, joins: bool) -> None:
     harness = Harness(members=3, partitions=3)
     await harness.settle()
-    harness.rewish(state=state)
+    harness.change_spec(state=state)
     await harness.settle()
     harness.world.members[3] = True
     harness.world.start_pod(3)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     assert (3 in harness.table().members) is joins
     refusals = [each for each in harness.world.events if each.reason == "JoinRefused"]
     assert len(refusals) == (0 if joins else 1)
     assert harness.loop.state is not None
-    assert joins or state in harness.loop.state.contacts[3].problem
+    assert joins or state in harness.loop.state.liveness[3].problem

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from stele.core.control.commands import Accept, AddLearner, HandOver, StartTabletCopy
-from stele.core.control.operations.move import DECIDED, NEXT, Running, Step, begin
+from stele.core.control.operations.move import DECIDED, NEXT, MigrationOperation, Step, begin
 from stele.core.placement.migration import clear, copy, move, shift_down, shift_up
 from stele.core.table.table import Partition
 from stele.errors import Refused
@@ -21,13 +21,13 @@ class Learner:
     lag: int = 0
 
 
-def give(running: Running, code: str = "OK", **fields: object) -> None:
+def give(running: MigrationOperation, code: str = "OK", **fields: object) -> None:
     """Answer every order that is out."""
     for _, order in running.orders():
         running.answer(order, Result(code, **fields), 1.0)  # type: ignore[arg-type]
 
 
-def until(running: Running, step: Step) -> Running:
+def until(running: MigrationOperation, step: Step) -> MigrationOperation:
     """Bring a migration of a new owner to a step the good way."""
     learner = Learner("IN_SYNC")
     while running.step is not step:
@@ -38,7 +38,7 @@ def until(running: Running, step: Step) -> Running:
     return running
 
 
-def owner_move() -> Running:
+def owner_move() -> MigrationOperation:
     return begin("m", move(0, 0, 0, 2), Partition(4, (0, 1)), 0.0)
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.control.commands import CopyItem
-from stele.core.control.failure_detector import Contact
-from stele.core.control.operations.copy_session import Engine, Stage, Wave
-from stele.core.control.operations.move import Running, begin
+from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.operations.copy_session import CopySession, Engine, Stage
+from stele.core.control.operations.move import MigrationOperation, begin
 from stele.core.control.rebalance.copy_scheduling import (
     COPIES_PER_MEMBER_MAX,
     SHORT_SECONDS,
@@ -40,10 +40,10 @@ def state_of(*rows: tuple[int, ...], free: int = -1) -> State:
     members = {n: Member(n, f"demo-{n}", f"uuid-{n}", f"10.0.0.{n}") for n in range(MEMBERS)}
     state = State(1, PartitionTable(tuple(Partition(1, row) for row in rows), members), 1, MEMBERS, 0.0)
     for index in members:
-        contact = state.contacts[index] = Contact(index, 0.0, report=reply(free))
+        liveness = state.liveness[index] = MemberLiveness(index, 0.0, report=reply(free))
         for number, row in enumerate(rows):
             if index in row:
-                contact.tablets[number] = tablet(number)
+                liveness.tablets[number] = tablet(number)
     return state
 
 
@@ -51,17 +51,17 @@ def tablet(number: int, state: str = "READY", size: int = SIZE) -> TabletReport:
     return TabletReport(number, state, 1, OpId(1, 1), OpId(1, 1), 1, size)  # type: ignore[arg-type]
 
 
-def copy_to(state: State, number: int, destination: int) -> Running:
+def copy_to(state: State, number: int, destination: int) -> MigrationOperation:
     """A migration under way that makes one more replica."""
     row = state.table.partitions[number]
     index = len(row.replicas)
     migration = Migration(number, Type.COPY, None, -1, -1, destination, -1, index)
-    running = state.running[number] = begin(f"m{number}", migration, row, 0.0)
+    running = state.migrations[number] = begin(f"m{number}", migration, row, 0.0)
     return running
 
 
-def wave(source: int, destination: int, stage: Stage = Stage.COPY) -> Wave:
-    made = Wave(f"s{source}-{destination}", source, destination, {}, {}, 0.0)
+def wave(source: int, destination: int, stage: Stage = Stage.COPY) -> CopySession:
+    made = CopySession(f"s{source}-{destination}", source, destination, {}, {}, 0.0)
     made.stage = stage
     return made
 
@@ -78,11 +78,11 @@ def test_a_backup_is_read_and_not_the_owner() -> None:
 def test_the_owner_is_read_when_no_backup_is_ready(trouble: str) -> None:
     state = state_of((0, 1))
     if trouble == "broken":
-        del state.contacts[1].tablets[0]
+        del state.liveness[1].tablets[0]
     elif trouble == "copying":
-        state.contacts[1].tablets[0] = tablet(0, "COPYING")
+        state.liveness[1].tablets[0] = tablet(0, "COPYING")
     elif trouble == "silent":
-        del state.contacts[1]
+        del state.liveness[1]
     gone = frozenset({1} if trouble == "gone" else ())
     assert Sources(state, gone).of(copy_to(state, 0, 4)) == 0
 
@@ -188,10 +188,10 @@ def test_what_is_on_its_way_is_counted_once() -> None:
     state = state_of((0,), (0,), free=SPACE_MARGIN_BYTES + 2 * SIZE)
     running = copy_to(state, 0, 4)
     assert admitted(state, 1)
-    state.contacts[4].report = reply(SPACE_MARGIN_BYTES + 2 * SIZE - 1)
+    state.liveness[4].report = reply(SPACE_MARGIN_BYTES + 2 * SIZE - 1)
     assert not admitted(state, 1)
     # Its wave tells the bytes, and how many of them are on the volume already.
-    made = state.waves["s"] = wave(0, 4)
+    made = state.copy_sessions["s"] = wave(0, 4)
     made.items, made.partitions, running.session = (CopyItem(0, 1, 1, SIZE),), {0: running.id}, "s"
     made.copied_bytes = SIZE // 2
     assert admitted(state, 1)
@@ -210,9 +210,9 @@ def test_the_refusal_says_what_to_do() -> None:
 def test_some_copies_never_wait_for_space(why: str) -> None:
     state = state_of((0,), free=-1 if why == "does not tell" else 0)
     if why == "rejoins":
-        state.contacts[4].tablets[0] = tablet(0)
+        state.liveness[4].tablets[0] = tablet(0)
     elif why == "holds nothing":
-        state.contacts[0].tablets[0] = tablet(0, size=0)
+        state.liveness[0].tablets[0] = tablet(0, size=0)
     assert admitted(state, 0)
     assert expected_bytes(state, 0, 4) == (SIZE if why == "does not tell" else 0)
 
@@ -224,11 +224,11 @@ def test_lack_of_space_is_said_once_and_again_when_it_was_over() -> None:
     for now in (1.0, 2.0, 1.0 + SHORT_SECONDS):
         forget_short(state, now)
         note_short(state, 4, refusal, now)
-    assert [each.reason for each in state.happenings] == ["NoSpace"]
+    assert [each.reason for each in state.events] == ["NoSpace"]
     forget_short(state, 2.0 + 2 * SHORT_SECONDS)
     assert state.short == {}
     note_short(state, 4, refusal, 200.0)
-    assert [each.warning for each in state.happenings] == [True, True]
+    assert [each.warning for each in state.events] == [True, True]
 
 
 def test_a_wave_counts_once() -> None:

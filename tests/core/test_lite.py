@@ -13,7 +13,7 @@ async def with_lite(number: int = 1) -> Harness:
     harness = Harness(members=3, partitions=6)
     await harness.settle()
     harness.world.lite = set(range(3, 3 + number))
-    harness.rewish(members=3 + number)
+    harness.change_spec(members=3 + number)
     await harness.settle()
     check_state(harness)
     return harness
@@ -81,7 +81,7 @@ async def test_a_data_member_is_emptied_before_it_is_lite() -> None:
     assert 0 in harness.world.pods
 
 
-async def test_the_last_data_member_keeps_its_data_whatever_is_wished() -> None:
+async def test_the_last_data_member_keeps_its_data_whatever_is_asked_for() -> None:
     harness = Harness(members=1, partitions=2, replicas=1)
     await harness.settle()
     harness.world.lite = {0}
@@ -105,7 +105,7 @@ async def test_a_changed_mind_in_the_middle_of_emptying_keeps_a_data_member() ->
 @pytest.mark.parametrize(
     ("join_as", "version_sum", "lite"), [("Data", 9, False), ("Lite", 9, True), ("Lite", 0, False)]
 )
-def test_new_members_are_lite_when_it_is_wished_and_the_table_is_assigned(
+def test_new_members_are_lite_when_it_is_asked_for_and_the_table_is_assigned(
     join_as: str, version_sum: int, lite: bool
 ) -> None:
     found = TabletCluster.read(

@@ -39,7 +39,7 @@ def test_indexes_are_never_used_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "size", "warm", "problem", "failure", "engine"),
+    ("desired", "size", "warm", "problem", "failure", "engine"),
     [
         ("Auto", 100, False, "", "", Engine.DIRECT),
         ("Auto", 64 << 20, False, "", "", Engine.SPARK),
@@ -51,9 +51,11 @@ def test_indexes_are_never_used_again() -> None:
         ("Direct", 1 << 40, True, "", "", Engine.DIRECT),
     ],
 )
-def test_who_copies(*, wish: str, size: int, warm: bool, problem: str, failure: str, engine: Engine) -> None:
+def test_who_copies(
+    *, desired: str, size: int, warm: bool, problem: str, failure: str, engine: Engine
+) -> None:
     chosen, reason = choose_engine(
-        wish, size, 64 << 20, warm=warm, copier_problem=problem, spark_failure=failure
+        desired, size, 64 << 20, warm=warm, copier_problem=problem, spark_failure=failure
     )
     assert chosen is engine
     assert reason

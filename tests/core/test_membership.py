@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stele.core.control.failure_detector import Contact, PodFacts, Seen, Timing
+from stele.core.control.failure_detector import MemberLiveness, MemberObject, PodFacts, Timing
 from stele.wire.control import ExchangeReply
 
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
@@ -14,38 +14,38 @@ TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 class Story:
     """One contact, told second by second."""
 
-    contact: Contact
+    liveness: MemberLiveness
 
     def shows(
         self, now: float, process: str, ended: bool = False, uid: str = "pod", since: float = 0.0
     ) -> None:
         pod = PodFacts(uid, "10.0.0.1", process, ended, since_seconds=since)
-        self.contact.look(Seen(0, "demo-0", pod=pod), now)
-        self.contact.judge(now)
+        self.liveness.observe_pod(MemberObject(0, "demo-0", pod=pod), now)
+        self.liveness.evaluate(now)
 
     def removed(self, now: float, uid: str = "pod", since: float = 0.0, new: str = "") -> None:
         """Its pod's object is gone, and perhaps another has its name."""
         pod = PodFacts(new, "", "", False) if new else None
         former = PodFacts(uid, "10.0.0.1", "a", False, since_seconds=since)
-        self.contact.look(Seen(0, "demo-0", pod=pod, former_pod=former), now)
-        self.contact.judge(now)
+        self.liveness.observe_pod(MemberObject(0, "demo-0", pod=pod, former_pod=former), now)
+        self.liveness.evaluate(now)
 
     def answers(
         self, sent: float, incarnation: int = 1, pod: str = "pod", started: float = 100.7, boot: str = "boot"
     ) -> None:
         reply = ExchangeReply("OK", "", "uuid", "cluster", incarnation, 1, 0, 0)
         process = {"pod_uid": pod, "started_seconds": started, "boot_id": boot}
-        self.contact.hear(msgspec.structs.replace(reply, **process), sent)
-        self.contact.judge(sent)
+        self.liveness.on_report(msgspec.structs.replace(reply, **process), sent)
+        self.liveness.evaluate(sent)
 
     def fails(self, sent: float) -> None:
-        self.contact.failed_seconds = sent
-        self.contact.judge(sent)
+        self.liveness.failed_seconds = sent
+        self.liveness.evaluate(sent)
 
 
 def living() -> Story:
     """Its container started in second 100 of its node's clock."""
-    story = Story(Contact(0, 0.0))
+    story = Story(MemberLiveness(0, 0.0))
     story.shows(0.0, "a", since=100.0)
     story.answers(1.0)
     return story
@@ -54,12 +54,12 @@ def living() -> Story:
 def test_an_end_counts_when_a_later_request_failed() -> None:
     story = living()
     story.shows(2.0, "a", ended=True, since=102.0)
-    assert not story.contact.ended
-    assert story.contact.doubtful
+    assert not story.liveness.ended
+    assert story.liveness.doubtful
     story.fails(2.01)
-    assert story.contact.ended
-    assert story.contact.known_dead
-    assert story.contact.gone(2.01, TIMING)
+    assert story.liveness.ended
+    assert story.liveness.known_dead
+    assert story.liveness.gone(2.01, TIMING)
 
 
 def test_late_news_of_a_process_whose_successor_answers_is_no_end() -> None:
@@ -67,8 +67,8 @@ def test_late_news_of_a_process_whose_successor_answers_is_no_end() -> None:
     story.shows(2.0, "b")
     story.answers(2.01, incarnation=2)
     story.shows(2.6, "b")
-    assert not story.contact.ended
-    assert story.contact.reachable(2.6, TIMING)
+    assert not story.liveness.ended
+    assert story.liveness.reachable(2.6, TIMING)
 
 
 def test_it_stays_ended_until_it_answers_whatever_is_told_of_its_successor() -> None:
@@ -76,32 +76,32 @@ def test_it_stays_ended_until_it_answers_whatever_is_told_of_its_successor() -> 
     story.shows(2.0, "a", ended=True)
     story.fails(2.1)
     story.shows(3.0, "b")
-    assert story.contact.ended
+    assert story.liveness.ended
     story.answers(3.5, incarnation=2)
-    assert not story.contact.ended
+    assert not story.liveness.ended
 
 
 def test_silence_alone_is_unreachable_but_not_known_dead() -> None:
     story = living()
     story.shows(6.0, "a")
-    assert not story.contact.reachable(6.0, TIMING)
-    assert story.contact.gone(6.0, TIMING)
-    assert not story.contact.known_dead
+    assert not story.liveness.reachable(6.0, TIMING)
+    assert story.liveness.gone(6.0, TIMING)
+    assert not story.liveness.known_dead
 
 
 def test_a_pod_that_is_gone_from_the_api_may_still_run() -> None:
     story = living()
     story.removed(2.0, since=100.0)
     story.fails(2.1)
-    assert story.contact.ended
-    assert not story.contact.known_dead
+    assert story.liveness.ended
+    assert not story.liveness.known_dead
 
 
 def test_a_pod_that_was_gone_after_its_end_was_shown_is_proof() -> None:
     story = living()
     story.removed(2.0, since=102.0)
     story.fails(2.1)
-    assert story.contact.known_dead
+    assert story.liveness.known_dead
 
 
 def test_a_new_pod_proves_nothing_of_the_process_before_it() -> None:
@@ -109,10 +109,10 @@ def test_a_new_pod_proves_nothing_of_the_process_before_it() -> None:
     story = living()
     story.removed(2.0, since=100.0, new="pod-2")
     story.fails(2.1)
-    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    assert (story.liveness.ended, story.liveness.known_dead) == (True, False)
     story.shows(3.0, "b", ended=True, uid="pod-2", since=103.0)
     story.fails(3.1)
-    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    assert (story.liveness.ended, story.liveness.known_dead) == (True, False)
 
 
 def test_late_news_of_the_process_that_answers_is_no_proof() -> None:
@@ -121,10 +121,10 @@ def test_late_news_of_the_process_that_answers_is_no_proof() -> None:
     story.answers(2.0, incarnation=2, started=102.3)
     story.shows(2.1, "b", since=102.0)
     story.fails(2.2)
-    assert not story.contact.known_dead
+    assert not story.liveness.known_dead
     story.shows(4.0, "b", ended=True, since=104.0)
     story.fails(4.1)
-    assert story.contact.known_dead
+    assert story.liveness.known_dead
 
 
 def test_what_was_shown_before_an_answer_is_no_proof_that_its_process_ended() -> None:
@@ -135,16 +135,16 @@ def test_what_was_shown_before_an_answer_is_no_proof_that_its_process_ended() ->
     story.shows(2.6, "a", since=103.0)
     story.removed(3.0, since=103.0)
     story.fails(3.1)
-    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    assert (story.liveness.ended, story.liveness.known_dead) == (True, False)
 
 
 def test_what_a_new_master_saw_before_the_first_answer_is_no_proof() -> None:
-    story = Story(Contact(0, 0.0))
+    story = Story(MemberLiveness(0, 0.0))
     story.shows(0.0, "a", since=103.0)
     story.answers(1.0)
     story.removed(2.0, since=103.0)
     story.fails(2.1)
-    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    assert (story.liveness.ended, story.liveness.known_dead) == (True, False)
 
 
 def test_an_end_that_is_shown_after_the_last_answer_is_proof_although_news_before_it_was_not() -> None:
@@ -153,7 +153,7 @@ def test_an_end_that_is_shown_after_the_last_answer_is_proof_although_news_befor
     story.answers(2.5)
     story.shows(4.0, "a", ended=True, since=104.0)
     story.fails(4.1)
-    assert story.contact.known_dead
+    assert story.liveness.known_dead
 
 
 def test_an_answer_to_a_request_from_before_the_news_leaves_the_proof() -> None:
@@ -161,7 +161,7 @@ def test_an_answer_to_a_request_from_before_the_news_leaves_the_proof() -> None:
     story.shows(2.0, "a", ended=True, since=103.0)
     story.answers(1.9)
     story.fails(2.1)
-    assert story.contact.known_dead
+    assert story.liveness.known_dead
 
 
 def test_old_news_that_is_shown_again_is_no_proof() -> None:
@@ -173,23 +173,23 @@ def test_old_news_that_is_shown_again_is_no_proof() -> None:
     story.shows(3.1, "a", since=103.0)
     story.removed(3.2, since=103.0)
     story.fails(3.3)
-    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    assert (story.liveness.ended, story.liveness.known_dead) == (True, False)
 
 
 def test_a_restart_of_the_container_proves_the_end_of_the_process_before() -> None:
     story = living()
     story.shows(2.0, "b", since=102.0)
     story.fails(2.1)
-    assert story.contact.known_dead
+    assert story.liveness.known_dead
 
 
 def test_without_the_pod_that_answered_nothing_is_proven() -> None:
-    story = Story(Contact(0, 0.0))
+    story = Story(MemberLiveness(0, 0.0))
     story.shows(0.0, "a", since=100.0)
     story.answers(1.0, pod="")
     story.shows(2.0, "a", ended=True, since=102.0)
     story.fails(2.1)
-    assert (story.contact.ended, story.contact.known_dead) == (True, False)
+    assert (story.liveness.ended, story.liveness.known_dead) == (True, False)
 
 
 def test_a_successor_on_another_node_leaves_open_whether_its_predecessor_runs() -> None:
@@ -197,71 +197,71 @@ def test_a_successor_on_another_node_leaves_open_whether_its_predecessor_runs() 
     for boot, twice in (("boot", False), ("another", True)):
         story = living()
         story.answers(2.0, incarnation=2, pod="pod-2", started=105.5, boot=boot)
-        assert story.contact.may_run_twice == twice
+        assert story.liveness.may_run_twice == twice
         story.shows(3.0, "b", ended=True, uid="pod-2", since=107.0)
         story.fails(3.1)
-        assert story.contact.known_dead == (not twice)
+        assert story.liveness.known_dead == (not twice)
 
 
 def twice() -> Story:
     """Its process of pod-2 runs on another node, and nothing was shown of the end of the one in `pod`."""
     story = living()
     story.answers(2.0, incarnation=2, pod="pod-2", started=105.5, boot="another")
-    assert story.contact.may_run_twice
+    assert story.liveness.may_run_twice
     return story
 
 
 def test_what_shows_later_that_the_predecessor_ended_ends_the_doubt() -> None:
     story = twice()
     story.removed(3.0, since=100.0, new="pod-2")
-    assert story.contact.may_run_twice, "its start is no news"
+    assert story.liveness.may_run_twice, "its start is no news"
     story.removed(4.0, since=104.0, new="pod-2")
-    assert not story.contact.may_run_twice
+    assert not story.liveness.may_run_twice
     story.shows(5.0, "b", ended=True, uid="pod-2", since=107.0)
     story.fails(5.1)
-    assert story.contact.known_dead
+    assert story.liveness.known_dead
 
 
 def test_a_successor_on_the_node_of_the_doubted_process_ends_the_doubt_of_that_one_alone() -> None:
     story = twice()
     story.answers(3.0, incarnation=3, pod="pod-3", started=110.5)
-    assert list(story.contact.doubted) == ["another"]
+    assert list(story.liveness.doubted) == ["another"]
     story.answers(4.0, incarnation=4, pod="pod-4", started=115.5, boot="another")
-    assert list(story.contact.doubted) == ["boot"]
+    assert list(story.liveness.doubted) == ["boot"]
     story.answers(5.0, incarnation=5, pod="pod-4", started=120.5, boot="another")
-    assert list(story.contact.doubted) == ["boot"]
+    assert list(story.liveness.doubted) == ["boot"]
 
 
 def test_a_successor_in_the_same_pod_after_a_restart_of_the_node_leaves_no_doubt() -> None:
     story = living()
     story.answers(2.0, incarnation=2, started=105.5, boot="another")
-    assert not story.contact.may_run_twice
+    assert not story.liveness.may_run_twice
 
 
 def test_an_answer_of_the_doubted_process_is_no_end_of_it() -> None:
     story = twice()
     story.shows(2.5, "b", uid="pod-2", since=105.0)
     story.answers(3.0)
-    assert list(story.contact.doubted) == ["another"]
+    assert list(story.liveness.doubted) == ["another"]
     story.answers(3.5, incarnation=2, pod="pod-2", started=105.5, boot="another")
-    assert list(story.contact.doubted) == ["boot"]
+    assert list(story.liveness.doubted) == ["boot"]
 
 
 def test_a_process_that_does_not_say_where_it_runs_is_doubted_for_good() -> None:
-    story = Story(Contact(0, 0.0))
+    story = Story(MemberLiveness(0, 0.0))
     story.shows(0.0, "a", since=100.0)
     story.answers(1.0, pod="", boot="")
     story.answers(2.0, incarnation=2, pod="", boot="")
     story.removed(3.0, since=104.0, new="pod-2")
     story.answers(4.0, incarnation=3, pod="pod-2", started=105.5)
-    assert story.contact.may_run_twice
+    assert story.liveness.may_run_twice
 
 
 def test_its_place_is_kept_for_the_grace_period() -> None:
     story = living()
-    story.contact.note_loss(6.0, TIMING)
-    assert story.contact.in_grace(35.0, TIMING)
-    assert not story.contact.in_grace(36.1, TIMING)
+    story.liveness.note_loss(6.0, TIMING)
+    assert story.liveness.in_grace(35.0, TIMING)
+    assert not story.liveness.in_grace(36.1, TIMING)
     story.answers(40.0)
-    story.contact.note_loss(40.0, TIMING)
-    assert not story.contact.in_grace(40.0, TIMING)
+    story.liveness.note_loss(40.0, TIMING)
+    assert not story.liveness.in_grace(40.0, TIMING)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.delta import News
+from stele.core.delta import DeltaLog
 from stele.core.table.replica_index import Holdings
 from stele.core.table.table import EMPTY, Partition, trimmed
 
@@ -21,12 +21,12 @@ looks = st.lists(
 def test_a_reader_that_misses_some_reports_has_all_that_changed(
     steps: list[tuple[dict[int, int], set[int], bool]],
 ) -> None:
-    news, truth = News[int, tuple[int, int]](7 << 32), dict[int, tuple[int, int]]()
+    news, truth = DeltaLog[int, tuple[int, int]](7 << 32), dict[int, tuple[int, int]]()
     mine, number = dict[int, tuple[int, int]](), 0
     for changed, gone, reads in steps:
         truth.update({key: (key, value) for key, value in changed.items()})
         truth = {key: value for key, value in truth.items() if key not in gone}
-        news.look({key: (key, value) for key, value in changed.items()}, gone)
+        news.update({key: (key, value) for key, value in changed.items()}, gone)
         if reads:
             base, values, dropped = news.since(number)
             assert base == number
@@ -37,18 +37,18 @@ def test_a_reader_that_misses_some_reports_has_all_that_changed(
 
 
 def test_a_number_of_another_process_is_answered_with_everything() -> None:
-    news = News[str, int](2 << 32)
-    news.look({"a": 1})
+    news = DeltaLog[str, int](2 << 32)
+    news.update({"a": 1})
     assert news.since((1 << 32) + 1) == (0, [1], [])
     assert news.since((3 << 32) + 1) == (0, [1], [])
     assert news.since(news.number) == (news.number, [], [])
 
 
 def test_what_is_as_before_is_no_news() -> None:
-    news = News[str, int]()
-    news.look({"a": 1, "b": 1})
+    news = DeltaLog[str, int]()
+    news.update({"a": 1, "b": 1})
     before = news.number
-    news.look({"a": 1, "b": 2})
+    news.update({"a": 1, "b": 2})
     assert news.since(before) == (before, [2], [])
 
 

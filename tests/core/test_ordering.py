@@ -53,11 +53,11 @@ def patterns(slots: int) -> Iterator[tuple[Replicas, Replicas]]:
             place = {index: member for member, index in enumerate(indexes)}
             current = trimmed(place.get(index) for index in range(slots))
             for length in range(slots + 1):
-                for target in _wishes(filled, length):
+                for target in _targets(filled, length):
                     yield current, target
 
 
-def _wishes(old: int, length: int) -> Iterator[Replicas]:
+def _targets(old: int, length: int) -> Iterator[Replicas]:
     """Each way to have members of the row (below `old`) at some indexes and new ones at the others."""
     for kept in range(min(old, length) + 1):
         for indexes in combinations(range(length), kept):

@@ -104,13 +104,13 @@ def test_whatever_is_aimed_at_each_partition_keeps_its_own_order(monkeypatch: py
     """Also for targets that the assignment does not make today, such as chains of MOVEs."""
     random = Random(7)
     current = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
-    wished = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
-    changes = tuple(Change(*pair, [number]) for number, pair in enumerate(zip(current, wished, strict=True)))
+    desired = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
+    changes = tuple(Change(*pair, [number]) for number, pair in enumerate(zip(current, desired, strict=True)))
     monkeypatch.setattr(plan_module, "assign_groups", lambda *_: Outcome(changes))
     planned = plan(table(*current), members(*range(9)), 5)
     assert replayed(current, planned) == planned.targets
     steps = planned.by_partition()
-    for number, (row, target) in enumerate(zip(current, wished, strict=True)):
+    for number, (row, target) in enumerate(zip(current, desired, strict=True)):
         assert tuple(steps.get(number, ())) == order(number, row, target)
 
 
@@ -126,8 +126,8 @@ def test_moves_to_lite_members_say_so() -> None:
 
 
 def test_the_last_versions_of_a_partition_are_kept_for_its_rescue() -> None:
-    worn = VERSION_MAX - VERSIONS_RESERVED
-    for version, planned_for in ((worn, {0, 1}), (worn + 1, {1})):
+    exhausted = VERSION_MAX - VERSIONS_RESERVED
+    for version, planned_for in ((exhausted, {0, 1}), (exhausted + 1, {1})):
         rows = (Partition(version, (0, 1)), Partition(1, (1, 0)))
         made = plan(PartitionTable(rows, {}), members(1, 2, 0, leaving=0), 2)
         assert {migration.partition for migration in made.migrations} == planned_for

@@ -104,9 +104,9 @@ def test_merging_unites_the_dictionaries_and_believes_the_first() -> None:
     moved = Member(0, "orders-0", "uuid-0", "10.9.9.9")
     merged = merge(PartitionTable((row,), {0: moved}), PartitionTable((row,), MEMBERS))
     assert dict(merged.members) == {**MEMBERS, 0: moved}
-    stranger = Member(0, "orders-0", "another-uuid", "")
+    replaced_by_uuid = Member(0, "orders-0", "another-uuid", "")
     with pytest.raises(Corrupt, match="member index 0 is"):
-        merge(PartitionTable((row,), {0: stranger}), PartitionTable((row,), MEMBERS))
+        merge(PartitionTable((row,), {0: replaced_by_uuid}), PartitionTable((row,), MEMBERS))
     with pytest.raises(Corrupt, match="tables of 1 and 2 partitions"):
         merge(table(row), table(row, row))
 

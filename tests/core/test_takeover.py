@@ -7,7 +7,7 @@ import pytest
 
 from stele.core.control.recovery import resolve
 from stele.core.control.state import State
-from stele.core.table.table import REIGNS_APART, Member, Partition, PartitionTable
+from stele.core.table.table import EPOCHS_APART, Member, Partition, PartitionTable
 from stele.errors import Corrupt
 from stele.wire.control import ExchangeReply, LearnerReport, Row
 
@@ -68,21 +68,21 @@ def test_changes_of_rows_with_gone_members_skip_what_they_may_have_accepted() ->
     assert not found.rows
 
 
-def test_reigns_that_store_nothing_never_choose_one_version() -> None:
+def test_leaderships_that_store_nothing_never_choose_one_version() -> None:
     """A member may have accepted what each of them chose, and none of those after it could ask that member.
 
     Found by seeds 400078, 400244 and 400263 of `migrations` (145eaf0).
     """
     chosen: dict[int, int] = {}
     learner = LearnerReport("m1", 0, 2, "IN_SYNC", 0)
-    for epoch in range(1, 1 + REIGNS_APART):
+    for epoch in range(1, 1 + EPOCHS_APART):
         state = State(epoch, TABLE, 1, 3, 0.0)
         for _ in range(5):
             state.claimed[0] = state.next_version(0)
             assert chosen.setdefault(state.claimed[0], epoch) == epoch
         again = resolve(TABLE, [says(learners=(learner,))], frozenset({2}), epoch).rows[0].version
         assert chosen.setdefault(again, epoch) == epoch
-        assert state.next_version(0, least=1_000) in range(1_000, 1_000 + REIGNS_APART)
+        assert state.next_version(0, least=1_000) in range(1_000, 1_000 + EPOCHS_APART)
 
 
 def test_the_table_itself_is_not_changed() -> None:

@@ -9,11 +9,11 @@ from stele.core.control.operations.copy_session import (
     RENEW_SECONDS,
     SPARK_PATIENCE_SECONDS,
     SPARK_PATIENCE_SECONDS_MAX,
+    CopySession,
     Engine,
     Job,
     SparkFailure,
     Stage,
-    Wave,
 )
 from stele.core.control.rebalance.copy_scheduling import COPY_STALL_SECONDS, give_up_stalled
 
@@ -49,9 +49,9 @@ class Told:
     ended: str = ""
 
 
-def wave(engine: Engine | None = Engine.DIRECT) -> Wave:
+def wave(engine: Engine | None = Engine.DIRECT) -> CopySession:
     """With its snapshot made at second 0."""
-    made = Wave("s1", SOURCE, DESTINATION, {7: "m1", 8: "m2"}, {7: 4, 8: 4}, 0.0)
+    made = CopySession("s1", SOURCE, DESTINATION, {7: "m1", 8: "m2"}, {7: 4, 8: 4}, 0.0)
     ((member, opening),) = made.orders(0.0)
     assert member == SOURCE
     made.answer(member, opening, Answer(session=Opened()), 0.0)
@@ -60,11 +60,11 @@ def wave(engine: Engine | None = Engine.DIRECT) -> Wave:
     return made
 
 
-def renewals(made: Wave, now: float) -> list[OpenSession]:
+def renewals(made: CopySession, now: float) -> list[OpenSession]:
     return [order for member, order in made.orders(now) if isinstance(order, OpenSession) and order.renew]
 
 
-def renew(made: Wave, now: float, answer: Answer = Answer()) -> OpenSession:
+def renew(made: CopySession, now: float, answer: Answer = Answer()) -> OpenSession:
     (order,) = renewals(made, now)
     made.answer(SOURCE, order, answer, now)
     return order
@@ -143,7 +143,7 @@ def test_what_the_source_tells_of_its_sessions(told: tuple[Told, ...] | None, fa
 
 
 def test_a_source_with_too_many_sessions_is_asked_again() -> None:
-    made = Wave("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0)
+    made = CopySession("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0)
     ((_, opening),) = made.orders(0.0)
     made.answer(SOURCE, opening, Answer("BUSY", "16 sessions are open"), 0.0)
     assert (made.stage, made.orders(0.1)) == (Stage.OPEN, [(SOURCE, opening)])
@@ -193,13 +193,13 @@ def test_tasks_and_retries_never_count_backwards() -> None:
 
 @pytest.mark.parametrize("fragments", [True, False])
 def test_the_source_hears_whether_tablets_come_in_fragments(fragments: bool) -> None:
-    made = Wave("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0, fragments)
+    made = CopySession("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0, fragments)
     ((_, opening),) = made.orders(0.0)
     assert isinstance(opening, OpenSession)
     assert opening.fragments is fragments
 
 
-def look(waves: list[Wave], now: float, job: Job) -> None:
+def look(waves: list[CopySession], now: float, job: Job) -> None:
     """One look of the master, at which the copier tells the same of all."""
     for each in waves:
         each.heard_job(job)

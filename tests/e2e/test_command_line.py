@@ -49,10 +49,10 @@ def test_mistakes_are_told_before_work_begins(
 def test_an_unfit_machine_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def unfit(cluster_exists: bool = False) -> None:
+    def mismatched(cluster_exists: bool = False) -> None:
         raise MachineUnfitError("The test cluster needs root.")
 
-    monkeypatch.setattr(doctor, "check", unfit)
+    monkeypatch.setattr(doctor, "check", mismatched)
     assert entry([]) == 2
     assert capsys.readouterr().err == "The test cluster needs root.\n"
 

@@ -1,7 +1,7 @@
 """What must hold when nothing is under way any more, on every member that can be asked.
 
 The list is the one of Hazelcast's partition tests: every slot filled by a live member of the right
-identity, nothing held that no row names, nothing missing, copies equal, as many copies as wished, and every
+identity, nothing held that no row names, nothing missing, copies equal, as many copies as desired, and every
 migration that began also ended, once.
 """
 
@@ -113,9 +113,9 @@ def _ends(harness: Harness) -> Iterator[str]:
 
 def _states(harness: Harness) -> Iterator[str]:
     """The state that is stored is the wished one, everybody has it, and nobody is locked."""
-    head, wish = harness.head().state, harness.world.wanted.state
-    if head != wish:
-        yield f"{head} is in force, {wish} is wished"
+    head, desired = harness.head().state, harness.world.wanted.state
+    if head != desired:
+        yield f"{head} is in force, {desired} is desired"
     for index, member in live_members(harness).items():
         if member.state != head or member.locked:
             yield f"member {index} is {member.state}, lock {member.locked!r}; {head} is in force"

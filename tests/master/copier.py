@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 
 
@@ -16,12 +16,12 @@ class Copier:
         self._harness = harness
         self.outcome = outcome
         self.told: dict[str, Job] = {}
-        self.waves: dict[str, Wave] = {}
+        self.waves: dict[str, CopySession] = {}
 
     def problem(self) -> str:
         return ""
 
-    def want(self, waves: Sequence[Wave], state: State) -> None:
+    def want(self, waves: Sequence[CopySession], state: State) -> None:
         wanted = {wave.session for wave in waves}
         self.told = {session: job for session, job in self.told.items() if session in wanted}
         for wave in waves:
@@ -29,7 +29,7 @@ class Copier:
             if wave.session not in self.told:
                 self._begin(wave)
 
-    def _begin(self, wave: Wave) -> None:
+    def _begin(self, wave: CopySession) -> None:
         if self.outcome == "DONE":
             member = self._harness.world.volumes[wave.destination]
             if member.stage(wave.session, wave.source, sorted(wave.partitions)):

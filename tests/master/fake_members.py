@@ -6,7 +6,7 @@ Data is a list of write ids per tablet, so that a lost write is a missing id. No
 from collections import Counter
 from dataclasses import dataclass, field
 
-from stele.core.delta import News
+from stele.core.delta import DeltaLog
 from stele.core.table.table import stamp_of
 from stele.errors import Unavailable
 from stele.wire import control as wire
@@ -77,7 +77,7 @@ class FakeMember:
         self.renewals: list[wire.OpenSession] = []
         self.free_bytes = -1
         self.frozen: dict[int, str] = {}
-        self.news = News[int, wire.TabletReport](1 << 32)
+        self.news = DeltaLog[int, wire.TabletReport](1 << 32)
         self.events = Events()
         self.state = "Active"
         self.locked = ""
@@ -93,7 +93,7 @@ class FakeMember:
         """The process comes back on the same volume; half received copies are gone."""
         self.alive = True
         self.incarnation += 1
-        self.news = News(self.incarnation << 32)
+        self.news = DeltaLog(self.incarnation << 32)
         for number, learner in list(self.learners.items()):
             if learner.state != "IN_SYNC":
                 self._forget_learner(number, committed=False)
@@ -422,7 +422,7 @@ class FakeMember:
         self, code: str, results: tuple[Result, ...] = (), *, want: bool = False, known: int = 0
     ) -> ExchangeReply:
         versions = [self.row(p).version for p in range(self.partitions)]
-        self.news.look(
+        self.news.update(
             {
                 p: wire.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
                 for p, t in self.tablets.items()

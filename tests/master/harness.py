@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
-from stele.core.control.failure_detector import PodFacts, Seen, Timing
-from stele.core.control.operations.copy_session import Job, Wave
-from stele.core.control.requests import Ask
-from stele.core.control.state import Happening, State, Wishes
+from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
+from stele.core.control.operations.copy_session import CopySession, Job
+from stele.core.control.requests import RebalanceRequest
+from stele.core.control.state import ClusterEvent, DesiredSpec, State
 from stele.core.table.ids import MemberIndex
 from stele.core.table.table import Partition, PartitionTable
 from stele.errors import Conflict, Stale, Unavailable, Uncertain
@@ -75,18 +75,18 @@ class FakeWorld:
     """Kubernetes with a kubelet that starts every pod at once."""
 
     net: FakeNet
-    wanted: Wishes
+    wanted: DesiredSpec
     number: int
     members: dict[MemberIndex, bool] = field(default_factory=dict)
     pods: dict[MemberIndex, Pod] = field(default_factory=dict)
     volumes: dict[MemberIndex, FakeMember] = field(default_factory=dict)
-    events: list[Happening] = field(default_factory=list)
+    events: list[ClusterEvent] = field(default_factory=list)
     drained: set[MemberIndex] = field(default_factory=set)
     lite: set[MemberIndex] = field(default_factory=set)
     addresses: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     zones: dict[MemberIndex, tuple[str, ...] | None] = field(default_factory=dict)
     weights: dict[MemberIndex, int] = field(default_factory=dict)
-    asked: dict[str, Ask] = field(default_factory=dict)
+    asked: dict[str, RebalanceRequest] = field(default_factory=dict)
     shown_epoch: int = 0
 
     @property
@@ -96,15 +96,15 @@ class FakeWorld:
     def look(self) -> None:
         return
 
-    def wishes(self) -> Wishes:
+    def desired(self) -> DesiredSpec:
         return self.wanted
 
     def partitions(self) -> int:
         return self.number
 
-    def seen(self) -> tuple[Seen, ...]:
+    def member_objects(self) -> tuple[MemberObject, ...]:
         return tuple(
-            Seen(
+            MemberObject(
                 index,
                 f"demo-{index}",
                 drain=index in self.drained,
@@ -123,7 +123,7 @@ class FakeWorld:
         since = pod.started_seconds + pod.ended
         return PodFacts(pod.uid, pod.address, str(pod.process), pod.ended, since_seconds=since)
 
-    def asks(self) -> tuple[Ask, ...]:
+    def requests(self) -> tuple[RebalanceRequest, ...]:
         return tuple(self.asked.values())
 
     def epoch_shown(self) -> int:
@@ -134,7 +134,7 @@ class FakeWorld:
 
     def ask(self, name: str, **fields: object) -> None:
         """Make a TabletRebalance, or change one."""
-        self.asked[name] = replace(self.asked.get(name, Ask(name)), **fields)  # type: ignore[arg-type]
+        self.asked[name] = replace(self.asked.get(name, RebalanceRequest(name)), **fields)  # type: ignore[arg-type]
 
     async def ensure_member(self, index: MemberIndex) -> None:
         self.members[index] = True
@@ -162,20 +162,20 @@ class FakeWorld:
     async def ensure_shared(self) -> None:
         return
 
-    async def tell(self, happenings: Sequence[Happening]) -> None:
-        self.events.extend(happenings)
+    async def tell(self, events: Sequence[ClusterEvent]) -> None:
+        self.events.extend(events)
 
     async def show(self, state: State, now: float) -> None:
         """The phases as the objects of plans show them."""
-        for name, record in state.asked.items():
+        for name, record in state.user_plans.items():
             self.ask(name, phase=record.phase)
-        for record in [*state.finished, *([state.record] if state.record else [])]:
+        for record in [*state.finished, *([state.progress] if state.progress else [])]:
             id = f"{state.epoch}-{record.number}"
             if f"demo-{id}" not in self.asked:
                 self.ask(f"demo-{id}", approved=state.has_approved(record))
             self.ask(f"demo-{id}", plan=id, phase=record.phase, situation=record.situation)
         if state.plan_key:
-            for ask in [each for each in self.asks() if each.plan and not each.final]:
+            for ask in [each for each in self.requests() if each.plan and not each.final]:
                 if ask.order[0] < state.epoch:
                     self.ask(ask.name, phase="Superseded")
 
@@ -184,7 +184,7 @@ class NoCopier:
     def problem(self) -> str:
         return "there is none"
 
-    def want(self, waves: Sequence[Wave], state: State) -> None:
+    def want(self, waves: Sequence[CopySession], state: State) -> None:
         assert not waves
 
     def jobs(self) -> Mapping[str, Job]:
@@ -232,10 +232,10 @@ class FusedMembers:
 class Harness:
     """Runs ticks by hand on a clock of its own; writes go on all the time and are checked."""
 
-    def __init__(self, members: int = 3, partitions: int = 8, replicas: int = 2, **wishes: object) -> None:
+    def __init__(self, members: int = 3, partitions: int = 8, replicas: int = 2, **desired: object) -> None:
         self.net = FakeNet()
-        wished: dict[str, object] = {"timing": TIMING, **wishes}
-        self.world = FakeWorld(self.net, Wishes(members, replicas, **wished), partitions)  # type: ignore[arg-type]
+        desired: dict[str, object] = {"timing": TIMING, **desired}
+        self.world = FakeWorld(self.net, DesiredSpec(members, replicas, **desired), partitions)  # type: ignore[arg-type]
         self.shared = StoredObjects()
         self.clock = 1000.0
         self.written: dict[int, set[int]] = {}
@@ -260,9 +260,9 @@ class Harness:
             pace=Pace(busy=0.0, exchange=5.0),
         )
 
-    def rewish(self, **changes: object) -> None:
+    def change_spec(self, **changes: object) -> None:
         fields = {name: getattr(self.world.wanted, name) for name in self.world.wanted.__dataclass_fields__}
-        self.world.wanted = Wishes(**(fields | changes))  # type: ignore[arg-type]
+        self.world.wanted = DesiredSpec(**(fields | changes))  # type: ignore[arg-type]
 
     # -- reading what is stored
 
@@ -318,7 +318,7 @@ class Harness:
             busy = await self.loop.tick()
         except (Conflict, Uncertain, Unavailable, Stale):
             # As in ClusterLoop.run; Deposed ends it.
-            await self.loop.end_reign()
+            await self.loop.step_down()
             busy = True
         for _ in range(4):
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ QUIET_TICKS = 5
 
 @dataclass(frozen=True)
 class Story:
-    """`wishes` are those of the first cluster, `before` what happens to it, `begin` the change itself."""
+    """`desired` are those of the first cluster, `before` what happens to it, `begin` the change itself."""
 
     members: int
     partitions: int
@@ -32,13 +32,13 @@ class Story:
 def _drain(index: int) -> Callable[[Harness], None]:
     def begin(harness: Harness) -> None:
         harness.world.drained = {harness.table().partitions[0].replicas[index] or 0}
-        harness.rewish(members=2)
+        harness.change_spec(members=2)
 
     return begin
 
 
-def _wish(**changes: object) -> Callable[[Harness], None]:
-    return lambda harness: harness.rewish(**changes)
+def _change_spec(**changes: object) -> Callable[[Harness], None]:
+    return lambda harness: harness.change_spec(**changes)
 
 
 def _lite(*members: int) -> Callable[[Harness], None]:
@@ -50,7 +50,7 @@ def _lite(*members: int) -> Callable[[Harness], None]:
 
 def _owner_leaves(harness: Harness) -> None:
     harness.world.drained = {harness.table().partitions[0].owner or 0}
-    harness.rewish(members=1, replicas=1)
+    harness.change_spec(members=1, replicas=1)
 
 
 def _backup_lost(harness: Harness) -> None:
@@ -70,16 +70,16 @@ STORIES: dict[str, Story] = {
     "first assignment": Story(2, 2, 2, _nothing, forms=False),
     "move of the owner": Story(3, 1, 2, _drain(0), Type.MOVE),
     "move of a backup": Story(3, 1, 2, _drain(1), Type.MOVE),
-    "copy": Story(3, 1, 1, _wish(replicas=2), Type.COPY),
+    "copy": Story(3, 1, 1, _change_spec(replicas=2), Type.COPY),
     "shift up": Story(3, 1, 3, _nothing, Type.SHIFT_UP, _backup_lost),
     "shift up to owner": Story(2, 1, 2, _owner_leaves, Type.SHIFT_UP),
-    "shift down": Story(1, 2, 1, _wish(members=2, replicas=2), Type.SHIFT_DOWN),
-    "clear": Story(2, 1, 2, _wish(replicas=1), Type.CLEAR),
+    "shift down": Story(1, 2, 1, _change_spec(members=2, replicas=2), Type.SHIFT_DOWN),
+    "clear": Story(2, 1, 2, _change_spec(replicas=1), Type.CLEAR),
     "promotion": Story(3, 1, 2, _kill_owner),
     "promotion of a lite member": Story(3, 1, 2, _lite(), None, _lite(2)),
     "emptying for a lite member": Story(3, 1, 2, _lite(0), Type.MOVE),
-    "cluster state": Story(3, 1, 2, _wish(state="Passive")),
-    "scale down": Story(3, 3, 2, _wish(members=2), Type.MOVE),
+    "cluster state": Story(3, 1, 2, _change_spec(state="Passive")),
+    "scale down": Story(3, 3, 2, _change_spec(members=2), Type.MOVE),
 }
 
 
@@ -121,7 +121,7 @@ def absent(harness: Harness) -> bool:
 
 async def heal(harness: Harness) -> None:
     """Everybody comes back, and the cluster is to be Active again."""
-    harness.rewish(state="Active")
+    harness.change_spec(state="Active")
     harness.net.cut.clear()
     for index, pod in list(harness.world.pods.items()):
         if pod.ended or not harness.world.volumes[index].alive:

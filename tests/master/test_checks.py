@@ -11,7 +11,7 @@ from tests.master.harness import Harness
 
 
 def slot_empty(harness: Harness) -> None:
-    harness.rewish(replicas=3)
+    harness.change_spec(replicas=3)
 
 
 def member_gone(harness: Harness) -> None:

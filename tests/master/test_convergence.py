@@ -25,7 +25,7 @@ async def test_a_cluster_forms_and_every_partition_has_its_copies() -> None:
 async def test_a_new_member_gets_its_share() -> None:
     harness = Harness(members=3, partitions=12)
     await harness.settle()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     balanced(harness, 4, 2)
 
@@ -33,7 +33,7 @@ async def test_a_new_member_gets_its_share() -> None:
 async def test_a_member_that_is_too_many_is_emptied_before_it_goes() -> None:
     harness = Harness(members=4, partitions=12)
     await harness.settle()
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await harness.settle()
     balanced(harness, 3, 2)
     assert sorted(harness.world.pods) == [0, 1, 2]
@@ -43,11 +43,11 @@ async def test_a_member_that_is_too_many_is_emptied_before_it_goes() -> None:
 async def test_a_changed_mind_in_the_middle_of_a_scale_down_keeps_the_member() -> None:
     harness = Harness(members=4, partitions=24, parallel_per_member=2)
     await harness.settle()
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     for _ in range(12):
         await harness.tick()
     assert any(3 in row.members for row in harness.table().partitions)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     balanced(harness, 4, 2)
     assert sorted(harness.world.pods) == [0, 1, 2, 3]
@@ -108,7 +108,7 @@ async def test_more_replicas_than_members_fills_what_can_be_filled() -> None:
     harness = Harness(members=2, partitions=4, replicas=3)
     await harness.settle()
     assert all(len(row.members) == 2 for row in harness.table().partitions)
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await harness.settle()
     assert all(len(row.members) == 3 for row in harness.table().partitions)
 
@@ -116,7 +116,7 @@ async def test_more_replicas_than_members_fills_what_can_be_filled() -> None:
 async def test_fewer_replicas_are_taken_away() -> None:
     harness = Harness(members=3, partitions=6, replicas=3)
     await harness.settle()
-    harness.rewish(replicas=2)
+    harness.change_spec(replicas=2)
     await harness.settle()
     balanced(harness, 3, 2)
 
@@ -153,14 +153,14 @@ async def test_a_table_that_was_lost_is_not_begun_anew_on_members_without_data()
 async def test_a_paused_cluster_replaces_a_dead_owner_and_moves_nothing() -> None:
     harness = Harness(members=3, partitions=6)
     await harness.settle()
-    harness.rewish(members=4, held=True)
+    harness.change_spec(members=4, held=True)
     harness.kill(0)
     for _ in range(40):
         await harness.tick()
     assert all(row.replicas and 0 not in row.members for row in harness.table().partitions)
     assert sorted(harness.world.pods) == [0, 1, 2]
     harness.revive(0)
-    harness.rewish(held=False)
+    harness.change_spec(held=False)
     await harness.settle()
     balanced(harness, 4, 2)
 
@@ -169,11 +169,11 @@ async def test_no_migration_while_the_state_forbids_it() -> None:
     harness = Harness(members=3, partitions=6)
     await harness.settle()
     before = harness.table().partitions
-    harness.rewish(members=4, state="NoMigration")
+    harness.change_spec(members=4, state="NoMigration")
     await harness.settle()
     assert len(harness.table().members) == 4
     assert harness.table().partitions == before
-    harness.rewish(state="Frozen", members=5)
+    harness.change_spec(state="Frozen", members=5)
     await harness.settle()
     assert len(harness.table().members) == 4
 
@@ -181,13 +181,13 @@ async def test_no_migration_while_the_state_forbids_it() -> None:
 async def test_a_cancelled_plan_starts_nothing_more() -> None:
     harness = Harness(members=3, partitions=24, parallel_per_member=1)
     await harness.settle()
-    harness.rewish(members=4)
-    while harness.loop.state is None or not harness.loop.state.running:
+    harness.change_spec(members=4)
+    while harness.loop.state is None or not harness.loop.state.migrations:
         await harness.tick()
     harness.world.ask("plan", plan=harness.loop.state.plan_id, cancel=True)
     await harness.settle()
     held = sum(3 in row.members for row in harness.table().partitions)
     assert held < 6
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     await harness.settle()
     balanced(harness, 5, 2)

@@ -1,4 +1,4 @@
-"""The copier's pod follows the image that is wished for, and no copy is interrupted for it."""
+"""The copier's pod follows the image that is desired for, and no copy is interrupted for it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS, PODS, AlreadyExists, Kind
-from stele.core.control.operations.copy_session import Engine, Stage, Wave
+from stele.core.control.operations.copy_session import CopySession, Engine, Stage
 from stele.core.control.state import State
 from stele.core.table.table import PartitionTable
 from stele.master.cache import Cache
-from stele.master.kubernetes import KubernetesWorld
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.settings import Settings
 from stele.wire.pods import SPARK_SECRET_FILE
 from tests.master.test_statuses import cluster
@@ -67,29 +67,29 @@ class Api:
     async def patch_status(self, kind: Kind, namespace: str, name: str, status: Object, version: str) -> Any:
         return self.cache.get(kind, namespace, name)
 
-    def wish(self, image: str) -> None:
+    def desired(self, image: str) -> None:
         wanted = cluster().to_dict()
         wanted["spec"]["images"] = {"spark": image}
         self.stored(CLUSTERS, {"apiVersion": "stele.dev/v1", **wanted})
 
-    def world(self, settings: Settings = SETTINGS) -> KubernetesWorld:
-        return KubernetesWorld(self, self.cache, settings, cluster(), lambda _seconds: NOON)  # type: ignore[arg-type]
+    def world(self, settings: Settings = SETTINGS) -> KubernetesClusterObjects:
+        return KubernetesClusterObjects(self, self.cache, settings, cluster(), lambda _seconds: NOON)  # type: ignore[arg-type]
 
 
-def reign(wave: Wave | None = None) -> State:
+def leadership(wave: CopySession | None = None) -> State:
     state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
     if wave is not None:
-        state.waves[wave.session] = wave
+        state.copy_sessions[wave.session] = wave
     return state
 
 
-def spark_wave(stage: Stage = Stage.COPY) -> Wave:
-    made = Wave("s-1", 0, 1, {0: "m1"}, {0: 2}, 0.0)
+def spark_wave(stage: Stage = Stage.COPY) -> CopySession:
+    made = CopySession("s-1", 0, 1, {0: "m1"}, {0: 2}, 0.0)
     made.stage, made.engine = stage, Engine.SPARK
     return made
 
 
-async def settled(api: Api, world: KubernetesWorld) -> str:
+async def settled(api: Api, world: KubernetesClusterObjects) -> str:
     """The image of the pod after the master looked a few times, and the kubelet did what it was told."""
     world.look()
     for _ in range(2):
@@ -109,15 +109,15 @@ def settings_of(pod: Object) -> dict[str, str]:
 async def test_another_image_replaces_the_pod_once(how: str) -> None:
     api = Api()
     world = api.world()
-    await world.show(reign(), 0.0)
+    await world.show(leadership(), 0.0)
     assert await settled(api, world) == "spark:1"
     before = api.pods[NAME]["metadata"]["uid"]
     if how == "spec":
-        api.wish("spark:2")
+        api.desired("spark:2")
     else:
         world = api.world(replace(SETTINGS, spark_image="spark:2"))
         assert await settled(api, world) == "spark:1", "it does not know yet what is copied"
-        await world.show(reign(), 0.0)
+        await world.show(leadership(), 0.0)
     assert await settled(api, world) == "spark:2"
     assert api.deletions == [NAME]
     assert await settled(api, world) == "spark:2"
@@ -129,10 +129,10 @@ async def test_other_settings_of_the_operator_replace_the_pod_too(setting: str) 
     """As an upgrade of the chart brings them, with the same image."""
     api = Api()
     world = api.world()
-    await world.show(reign(), 0.0)
+    await world.show(leadership(), 0.0)
     await settled(api, world)
     world = api.world(replace(SETTINGS, **{setting: "another"}))  # type: ignore[arg-type]
-    await world.show(reign(), 0.0)
+    await world.show(leadership(), 0.0)
     for _ in range(2):
         await settled(api, world)
     assert "another" in settings_of(api.pods[NAME]).values()
@@ -157,18 +157,18 @@ async def test_executors_have_an_account_without_rights_and_the_secret_s_name_on
 async def test_a_copy_under_way_ends_before_the_pod_is_replaced() -> None:
     api = Api()
     world = api.world()
-    await world.show(reign(spark_wave()), 0.0)
+    await world.show(leadership(spark_wave()), 0.0)
     assert await settled(api, world) == "spark:1"
-    api.wish("spark:2")
+    api.desired("spark:2")
     assert await settled(api, world) == "spark:1"
-    await world.show(reign(spark_wave(Stage.INGEST)), 1.0)
+    await world.show(leadership(spark_wave(Stage.INGEST)), 1.0)
     assert await settled(api, world) == "spark:2"
 
 
 async def test_what_a_webhook_rewrote_is_left_alone() -> None:
     api = Api()
     world = api.world()
-    await world.show(reign(), 0.0)
+    await world.show(leadership(), 0.0)
     await settled(api, world)
     container = api.pods[NAME]["spec"]["containers"][0]
     container["image"] = "mirror.example/spark:1"

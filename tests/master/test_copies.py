@@ -6,7 +6,7 @@ import pytest
 
 from stele.core.control.operations.copy_session import SPARK_PATIENCE_SECONDS, Engine
 from stele.core.control.retries import RETRY_SECONDS_MAX
-from stele.core.control.state import Record, State
+from stele.core.control.state import RebalanceProgress, State
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.master import status as facts
 from stele.master.metrics import copy_metrics
@@ -22,15 +22,15 @@ from tests.master.test_statuses import cluster, rebalance
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-async def three(**wishes: object) -> Harness:
+async def three(**desired: object) -> Harness:
     """Three members with data."""
-    harness = Harness(members=3, partitions=12, **wishes)
+    harness = Harness(members=3, partitions=12, **desired)
     await harness.settle()
     return harness
 
 
-async def with_copier(outcome: str = "DONE", **wishes: object) -> tuple[Harness, Copier]:
-    harness = Harness(members=3, partitions=12, engine="Spark", **wishes)
+async def with_copier(outcome: str = "DONE", **desired: object) -> tuple[Harness, Copier]:
+    harness = Harness(members=3, partitions=12, engine="Spark", **desired)
     copier = Copier(harness, outcome)
     await harness.loop.close()
     harness.start_master(copier=copier)
@@ -47,7 +47,7 @@ def view(harness: Harness) -> facts.View:
     return facts.View(state_of(harness), harness.world.wanted, harness.clock, NOON)
 
 
-def shown(harness: Harness, record: Record) -> TabletRebalanceStatus:
+def shown(harness: Harness, record: RebalanceProgress) -> TabletRebalanceStatus:
     return facts.rebalance_status(record, view(harness), rebalance())
 
 
@@ -60,7 +60,7 @@ def events(harness: Harness, reason: str) -> list[str]:
 
 async def test_new_members_are_filled_from_backups_and_owners_are_left_alone() -> None:
     harness, copier = await with_copier()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     before = harness.table().partitions
     await harness.settle()
     balanced(harness, 4, 2)
@@ -77,13 +77,13 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
     harness = await three()
     for member in harness.world.volumes.values():
         member.free_bytes = SPACE_MARGIN_BYTES
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(40):
         await harness.tick()
         harness.world.volumes[max(harness.world.volumes)].free_bytes = SPACE_MARGIN_BYTES
-    record = state_of(harness).record
+    record = state_of(harness).progress
     assert record is not None
-    assert (state_of(harness).running, state_of(harness).waves, record.failed) == ({}, {}, 0)
+    assert (state_of(harness).migrations, state_of(harness).copy_sessions, record.failed) == ({}, {}, 0)
     assert 3 not in {member for row in harness.table().partitions for member in row.members}
     status = shown(harness, record)
     assert {each.reason for each in status.refusals} == {"NO_SPACE"}
@@ -106,8 +106,8 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
 
 async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
     harness = await three()
-    size = max(t.bytes for t in state_of(harness).contacts[0].tablets.values())
-    harness.rewish(members=4)
+    size = max(t.bytes for t in state_of(harness).liveness[0].tablets.values())
+    harness.change_spec(members=4)
     for _ in range(5):
         await harness.tick()
         if 3 in harness.world.volumes:
@@ -116,20 +116,20 @@ async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
     for _ in range(60):
         await harness.tick()
         state = state_of(harness)
-        coming = [each for each in state.running.values() if each.destination == 3]
+        coming = [each for each in state.migrations.values() if each.destination == 3]
         most = max(most, len(coming))
     assert 1 <= most <= 2
 
 
 async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
     harness = await three(engine="Direct")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     found: set[str] = set()
     for _ in range(200):
         await harness.tick()
-        if state_of(harness).running:
+        if state_of(harness).migrations:
             harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES
-        record = state_of(harness).record
+        record = state_of(harness).progress
         records = [*state_of(harness).finished, *([] if record is None else [record])]
         found |= {failure.reason for each in records for failure in each.failures.values()}
         if found:
@@ -150,7 +150,7 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
 async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_event(said: str) -> None:
     text = f"NO_EXECUTORS: no executor could be placed beside the destination for 30 s{said}"
     harness, copier = await with_copier(text)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     balanced(harness, 4, 2)
     assert copier.waves
@@ -175,7 +175,7 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
     damaged = Result("CORRUPT", "a.sst has 7 bytes, its manifest says otherwise")
     answers, plain = [damaged] * times, FakeMember._Ingest
     monkeypatch.setattr(FakeMember, "_Ingest", lambda self, c: answers.pop() if answers else plain(self, c))
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     if rolled_back:
         for _ in range(100):
             await harness.tick()
@@ -193,13 +193,13 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
 
 async def test_spark_is_tried_again_after_a_while() -> None:
     harness, copier = await with_copier("DRIVER: it ended")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     copier.outcome, tried = "DONE", len(copier.waves)
     harness.clock += SPARK_PATIENCE_SECONDS
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await harness.settle()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     assert len(copier.waves) > tried
     assert state_of(harness).finished[-1].bytes_by_spark > 0
@@ -209,7 +209,7 @@ async def test_a_driver_counts_as_warm_until_a_copy_by_spark_fails() -> None:
     harness, _ = await with_copier("DRIVER: it ended")
     used = state_of(harness).spark_used_seconds
     used.update(dict.fromkeys(range(4), harness.clock))
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     assert set(used) == {0, 1, 2}
 
@@ -219,7 +219,7 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
     monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     harness, copier = await with_copier()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     used = state_of(harness).spark_used_seconds
     assert 3 in used
@@ -228,7 +228,7 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
         monkeypatch.setattr(copier, "problem", lambda: "the copier pod is not ready")
         await harness.tick()
         monkeypatch.undo()
-    harness.rewish(members=3, engine="Auto")
+    harness.change_spec(members=3, engine="Auto")
     await harness.settle()
     record = state_of(harness).finished[-1]
     drivers = {each.engine_reason.rpartition(" for ")[2] for each in record.destinations.values()}
@@ -240,10 +240,10 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
 
 async def test_a_session_is_renewed_as_long_as_it_is_copied() -> None:
     harness, _ = await with_copier("RUNNING")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(20):
         await harness.tick()
-    (session, wave), *_ = state_of(harness).waves.items()
+    (session, wave), *_ = state_of(harness).copy_sessions.items()
     source = harness.world.volumes[wave.source]
     before = sum(each.session == session for each in source.renewals)
     assert before >= 1
@@ -255,10 +255,10 @@ async def test_a_session_is_renewed_as_long_as_it_is_copied() -> None:
 @pytest.mark.parametrize("how", ["ended", "restarted"])
 async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
     harness, copier = await with_copier("RUNNING")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(20):
         await harness.tick()
-    wave = next(iter(state_of(harness).waves.values()))
+    wave = next(iter(state_of(harness).copy_sessions.values()))
     copier.outcome = "DONE"
     copier.told.clear()
     if how == "ended":
@@ -277,7 +277,7 @@ async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
 
 async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_staging() -> None:
     harness, _ = await with_copier("RUNNING")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(20):
         await harness.tick()
     assert any(each.sessions for each in harness.world.volumes.values())
@@ -294,18 +294,18 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
 ) -> None:
     monkeypatch.setattr("stele.core.control.rebalance.copy_scheduling.COPIES_PER_MEMBER_MAX", 1)
     harness, copier = await with_copier("RUNNING")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(40):
         await harness.tick()
-    (wave,) = state_of(harness).waves.values()
-    waiting = [each for each in state_of(harness).running.values() if each.session != wave.session]
+    (wave,) = state_of(harness).copy_sessions.values()
+    waiting = [each for each in state_of(harness).migrations.values() if each.session != wave.session]
     assert waiting
     for _ in range(150):
         await harness.tick(1.0)
-    record = state_of(harness).record
+    record = state_of(harness).progress
     assert record is not None
     assert (record.failed, record.failures) == (0, {})
-    assert list(state_of(harness).waves) == [wave.session]
+    assert list(state_of(harness).copy_sessions) == [wave.session]
     copier.outcome = "DONE"
     await harness.settle(ticks=1200)
     balanced(harness, 4, 2)
@@ -317,20 +317,20 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
 async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() -> None:
     limit = 100 << 20
     harness, _ = await with_copier("RUNNING", bandwidth_per_member=limit)
-    harness.rewish(members=6)
+    harness.change_spec(members=6)
     for _ in range(40):
         await harness.tick()
         rates: dict[int, int] = {}
-        for wave in state_of(harness).waves.values():
+        for wave in state_of(harness).copy_sessions.values():
             for member in (wave.source, wave.destination):
                 rates[member] = rates.get(member, 0) + wave.bytes_per_second
         assert all(rate <= limit for rate in rates.values())
-    waves = state_of(harness).waves.values()
+    waves = state_of(harness).copy_sessions.values()
     assert len({(wave.source, wave.destination) for wave in waves}) > 1
     for wave in waves:
         told = [r for r in harness.world.volumes[wave.source].renewals if r.session == wave.session]
         assert told[-1].bytes_per_second == wave.bytes_per_second > 0
-    harness.rewish(bandwidth_per_member=0)
+    harness.change_spec(bandwidth_per_member=0)
     for _ in range(4):
         await harness.tick()
     told = [each for member in harness.world.volumes.values() for each in member.renewals[-1:]]
@@ -342,7 +342,7 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
 
 async def test_a_plan_shows_what_is_copied_to_whom() -> None:
     harness, _ = await with_copier()
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     await harness.settle()
     record = next(each for each in state_of(harness).finished if each.destinations)
     status = shown(harness, record)
@@ -363,10 +363,10 @@ async def test_a_plan_shows_what_is_copied_to_whom() -> None:
 
 async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> None:
     harness, _ = await with_copier()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     record = next(each for each in state_of(harness).finished if each.destinations)
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await harness.settle()
     assert 3 not in state_of(harness).table.members
     assert [each.member for each in shown(harness, record).destinations] == ["demo-3"]
@@ -377,10 +377,10 @@ async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> N
 
 async def test_what_is_under_way_is_shown_too_and_metrics_agree() -> None:
     harness, _ = await with_copier("RUNNING")
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(30):
         await harness.tick()
-    record = state_of(harness).record
+    record = state_of(harness).progress
     assert record is not None
     (shown_now,) = shown(harness, record).destinations
     assert shown_now.bytes_copied > 0

@@ -74,7 +74,7 @@ async def test_active_on_both_sides_is_rolled_back() -> None:
     await until(harness, 0, lambda member: member.learners)
     (id,) = harness.world.volumes[0].events.begun
     harness.world.drained, rows = set(), harness.table().partitions
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     harness.start_master()
     await finish(harness)
     assert harness.table().partitions == rows
@@ -90,7 +90,7 @@ async def test_completed_at_the_destination_is_completed_at_the_source() -> None
     assert harness.table().partitions[0].replicas == (0, 1)
     (id,) = harness.world.volumes[0].events.begun
     harness.world.drained = set()
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     harness.start_master()
     await finish(harness)
     assert harness.table().partitions[0].replicas == (2, 1)
@@ -123,7 +123,7 @@ async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     await harness.settle()
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
     for members in (3, 4):
-        harness.rewish(members=members)
+        harness.change_spec(members=members)
         await harness.settle()
     told = harness.world.volumes[0].member_list_version
     await harness.loop.close()
@@ -136,7 +136,7 @@ async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     for volume in harness.world.volumes.values():
         assert volume.member_list_version == harness.head().member_list_version
         assert {each.index for each in volume.members} == set(harness.table().members)
-    harness.rewish(state="Frozen")
+    harness.change_spec(state="Frozen")
     await harness.settle()
     assert harness.head().state == "Frozen", "all members have the list that the master has"
 
@@ -146,7 +146,7 @@ async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
     harness = Harness(members=2, partitions=4)
     await harness.settle()
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     rows = harness.table().partitions
     await harness.loop.close()
@@ -158,10 +158,10 @@ async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
     harness.start_master()
     await ticks(harness, 10, 1.0)
     assert harness.loop.state is not None
-    assert not harness.loop.state.settled
+    assert not harness.loop.state.recovered
     said = [each.message for each in harness.world.events if each.reason == "MemberListOlder"]
     assert said == [
-        "rows name member 2, member 3, whom the restored member list lacks: the reign begins when they answer"
+        "rows name member 2, member 3, whom the restored member list lacks: it waits for their answers"
     ]
     harness.net.cut.clear()
     await harness.settle()
@@ -223,7 +223,7 @@ async def test_an_old_master_that_wakes_up_in_the_middle_of_a_commit_is_fenced()
     with pytest.raises(SteleError, match="CONFLICT"):
         await stands_still
     with pytest.raises(Deposed):
-        await old.end_reign()
+        await old.step_down()
     assert harness.table() == rows
     assert [each.epoch for each in harness.world.volumes.values() if each.alive] == epochs
     await finish(harness)
@@ -258,7 +258,7 @@ async def test_a_destination_that_was_given_up_takes_the_master_s_table() -> Non
     await finish(harness)
     assert harness.table().partitions[0].version > 2
     harness.world.drained = set()
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await heal(harness)
     assert not destination.accepted
     assert destination.row(0).version == harness.table().partitions[0].version
@@ -289,7 +289,7 @@ async def test_two_masters_at_once_end_with_one() -> None:
     harness.start_master()
     await harness.settle()
     harness.loop, second = first, harness.loop
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     with pytest.raises(Deposed):
         await ticks(harness, 5)
     harness.loop = second
@@ -299,7 +299,7 @@ async def test_two_masters_at_once_end_with_one() -> None:
 
 
 async def test_a_status_of_a_newer_master_ends_a_reign_and_one_of_nobody_is_outdone() -> None:
-    """The status says that somebody reigns with a higher epoch; the table decides whether that is so."""
+    """The status says that somebody leads with a higher epoch; the table decides whether that is so."""
     harness = Harness(members=3, partitions=3)
     await harness.settle()
     first = harness.loop

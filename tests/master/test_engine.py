@@ -14,7 +14,7 @@ async def test_spark_copies_when_enough_is_to_be_copied_at_once(threshold: int, 
     await harness.loop.close()
     harness.start_master(copier=copier)
     await harness.settle()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     balanced(harness, 4, 2)
     assert harness.loop.state is not None

@@ -18,7 +18,7 @@ async def lost(harness: Harness, index: int) -> set[int]:
 
 
 def in_grace(harness: Harness, index: int) -> bool:
-    return state_of(harness).contacts[index].in_grace(harness.clock, TIMING)
+    return state_of(harness).liveness[index].in_grace(harness.clock, TIMING)
 
 
 async def test_nobody_gets_what_a_member_held_that_may_return() -> None:
@@ -36,7 +36,7 @@ async def test_nobody_gets_what_a_member_held_that_may_return() -> None:
 async def test_a_member_joins_while_another_s_place_is_kept() -> None:
     harness = await formed(members=4, partitions=40)
     before = await lost(harness, 1)
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     await harness.settle()
     assert in_grace(harness, 1)
     taken = held(harness, 4)
@@ -52,7 +52,7 @@ async def test_a_member_is_drained_while_another_s_place_is_kept() -> None:
     harness = await formed(members=5, partitions=20)
     await lost(harness, 1)
     harness.world.drained.add(0)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle(ticks=150)
     assert in_grace(harness, 1)
     assert 0 not in harness.table().members
@@ -88,7 +88,7 @@ async def test_a_user_s_move_to_a_member_that_is_away_waits_for_it() -> None:
 async def test_a_member_that_does_not_return_is_replaced_once_its_time_is_over() -> None:
     harness = await formed(members=4, partitions=24)
     await lost(harness, 1)
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     await harness.settle()
     harness.clock += TIMING.grace
     await harness.settle()

@@ -54,7 +54,7 @@ async def test_issue_2804_a_member_that_leaves_politely_is_kept_until_no_row_nam
     """Its pod goes only after every partition is as full as before without it."""
     harness = Harness(members=3, partitions=3)
     await harness.settle()
-    harness.rewish(members=2)
+    harness.change_spec(members=2)
     for _ in range(60):
         named = any(2 in row.members for row in harness.table().partitions)
         await harness.tick()
@@ -102,10 +102,10 @@ async def test_pull_14111_a_passive_cluster_keeps_its_table() -> None:
     """Not a byte of any row changes while members come, go and return."""
     harness = Harness(members=3, partitions=6)
     await harness.settle()
-    harness.rewish(state="Passive", members=4)
+    harness.change_spec(state="Passive", members=4)
     await harness.settle()
     before = harness.shared.objects["shard-0"][1]["rows"]
-    harness.rewish(members=2)
+    harness.change_spec(members=2)
     await harness.settle()
     assert harness.shared.objects["shard-0"][1]["rows"] == before
 
@@ -114,7 +114,7 @@ async def test_pull_10138_owners_that_die_are_replaced_without_migration() -> No
     """NoMigration means no copies; a backup is promoted all the same."""
     harness = Harness(members=3, partitions=3)
     await harness.settle()
-    harness.rewish(state="NoMigration")
+    harness.change_spec(state="NoMigration")
     harness.kill(0)
     for _ in range(40):
         await harness.tick(1.0)
@@ -148,16 +148,16 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
     """A process that is not in the dictionary is asked who it is, and told nothing."""
     harness = Harness(members=3, partitions=3)
     await harness.settle()
-    harness.rewish(state="Frozen")
+    harness.change_spec(state="Frozen")
     for _ in range(4):
         await harness.tick(1.0)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     harness.world.members[7] = True
     harness.world.start_pod(7)
     await harness.settle()
     state = harness.loop.state
     assert state is not None
-    assert 7 in state.contacts
+    assert 7 in state.liveness
     assert 7 not in harness.table().members
     assert not publication(state, 7).rows
     assert not harness.world.volumes[7].rows
@@ -173,7 +173,7 @@ async def test_issue_22609_a_member_with_another_stamp_gets_the_whole_table() ->
     assert {n: row.version for n, row in behind.rows.items()} == {
         n: row.version for n, row in enumerate(harness.table().partitions)
     }
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
 
 
@@ -192,7 +192,7 @@ async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back()
     """Others are stored and published while one fails again and again."""
     harness = Harness(members=3, partitions=6)
     await harness.settle()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await until(harness, lambda: 3 in harness.world.volumes)
     refusing = harness.world.volumes[3]
     plain = refusing._Accept
@@ -228,7 +228,7 @@ async def test_issue_2149_backups_outlive_the_member_that_was_drained() -> None:
     harness = Harness(members=3, partitions=6)
     await harness.settle()
     harness.start_master(Fuse())
-    harness.rewish(members=2)
+    harness.change_spec(members=2)
     await finish(harness)
     harness.kill(0)
     for _ in range(10):

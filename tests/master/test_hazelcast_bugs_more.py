@@ -75,7 +75,7 @@ async def test_pull_17564_nobody_is_told_to_delete_what_the_table_says_it_holds(
     for members in (3, 4):
         for at in (4, 9, 14, 19):
             harness.start_master(Fuse(at, after=True, act=lose))
-            harness.rewish(members=members)
+            harness.change_spec(members=members)
             await harness.settle()
     assert deleted
 
@@ -86,7 +86,7 @@ async def test_issue_15176_a_migration_that_never_ends_does_not_keep_a_state_fro
     source = harness.world.volumes[0]
     source._probe = lambda: None  # type: ignore[method-assign]
     await until(harness, lambda: source.learners)
-    harness.rewish(state="Frozen")
+    harness.change_spec(state="Frozen")
     await harness.tick()
     state = harness.loop.state
     assert state is not None
@@ -103,11 +103,11 @@ async def test_issue_15176_a_migration_that_never_ends_does_not_keep_a_state_fro
 async def test_issue_9972_a_master_that_dies_while_members_are_locked_leaves_nothing_locked() -> None:
     harness = Harness(members=3, partitions=6)
     await harness.settle()
-    harness.rewish(state="Frozen")
+    harness.change_spec(state="Frozen")
     harness.world.volumes[2]._LockState = lambda c: Result("MIGRATION_ACTIVE", "m")  # type: ignore[method-assign]
     await until(harness, lambda: harness.world.volumes[0].locked)
     await harness.loop.close()
-    harness.rewish(state="Active", members=4)
+    harness.change_spec(state="Active", members=4)
     harness.start_master()
     await harness.settle()
     assert not any(member.locked for member in harness.world.volumes.values())

@@ -32,11 +32,11 @@ def _promised(member: FakeMember) -> None:
         tablet.promised = VERSION_MAX - 1
 
 
-IN_A_REIGN = [(poison, False) for poison in (_epoch, _list_version, _accepted, _promised)]
+PER_LEADERSHIP = [(poison, False) for poison in (_epoch, _list_version, _accepted, _promised)]
 AT_A_TAKE_OVER = [(poison, True) for poison in (_epoch, _list_version, _row, _accepted, _promised)]
 
 
-@pytest.mark.parametrize(("poison", "restarted"), IN_A_REIGN + AT_A_TAKE_OVER)
+@pytest.mark.parametrize(("poison", "restarted"), PER_LEADERSHIP + AT_A_TAKE_OVER)
 async def test_a_member_whose_numbers_jump_is_not_believed(
     poison: Callable[[FakeMember], None], restarted: bool
 ) -> None:

@@ -67,7 +67,7 @@ async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_wish
     assert state_of(harness).lost == gone
     await begun_anew(harness, gone)
     assert state_of(harness).lost == set()
-    assert state_of(harness).reassigned == gone
+    assert state_of(harness).reset_partitions == gone
     assert {"DataLoss", "PartitionsReset"} <= reasons(harness)
     assert "DataBack" not in reasons(harness)
     assert copies(harness) == {2}
@@ -78,7 +78,7 @@ async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
     harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 0, 1)
     volumes = [harness.world.volumes[0], harness.world.volumes[1]]
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await begun_anew(harness, gone)
     for index in (0, 1):
         if index in harness.world.pods:
@@ -109,7 +109,7 @@ async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copi
 
 async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
     harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty", held=False)
-    harness.rewish(held=True)
+    harness.change_spec(held=True)
     gone = await lost(harness, 0, 1)
     harness.clock += 100
     for _ in range(20):

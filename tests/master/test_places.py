@@ -54,7 +54,7 @@ async def test_a_heavier_member_gets_more() -> None:
     await harness.settle()
     assert len(held(harness, 2)) == 20
     assert len(held(harness, 0)) == len(held(harness, 1)) == 10
-    assert state_of(harness).record is None
+    assert state_of(harness).progress is None
 
 
 class Api:

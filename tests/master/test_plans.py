@@ -7,7 +7,7 @@ import pytest
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.planner import preview
 from stele.core.control.requests import NamedMove
-from stele.core.control.state import Record, State
+from stele.core.control.state import RebalanceProgress, State
 from stele.wire.control import Result
 from tests.master.harness import Crash, Fuse, Harness
 from tests.master.test_convergence import balanced
@@ -18,8 +18,8 @@ def state_of(harness: Harness) -> State:
     return harness.loop.state
 
 
-def plan_of(harness: Harness) -> Record:
-    record = state_of(harness).record
+def plan_of(harness: Harness) -> RebalanceProgress:
+    record = state_of(harness).progress
     assert record is not None
     return record
 
@@ -41,14 +41,14 @@ async def restart(harness: Harness) -> None:
     harness.start_master()
 
 
-async def formed(members: int = 3, partitions: int = 12, **wishes: object) -> Harness:
-    harness = Harness(members=members, partitions=partitions, **wishes)  # type: ignore[arg-type]
+async def formed(members: int = 3, partitions: int = 12, **desired: object) -> Harness:
+    harness = Harness(members=members, partitions=partitions, **desired)  # type: ignore[arg-type]
     await harness.settle()
     return harness
 
 
-async def proposed(harness: Harness, **wishes: object) -> Record:
-    harness.rewish(**wishes)
+async def proposed(harness: Harness, **desired: object) -> RebalanceProgress:
+    harness.change_spec(**desired)
     await harness.settle()
     record = plan_of(harness)
     assert record.phase == "Proposed"
@@ -65,7 +65,7 @@ async def test_a_plan_waits_for_its_approval_and_tells_what_it_would_do() -> Non
     approve(harness)
     await harness.settle()
     balanced(harness, 4, 2)
-    assert [each.phase for each in harness.world.asks() if each.plan] == ["Done"]
+    assert [each.phase for each in harness.world.requests() if each.plan] == ["Done"]
 
 
 async def test_missing_copies_are_made_without_approval() -> None:
@@ -77,7 +77,7 @@ async def test_missing_copies_are_made_without_approval() -> None:
     harness.clock += 31
     await harness.settle()
     assert copies(harness) == {2}
-    harness.rewish(replicas=3)
+    harness.change_spec(replicas=3)
     harness.revive(2)
     await harness.settle()
     assert copies(harness) == {3}
@@ -87,7 +87,7 @@ async def test_a_changed_situation_makes_a_new_plan_that_is_not_approved() -> No
     harness = await formed(approval="Manual")
     first = await proposed(harness, members=4)
     approve(harness)
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     second = await proposed(harness)
     assert (first.phase, second.phase) == ("Superseded", "Proposed")
     assert first.situation != second.situation
@@ -130,7 +130,7 @@ async def test_a_plan_that_waits_still_waits_after_the_master_was_replaced() -> 
 async def half_cancelled() -> Harness:
     """A fourth member took in a few partitions; then the plan was cancelled."""
     harness = await formed(partitions=24, parallel_per_member=1)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     while len(held(harness, 3)) < 2:
         await harness.tick()
     harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
@@ -145,7 +145,7 @@ async def test_a_cancelled_plan_stays_cancelled_when_the_master_is_replaced() ->
     await restart(harness)
     await harness.settle()
     assert held(harness, 3) == before
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     await harness.settle()
     balanced(harness, 5, 2)
 
@@ -161,7 +161,7 @@ async def test_a_cancelled_proposal_is_over() -> None:
 
 async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
     harness = await formed(partitions=24, parallel_per_member=3)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     while not any(each.step is Step.CATCH_UP for each in _running(harness)):
         await harness.tick()
     early = {each.partition for each in _running(harness) if each.step is Step.CATCH_UP}
@@ -172,7 +172,7 @@ async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
 
 
 def _running(harness: Harness) -> list[object]:
-    return [] if harness.loop.state is None else list(harness.loop.state.running.values())  # type: ignore[arg-type]
+    return [] if harness.loop.state is None else list(harness.loop.state.migrations.values())  # type: ignore[arg-type]
 
 
 async def test_single_partitions_are_left_out_of_a_plan() -> None:
@@ -222,7 +222,7 @@ async def test_progress_of_a_user_s_plan_is_on_its_own_object() -> None:
     record = None
     while record is None or record.phase != "Done":
         await harness.tick()
-        record = state_of(harness).asked.get("mine", record)
+        record = state_of(harness).user_plans.get("mine", record)
     assert record.planned == record.done
     assert record.done.total() >= 1
     assert record.bytes_copied > 0
@@ -260,7 +260,7 @@ async def refused(harness: Harness, move: NamedMove, code: str, said: str) -> No
     before = harness.table().partitions
     harness.world.ask("mine", moves=(move,), phase="")
     await harness.tick()
-    (found,) = state_of(harness).asked["mine"].refusals.values()
+    (found,) = state_of(harness).user_plans["mine"].refusals.values()
     assert (found.reason, said in found.detail) == (code, True), found
     await harness.settle()
     assert harness.table().partitions == before
@@ -295,12 +295,12 @@ async def test_a_user_chooses_who_gives_a_replica_up_and_who_gets_a_missing_one(
     harness = await formed(replicas=3, members=4)
     row = harness.table().partitions[0].replicas
     victim, absent = row[1], next(iter({0, 1, 2, 3} - set(row)))
-    harness.rewish(replicas=2)
+    harness.change_spec(replicas=2)
     harness.world.ask("less", moves=(NamedMove(0, f"demo-{victim}", ""),))
     await harness.settle()
     assert harness.world.asked["less"].phase == "Done"
     assert victim not in harness.table().partitions[0].members
-    harness.rewish(replicas=3)
+    harness.change_spec(replicas=3)
     harness.world.ask("more", moves=(NamedMove(0, "", f"demo-{absent}"),))
     await harness.settle()
     assert harness.world.asked["more"].phase == "Done"
@@ -338,17 +338,17 @@ async def test_a_move_to_a_member_that_dies_is_refused_and_nothing_is_lost() -> 
 
 async def test_a_preview_shows_what_changes_of_the_cluster_and_moves_would_do() -> None:
     harness = await formed()
-    state, wishes = state_of(harness), harness.world.wishes()
-    assert preview(state, (), wishes, harness.clock).migrations == ()
-    more = preview(state, (), replace(wishes, members=4), harness.clock)
+    state, desired = state_of(harness), harness.world.desired()
+    assert preview(state, (), desired, harness.clock).migrations == ()
+    more = preview(state, (), replace(desired, members=4), harness.clock)
     assert {each.destination for each in more.migrations} >= {3}
-    less = preview(state, (), replace(wishes, members=2), harness.clock)
+    less = preview(state, (), replace(desired, members=2), harness.clock)
     assert all(2 not in row for row in less.targets)
-    single = preview(state, (), replace(wishes, replicas=1), harness.clock)
+    single = preview(state, (), replace(desired, replicas=1), harness.clock)
     assert {len(row) for row in single.targets} == {1}
     number = movable(harness, 0, 2)[0]
     moves = [NamedMove(number, "demo-0", "demo-2"), NamedMove(number, "demo-0", "demo-9")]
-    moved = preview(state, (), wishes, harness.clock, moves)
+    moved = preview(state, (), desired, harness.clock, moves)
     assert 2 in moved.targets[number]
     assert [each.reason for each in moved.refusals] == ["UNKNOWN_MEMBER"]
 
@@ -367,7 +367,7 @@ async def test_an_object_of_the_same_name_is_another_plan() -> None:
 
 async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancelled_then() -> None:
     harness = await formed(held=False)
-    harness.rewish(held=True)
+    harness.change_spec(held=True)
     number = movable(harness, 0, 2)[0]
     for name in ("one", "two"):
         harness.world.ask(name, moves=(NamedMove(number, "demo-0", "demo-2"),))
@@ -377,7 +377,7 @@ async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancel
     harness.world.ask("one", cancel=True)
     harness.world.ask("two", cancel=True)
     await harness.settle()
-    harness.rewish(held=False)
+    harness.change_spec(held=False)
     await harness.settle()
     assert {harness.world.asked[name].phase for name in ("one", "two")} == {"Superseded"}
     assert number in held(harness, 0)
@@ -387,7 +387,7 @@ async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancel
 async def test_moves_and_approved_plans_survive_a_master_that_dies_at_any_step(after: bool) -> None:
     for at in range(1, 80, 3):
         harness = await formed(partitions=6, approval="Manual")
-        harness.rewish(members=4)
+        harness.change_spec(members=4)
         await harness.settle()
         approve(harness)
         number = movable(harness, 0, 2)[0]

@@ -6,7 +6,7 @@ import pytest
 
 from stele.core.control.rebalance import planner
 from stele.core.control.retries import RETRY_SECONDS
-from stele.core.control.state import Record
+from stele.core.control.state import RebalanceProgress
 from stele.wire.control import Ingest, Result
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
@@ -15,11 +15,11 @@ from tests.master.test_plans import copies, formed, plan_of, proposed, state_of
 PARTITIONS = 60
 
 
-async def busy(**wishes: object) -> Harness:
+async def busy(**desired: object) -> Harness:
     """A fourth member takes its share, one partition at a time, and most of that is left."""
-    harness = await formed(partitions=PARTITIONS, parallel_per_member=1, **wishes)
-    harness.rewish(members=4)
-    while not state_of(harness).record or len(state_of(harness).queues) < 20:
+    harness = await formed(partitions=PARTITIONS, parallel_per_member=1, **desired)
+    harness.change_spec(members=4)
+    while not state_of(harness).progress or len(state_of(harness).queues) < 20:
         await harness.tick()
     for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05) + 1):
         await harness.tick()
@@ -30,7 +30,7 @@ async def busy(**wishes: object) -> Harness:
 def lose_a_backup(harness: Harness, but: int | None = None) -> int:
     """A tablet of a backup is put aside, because it was damaged: its partition, of which nothing runs."""
     state = state_of(harness)
-    idle = (n for n in range(PARTITIONS) if n not in state.running and n not in state.queues.waiting)
+    idle = (n for n in range(PARTITIONS) if n not in state.migrations and n not in state.queues.waiting)
     rows = state.table.partitions
     number = next(n for n in idle if n != but and len(rows[n].members) == 2 and 3 not in rows[n].members)
     backup = rows[number].replicas[1]
@@ -45,14 +45,14 @@ async def until_copied(harness: Harness, number: int, ticks: int = 400) -> int:
     for _ in range(ticks):
         await harness.tick()
         state = state_of(harness)
-        if left < 0 and number in state.running and state.running[number].migration.adds:
+        if left < 0 and number in state.migrations and state.migrations[number].migration.adds:
             left = len(state.queues)
         if left >= 0 and len(state.table.partitions[number].members) == 2:
             return left
     raise AssertionError(f"{number} is {state_of(harness).table.partitions[number]}")
 
 
-async def finished(harness: Harness, record: Record) -> None:
+async def finished(harness: Harness, record: RebalanceProgress) -> None:
     await harness.settle(ticks=3000)
     balanced(harness, 4, 2)
     assert record.phase == "Done"
@@ -153,7 +153,7 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
     failed = fail_copies(harness, number, times=1)
     state.retries.failed[number] = 10
     harness.world.ask(f"demo-{state.plan_id}", approved=True)
-    while not failed or number in state.running:
+    while not failed or number in state.migrations:
         await harness.tick()
     await until_copied(harness, lose_a_backup(harness, but=number))
     while record.finished_seconds is None:
@@ -207,7 +207,7 @@ async def test_a_cancelled_plan_is_not_made_again_because_a_row_shrinks() -> Non
     lose_a_backup(harness)
     await harness.settle()
     assert copies(harness) == {1, 2}
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await harness.settle(ticks=3000)
     assert copies(harness) == {2}
 

@@ -18,7 +18,7 @@ async def test_statuses_are_written_at_most_once_a_second_however_much_happens()
 
     harness.world.show = show  # type: ignore[method-assign]
     await harness.settle()
-    harness.rewish(members=5)
+    harness.change_spec(members=5)
     began = harness.clock
     changes = 0
     while any(sum(index in row.members for row in harness.table().partitions) < 6 for index in (3, 4)):
@@ -35,7 +35,7 @@ async def test_the_head_follows_the_shards_at_most_once_a_second() -> None:
     """Its stamp is for people: with each commit it would be a second write."""
     harness = Harness(members=3, partitions=24, parallel_per_member=1)
     await harness.settle()
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     written: list[float] = []
     plain = harness.loop._store.write_head
 

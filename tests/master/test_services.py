@@ -28,7 +28,7 @@ async def held_up(monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A fourth member is to own something, and services at all owners fail."""
     harness = await three()
     monkeypatch.setattr(FakeMember, "_HandOver", lambda self, c: FAILED)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     for _ in range(60):
         await harness.tick()
     return harness
@@ -60,7 +60,7 @@ async def test_a_service_that_is_asked_for_nothing_any_more_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await held_up(monkeypatch)
-    harness.rewish(members=3)
+    harness.change_spec(members=3)
     await harness.settle()
     assert stalled(harness).reason == "ServiceFailed"
     for _ in range(3):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stele.core.control.commands import CopyItem
-from stele.core.control.operations.copy_session import Engine, Job, Stage, Wave
+from stele.core.control.operations.copy_session import CopySession, Engine, Job, Stage
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import BadInput, Conflict, Corrupt, SteleError, Unavailable
@@ -63,8 +63,8 @@ def state_of(address: str = "10.0.0.1") -> State:
     return State(1, PartitionTable((Partition(1, (0,)),), members), 1, 2, 0.0)
 
 
-def wave() -> Wave:
-    made = Wave(SESSION, 0, 1, {0: "m1"}, {0: 2}, 0.0)
+def wave() -> CopySession:
+    made = CopySession(SESSION, 0, 1, {0: "m1"}, {0: 2}, 0.0)
     made.stage, made.engine, made.token, made.items = Stage.COPY, Engine.SPARK, "t", (CopyItem(0, 1, 2, 5),)
     return made
 

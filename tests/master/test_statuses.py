@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stele.core.control.cluster_state import StateChange, Step
-from stele.core.control.failure_detector import Contact, Life, Seen, Timing
-from stele.core.control.state import Record, State, Wishes
+from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject, Timing
+from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan
 from stele.core.table.table import Member, Partition, PartitionTable
@@ -62,16 +62,16 @@ def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIE
     table = PartitionTable(tuple(Partition(1, row) for row in rows), entries)
     state = State(1, table, 1, len(entries), 0.0)
     for index, entry in entries.items():
-        contact = Contact(index, 0.0, answered_seconds=100.0)
-        contact.seen = Seen(index, entry.name, lite=entry.lite)
-        state.contacts[index] = contact
-    return facts.View(state, Wishes(3, replicas, TIMING), 100.0, NOON)
+        liveness = MemberLiveness(index, 0.0, answered_seconds=100.0)
+        liveness.member_object = MemberObject(index, entry.name, lite=entry.lite)
+        state.liveness[index] = liveness
+    return facts.View(state, DesiredSpec(3, replicas, TIMING), 100.0, NOON)
 
 
-def record(phase: str, failed: int = 0) -> Record:
+def record(phase: str, failed: int = 0) -> RebalanceProgress:
     planned = Counter({Type.MOVE: 4})
     finished = None if phase in ("Running", "Cancelling") else 90.0
-    made = Record(1, Plan(), "3 members", 50.0, 400, planned, Counter({Type.MOVE: 2}), failed)
+    made = RebalanceProgress(1, Plan(), "3 members", 50.0, 400, planned, Counter({Type.MOVE: 2}), failed)
     made.phase, made.finished_seconds, made.bytes_copied = phase, finished, 400
     return made
 
@@ -192,19 +192,19 @@ def test_a_loss_is_told_until_its_user_does_not_want_new_beginnings_any_more() -
     assert data_loss(seen) == ("False", "AsDesired")
     seen.state.lost = {0}
     assert data_loss(seen) == ("True", "AllReplicasLost")
-    wished = replace(seen, wishes=replace(seen.wishes, on_partition_loss="ResetToEmpty"))
-    seen.state.lost, seen.state.reassigned = set(), {0}
-    assert data_loss(wished) == ("True", "PartitionsReset")
-    told = facts.cluster_status(cluster(), wished, "")
-    seen.state.reassigned = set()
-    assert data_loss(wished, told) == ("True", "PartitionsReset")
+    desired = replace(seen, desired=replace(seen.desired, on_partition_loss="ResetToEmpty"))
+    seen.state.lost, seen.state.reset_partitions = set(), {0}
+    assert data_loss(desired) == ("True", "PartitionsReset")
+    told = facts.cluster_status(cluster(), desired, "")
+    seen.state.reset_partitions = set()
+    assert data_loss(desired, told) == ("True", "PartitionsReset")
     assert data_loss(seen, told) == ("False", "AsDesired")
 
 
 def test_a_plan_that_waits_for_approval_is_told_with_what_to_do() -> None:
     seen = replace(view((0, 1)), name="demo")
-    seen.state.record, seen.state.proposal = record("Proposed"), Plan()
-    seen.state.record.copies_left = 1
+    seen.state.progress, seen.state.proposal = record("Proposed"), Plan()
+    seen.state.progress.copies_left = 1
     status = facts.cluster_status(cluster(), seen, "")
     for type_, wanted in (("Paused", "True"), ("Ready", "False"), ("Progressing", "False")):
         found = find_condition(status.conditions, type_)
@@ -238,7 +238,7 @@ def test_a_state_that_is_wished_shows_what_it_waits_for_and_the_one_in_force() -
     assert found.state == "Active"
     assert (paused.status.value, paused.reason) == ("True", "ClusterState")
     assert paused.message == "Passive is not in force yet: " + why
-    held = replace(seen, wishes=replace(seen.wishes, held=True))
+    held = replace(seen, desired=replace(seen.desired, held=True))
     paused = condition(facts.cluster_status(cluster(), held, "").conditions, "Paused")
     assert paused.reason == "PausedByAnnotation"
     assert paused.message.endswith("; Passive is not in force yet: " + why)
@@ -246,10 +246,10 @@ def test_a_state_that_is_wished_shows_what_it_waits_for_and_the_one_in_force() -
 
 def test_a_member_that_may_not_join_says_why() -> None:
     seen = view((0, 1))
-    contact = seen.state.contacts[7] = Contact(7, 0.0)
-    contact.problem = "demo-7 is not let in: the cluster state Frozen forbids joining"
+    liveness = seen.state.liveness[7] = MemberLiveness(7, 0.0)
+    liveness.problem = "demo-7 is not let in: the cluster state Frozen forbids joining"
     found = condition(facts.member_status(member(7), seen, 0).conditions, "Ready")
-    assert (found.status.value, found.message) == ("False", contact.problem)
+    assert (found.status.value, found.message) == ("False", liveness.problem)
 
 
 def condition(conditions: tuple[Condition, ...], type_: str) -> Condition:
@@ -261,10 +261,10 @@ def condition(conditions: tuple[Condition, ...], type_: str) -> Condition:
 def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -> None:
     """Its last words were that it did not serve yet: the cluster was said to be unavailable for ever."""
     shown = view((0, 1), (1, 0))
-    for contact in shown.state.contacts.values():
-        unserved = (1,) if contact.index == 1 else ()
-        said: Any = ExchangeReply("OK", "", f"uuid-{contact.index}", "c", 1, 1, 0, 1, unserved=unserved)
-        contact.report = said
+    for liveness in shown.state.liveness.values():
+        unserved = (1,) if liveness.index == 1 else ()
+        said: Any = ExchangeReply("OK", "", f"uuid-{liveness.index}", "c", 1, 1, 0, 1, unserved=unserved)
+        liveness.report = said
     assert facts._available(shown)[1] is False
     shown.state.apply({1: Partition(2, (0,))})
     assert facts._available(shown)[1] is True
@@ -273,17 +273,17 @@ def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -
 def test_a_new_master_says_nothing_of_members_that_it_has_not_heard() -> None:
     """It took members for active before any had answered: the status was Running a moment after its start."""
     shown = view((0, 1))
-    shown.state.settled, shown.state.started_seconds = False, 99.0
+    shown.state.recovered, shown.state.started_seconds = False, 99.0
     well = TabletClusterStatus(phase=ClusterPhase.RUNNING)
     short = TabletClusterStatus(phase=ClusterPhase.DEGRADED)
     assert facts.too_early(shown, short, well)
     assert facts.too_early(shown, well, well)
     assert not facts.too_early(shown, well, short), "rows that lack copies are known from the table"
     assert not facts.too_early(replace(shown, now=99.0 + TIMING.silence), short, well)
-    shown.state.settled = True
+    shown.state.recovered = True
     assert not facts.too_early(shown, short, well)
     forming = view(())
-    forming.state.settled, forming.state.table = False, PartitionTable((Partition(0, ()),), ENTRIES)
+    forming.state.recovered, forming.state.table = False, PartitionTable((Partition(0, ()),), ENTRIES)
     assert not facts.too_early(forming, short, well)
 
 
@@ -291,7 +291,7 @@ def test_a_member_that_has_nothing_of_its_rows_is_still_joining() -> None:
     """Nobody had told it of the first table yet: the cluster was said to be ready."""
     shown = view((0, 1))
     said: Any = ExchangeReply("OK", "", "uuid-1", "c", 1, 1, 0, 1)
-    shown.state.contacts[1].report = said
-    assert facts.lives(shown.state, shown.wishes, shown.now)[1] is Life.JOINING
-    shown.state.contacts[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
-    assert facts.lives(shown.state, shown.wishes, shown.now)[1] is Life.ACTIVE
+    shown.state.liveness[1].report = said
+    assert facts.lives(shown.state, shown.desired, shown.now)[1] is Life.JOINING
+    shown.state.liveness[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
+    assert facts.lives(shown.state, shown.desired, shown.now)[1] is Life.ACTIVE

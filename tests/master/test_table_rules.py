@@ -2,11 +2,11 @@
 
 import pytest
 
-from stele.adapters.kubernetes.table_store import reigned
+from stele.adapters.kubernetes.table_store import table_snapshot
 from stele.core.control import decide as master
 from stele.core.control.decide import decide
 from stele.core.control.failure_detector import Timing
-from stele.core.control.state import Observation, State, Wishes
+from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.table.ids import VERSION_MAX
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Corrupt, Refused
@@ -23,9 +23,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("row", "reason"), WRONG)
 def test_rows_that_contradict_the_dictionary_are_not_taken_over(row: Partition, reason: str) -> None:
-    assert reigned(HEAD, [Partition(4, (0, 1))]).table.partitions == (Partition(4, (0, 1)),)
+    assert table_snapshot(HEAD, [Partition(4, (0, 1))]).table.partitions == (Partition(4, (0, 1)),)
     with pytest.raises(Corrupt, match=f"partition 0 .*{reason}"):
-        reigned(HEAD, [row])
+        table_snapshot(HEAD, [row])
 
 
 @pytest.mark.parametrize(("row", "reason"), [*WRONG, (Partition(3, (0,)), "versions only grow")])
@@ -33,11 +33,11 @@ def test_a_decision_that_breaks_a_rule_is_not_stored(
     row: Partition, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = PartitionTable((Partition(3, (0, 1)),), {member.index: member for member in MEMBERS})
-    state = State(1, table, 1, 3, 0.0, settled=True)
-    wishes = Wishes(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), held=True)
+    state = State(1, table, 1, 3, 0.0, recovered=True)
+    desired = DesiredSpec(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), held=True)
     monkeypatch.setattr(master, "repair", lambda state, *_: state.staged.update({0: row}))
     with pytest.raises(Corrupt, match=f"partition 0 .*{reason}"):
-        decide(state, Observation(0.0, wishes, ()))
+        decide(state, Observation(0.0, desired, ()))
     assert state.table is table
 
 

@@ -155,7 +155,7 @@ async def test_operations_that_do_not_follow_are_refused(tmp_path: Path) -> None
             assert (ack.code, made.replica.tablet.log.last) == (Code.LOG_MISMATCH, (2, 6))
 
 
-async def test_a_tombstone_and_a_stranger_take_nothing(tmp_path: Path) -> None:
+async def test_a_tombstone_and_another_member_take_nothing(tmp_path: Path) -> None:
     async with solo(tmp_path) as made:
         assert (await made.acked(made.append((0, 0), [put(1)]))).code == Code.NO_TABLET
         answers = made.tell(peer.Ask([peer.AskItem(P, 1, 1, False, (1, (OTHER, THIRD)))]))

@@ -130,7 +130,7 @@ class Stage:
             and status["observedGeneration"] == found["metadata"]["generation"]
         )
 
-    async def reigned(self, epoch: int) -> None:
+    async def table_snapshot(self, epoch: int) -> None:
         """A master of that epoch tells: what the one before wrote says nothing of it."""
 
         async def check() -> bool:
@@ -177,7 +177,7 @@ async def test_create_scale_up_kill_and_scale_down(
         await asyncio.sleep(1.5)
         await stage.operator.end(signal.SIGKILL)
         await stage.operator.start()
-        await stage.reigned(2)
+        await stage.table_snapshot(2)
         await stage.settled(4)
         await stage.kubelet.kill("demo-0", 1.0)
         await stage.settled(4)

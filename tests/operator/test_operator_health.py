@@ -107,8 +107,8 @@ async def test_a_take_over_with_a_slow_api_server_is_no_hang(
 
         await stage.until("the operator's port", up)
 
-        async def reigns() -> bool:
+        async def leads() -> bool:
             assert await ask(unused_tcp_port, "/healthz") == (200, "ok\n")
             return "stele_epoch{" in (await ask(unused_tcp_port, "/metrics"))[1]
 
-        await stage.until("a take-over", reigns)
+        await stage.until("a take-over", leads)

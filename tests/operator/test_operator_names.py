@@ -239,7 +239,7 @@ async def test_a_claim_with_the_uid_of_its_cluster_alone_is_watched_and_not_aske
         for label in ("stele.dev/cluster-", "stele.dev/component-", "stele.dev/member-"):
             control_plane.kubectl("label", "pvc", "demo-0", "-n", namespace, label)
         await stage.operator.start(f"exec({COUNTED!r})")
-        await stage.reigned(2)
+        await stage.table_snapshot(2)
         await stage.settled(3)
         # The lists say what there is by now, and the watches, which tell what they missed.
         await asyncio.sleep(3.0)

@@ -10,13 +10,13 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.core.control.failure_detector import Timing
-from stele.core.control.state import Record, State, Wishes
+from stele.core.control.state import DesiredSpec, Record, State
 from stele.core.placement.plan import Plan
 from stele.core.table.table import PartitionTable
 from stele.master import manifests, status
 from stele.master.cache import Cache
 from stele.master.children import Children
-from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, Asks, show_orphans, show_plans
+from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, Asks, fail_ownerless, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
 from tests.operator.test_operator import Stage, cluster, staged
@@ -52,7 +52,7 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         await create(api, cache, namespace, "look", "DryRun")
         await create(api, cache, namespace, "run", "Execute")
-        await show_orphans(api, cache, NOON)
+        await fail_ownerless(api, cache, NOON)
         for name in ("look", "run"):
             assert await ready(api, namespace, name) == ("Pending", "False", "ClusterNotFound")
 
@@ -64,9 +64,9 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
         assert isinstance(found, TabletCluster)
         state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
         await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
-        view = status.View(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
+        view = status.View(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
         await show_plans(api, cache, Children(api, cache, namespace), found, view)
-        await show_orphans(api, cache, NOON)
+        await fail_ownerless(api, cache, NOON)
         assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
         assert await ready(api, namespace, "four") == ("Proposed", "True", "AsDesired")
         assert await ready(api, namespace, "run") == ("Failed", "False", "MigrationFailed")
@@ -85,7 +85,7 @@ def formed(plans: int) -> State:
     for each in records[:-1]:
         each.finish("Done", 0.0)
     state.finished.extend(records[:-1])
-    state.record = records[-1]
+    state.progress = records[-1]
     return state
 
 
@@ -99,7 +99,7 @@ async def made_cluster(api: Api, namespace: str) -> TabletCluster:
 async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_deleted(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    cache, wishes = Cache(lambda _kind, _stored: None), Wishes(3, 2, Timing(1.0, 3.0, 30.0))
+    cache, desired = Cache(lambda _kind, _stored: None), DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0))
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         ours = await made_cluster(api, namespace)
         owner = manifests.owned_by_cluster(ours) | {"uid": "of-another-cluster"}
@@ -123,7 +123,7 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
         asks = Asks().read(cache, namespace, "demo", ours.metadata.uid)
         assert [(ask.name, ask.plan) for ask in asks] == [("demo-1-2", "")], "a user's, whatever its name"
         children, state = Children(api, cache, namespace), formed(plans=2)
-        await show_plans(api, cache, children, ours, status.View(state, wishes, 0.0, NOON, asks=asks))
+        await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON, asks=asks))
         for name, stored in before.items():
             assert await api.get(REBALANCES, namespace, name) == stored
         assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")
@@ -132,11 +132,11 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
 async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    cache, wishes = Cache(lambda _kind, _stored: None), Wishes(3, 2, Timing(1.0, 3.0, 30.0))
+    cache, desired = Cache(lambda _kind, _stored: None), DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0))
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         ours = await made_cluster(api, namespace)
         children, state = Children(api, cache, namespace), formed(plans=1)
-        await show_plans(api, cache, children, ours, status.View(state, wishes, 0.0, NOON))
+        await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON))
         (ask,) = Asks().read(cache, namespace, "demo", ours.metadata.uid)
         assert (ask.plan, ask.approved, ask.situation, ask.final) == ("1-1", True, "situation", False)
 

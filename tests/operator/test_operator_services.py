@@ -125,7 +125,7 @@ async def scaled(stage: Stage, counting: Counting, names: list[bytes], members: 
         await stage.until("an owner that is new", changed)
         await stage.operator.end(signal.SIGKILL)
         await stage.operator.start()
-        await stage.reigned(epoch + 1)
+        await stage.table_snapshot(epoch + 1)
         await stage.settled(members)
     after = await owners_of(stage)
     assert counting.taken.total() > taken + len(names), "too slow to see anything"

@@ -11,7 +11,7 @@ from stele.core.control.state import State
 from stele.core.table.table import PartitionTable
 from stele.errors import Stale
 from stele.master.cache import Cache
-from stele.master.kubernetes import KubernetesWorld
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.settings import Settings
 from stele.model import TabletCluster
 from tests.operator.test_operator import cluster
@@ -22,17 +22,17 @@ NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings("member", "spark", (), "", "test")
 
 
-async def world(api: Api, namespace: str) -> KubernetesWorld:
+async def world(api: Api, namespace: str) -> KubernetesClusterObjects:
     """As an operator's process sees the cluster now; nothing tells it of what comes later."""
     cache = Cache(lambda _kind, _stored: None)
     stored = await api.get(CLUSTERS, namespace, "demo")
     cache.put(CLUSTERS, stored)
     found = TabletCluster.read(stored)
     assert isinstance(found, TabletCluster)
-    return KubernetesWorld(api, cache, SETTINGS, found, lambda _seconds: NOON)
+    return KubernetesClusterObjects(api, cache, SETTINGS, found, lambda _seconds: NOON)
 
 
-def reign(epoch: int) -> State:
+def leadership(epoch: int) -> State:
     return State(epoch, PartitionTable.empty(8), 1, 0, 0.0)
 
 
@@ -42,13 +42,13 @@ async def test_a_deposed_master_writes_nothing_over_its_successor_s_status(
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         await api.create(CLUSTERS, namespace, cluster("demo", 3))
         old = await world(api, namespace)
-        await old.show(reign(4), 0.0)
+        await old.show(leadership(4), 0.0)
         new = await world(api, namespace)
-        await new.show(reign(5), 0.0)
+        await new.show(leadership(5), 0.0)
         said = await api.get(CLUSTERS, namespace, "demo")
         assert said["status"]["epoch"] == 5
 
-        late = reign(4)
+        late = leadership(4)
         late.lost = {1}
         for seconds in (1.0, 2.0):
             # At first it has not heard of the other: its write is refused, and that tells it.
@@ -64,8 +64,8 @@ async def test_a_status_that_users_changed_meanwhile_is_written_with_the_next_re
         await api.create(CLUSTERS, namespace, cluster("demo", 3))
         master = await world(api, namespace)
         control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "by=somebody")
-        await master.show(reign(4), 0.0)
+        await master.show(leadership(4), 0.0)
         assert "status" not in await api.get(CLUSTERS, namespace, "demo")
-        await master.show(reign(4), 1.0)
+        await master.show(leadership(4), 1.0)
         found = await api.get(CLUSTERS, namespace, "demo")
         assert (found["status"]["epoch"], found["metadata"]["annotations"]["by"]) == (4, "somebody")

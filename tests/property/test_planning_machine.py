@@ -176,7 +176,7 @@ class Planning(RuleBasedStateMachine):
                 self.change(number, self.repaired(row))
 
     @rule(replicas=st.integers(1, 4))
-    def wish_replicas(self, replicas: int) -> None:
+    def ask_for_replicas(self, replicas: int) -> None:
         self.replicas = replicas
 
     @rule()

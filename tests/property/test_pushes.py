@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from stele.core.control.decide import note_published, publication
-from stele.core.control.failure_detector import Contact
+from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable, trimmed
 from stele.master.requests import request_of
@@ -35,14 +35,14 @@ ROWS = st.lists(st.integers(0, 3), unique=True, max_size=3).map(trimmed)
 class Pushes(RuleBasedStateMachine):
     @initialize(partitions=st.integers(1, 12))
     def begin(self, partitions: int) -> None:
-        self.state = self.reign(PartitionTable((Partition(0, ()),) * partitions, MEMBERS), 1)
+        self.state = self.leadership(PartitionTable((Partition(0, ()),) * partitions, MEMBERS), 1)
         self.table = Table(TableFile())
         self.incarnation = 1
         self.last: m.ExchangeRequest | None = None
 
-    def reign(self, table: PartitionTable, epoch: int) -> State:
-        state = State(epoch, table, 1, len(MEMBERS), 0.0, settled=True)
-        state.contacts[0] = Contact(0, 0.0)
+    def leadership(self, table: PartitionTable, epoch: int) -> State:
+        state = State(epoch, table, 1, len(MEMBERS), 0.0, recovered=True)
+        state.liveness[0] = MemberLiveness(0, 0.0)
         return state
 
     @rule(number=st.integers(0, 11), row=ROWS, by=st.integers(1, 2))
@@ -53,7 +53,7 @@ class Pushes(RuleBasedStateMachine):
 
     @rule()
     def another_master(self) -> None:
-        self.state = self.reign(self.state.table, self.state.epoch + 1)
+        self.state = self.leadership(self.state.table, self.state.epoch + 1)
 
     @rule(damaged=st.booleans())
     def restart(self, damaged: bool) -> None:
@@ -71,9 +71,9 @@ class Pushes(RuleBasedStateMachine):
         answer = self.taken_in(m.decode_request(m.encode(self.last)))
         if answer_arrives:
             report = m.decode_reply(m.encode(answer))
-            self.state.contacts[0].hear(report, 0.0)
+            self.state.liveness[0].on_report(report, 0.0)
             if what.mark is not None:
-                note_published(self.state.contacts[0], what.mark, report)
+                note_published(self.state.liveness[0], what.mark, report)
 
     def taken_in(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         table = self.table
@@ -126,7 +126,7 @@ class TellsEverything(Pushes):
     """A master that does not believe any answer."""
 
     def exchange(self, request_arrives: bool, answer_arrives: bool) -> None:
-        self.state.contacts[0].published = 0
+        self.state.liveness[0].published = 0
         super().exchange(request_arrives, answer_arrives)
 
 

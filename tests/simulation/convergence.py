@@ -19,15 +19,15 @@ def unfinished(world: World) -> str:
     """Why the cluster is not yet safe, balanced and at rest."""
     master = world.master
     state = None if master is None else master.state
-    if state is None or not state.settled:
-        return "no master reigns"
-    if state.running or state.promotions or state.waves or len(state.queues) or state.staged:
-        return f"under way: {list(state.running.values())[:1]} {list(state.promotions.values())[:1]}"
+    if state is None or not state.recovered:
+        return "no master leads"
+    if state.migrations or state.promotions or state.copy_sessions or len(state.queues) or state.staged:
+        return f"under way: {list(state.migrations.values())[:1]} {list(state.promotions.values())[:1]}"
     wanted = world.cluster["spec"]["members"]
     missed, there = world.missed(), len(world.present())
     if len(state.table.members) != wanted or there != wanted - bool(missed):
         gone = f", {missed} stays away" if missed else ""
-        return f"{len(state.table.members)} members, {there} run, {wanted} are wished{gone}"
+        return f"{len(state.table.members)} members, {there} run, {wanted} are desired{gone}"
     return _rows(world) or _members(world) or _status(world)
 
 
@@ -41,10 +41,10 @@ def _rows(world: World) -> str:
     full = min(replicas, len(present))
     for number, row in enumerate(table.partitions):
         if len(row.members & present) != full or len(row.replicas) != full:
-            return f"partition {number}: {row}, {full} copies are wished"
+            return f"partition {number}: {row}, {full} copies are desired"
     assert master.cluster is not None
-    wishes = master.cluster._world.wishes()
-    members = data_members(master.state, wishes, master.loop.time())
+    desired = master.cluster._world.desired()
+    members = data_members(master.state, desired, master.loop.time())
     left = plan(table, members, replicas).migrations
     return f"not balanced: {left[:2]}" if left else ""
 

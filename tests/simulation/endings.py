@@ -61,7 +61,7 @@ class Ending:
         self._todo[ending](machine)
 
     def _count(self, *_: object) -> None:
-        """Masters of before may have made more members than are wished: then it is the one too many."""
+        """Masters of before may have made more members than are desired: then it is the one too many."""
         members = self.world.api.list(MEMBERS)
         self.world.surplus |= len(members) > self.world.cluster["spec"]["members"]
 

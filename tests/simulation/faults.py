@@ -193,7 +193,7 @@ class Faults:
         return self.random.choice(machines) if machines else None
 
     def _places(self) -> list[str]:
-        masters = [master.loop.name for master in self.world.masters if master.reigns]
+        masters = [master.loop.name for master in self.world.masters if master.leads]
         return [*self.kubelet.machines, *masters, API_PLACE]
 
     # -- network

@@ -54,7 +54,7 @@ class Rules:
         self._owners: dict[tuple[int, int], str] = {}
         self._committed: dict[int, dict[int, int]] = {}
         self._looked: dict[tuple[str, int], tuple[int, int]] = {}
-        self._wishes: list[tuple[float, int]] = []
+        self._desired_specs: list[tuple[float, int]] = []
         self._forbidden_since: float | None = None
         world.api.changed.append(self._changed)
         world.exchanged.append(self._exchanged)
@@ -92,7 +92,7 @@ class Rules:
                 self._epoch(name, shard.epoch)
                 self._stored(shard.rows, shard.epoch)
         elif kind is CLUSTERS and not gone:
-            self._wished(stored)
+            self._desired(stored)
 
     def _epoch(self, name: str, epoch: int) -> None:
         before = self._epochs.get(name, 0)
@@ -130,13 +130,13 @@ class Rules:
         )
 
     def _never_fewer(self, number: int, before: Partition, row: Partition, epoch: int) -> None:
-        """Copies are never given up below what is wished, but for members that may be lost.
+        """Copies are never given up below what is desired, but for members that may be lost.
 
         Looked at are rows of which at least one member could not be given up.
         """
         needed = {each for each in before.members if not self._may_be_lost(each, number, epoch)}
         given_up = needed - row.members
-        fewer = bool(given_up) and len(row.members) < min(len(before.members), self._wished_copies())
+        fewer = bool(given_up) and len(row.members) < min(len(before.members), self._desired_copies())
         if needed:
             text = "{} follows {}, and nothing was wrong with {}"
             self._check("never fewer copies", not fewer, text, row, before, given_up, partition=number)
@@ -147,14 +147,14 @@ class Rules:
         whole = machine is not None and machine.disk.state_of(number) == "READY"
         return not whole or self.is_harmed(place) or self.sight.may_be_lost(place, epoch)
 
-    def _wished_copies(self) -> int:
+    def _desired_copies(self) -> int:
         """The fewest that were wished of late."""
-        recent = [copies for at, copies in self._wishes if at > self.world.clock.now - LOWERED_SECONDS]
+        recent = [copies for at, copies in self._desired_specs if at > self.world.clock.now - LOWERED_SECONDS]
         return min([self.world.cluster["spec"]["replicas"], *recent])
 
-    def _wished(self, stored: Object) -> None:
+    def _desired(self, stored: Object) -> None:
         spec, now = stored["spec"], self.world.clock.now
-        self._note_wish(now, spec["replicas"])
+        self._note_desired(now, spec["replicas"])
         state = spec.get("state", "Active")
         if state not in STATES_WITHOUT_MIGRATION:
             self._forbidden_since = None
@@ -175,7 +175,7 @@ class Rules:
     def _has_asked(self, epoch: int) -> bool:
         """Whether the master of that epoch knows its members: before, it only adds its epoch to a status."""
         states = [each.state for each in self.world.masters if each.state is not None]
-        return any(state.epoch == epoch and state.settled for state in states)
+        return any(state.epoch == epoch and state.recovered for state in states)
 
     def _all_whole(self) -> None:
         """Whoever a row names has it, unless something befell it that the master need not have heard of."""
@@ -192,7 +192,7 @@ class Rules:
     def _says(self, master: MasterProcess, kind: Kind, patch: Object) -> None:
         """Ready is not told while the master that tells it has anything left to do."""
         state = master.state
-        if kind is not CLUSTERS or state is None or not state.settled:
+        if kind is not CLUSTERS or state is None or not state.recovered:
             return
         status = merged(self.world.cluster.get("status") or {}, patch)
         conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
@@ -201,17 +201,17 @@ class Rules:
             return
         # A session whose copy is taken in may still be closed: a member that was just lost does not answer.
         ended = (Stage.CLOSE, Stage.CLOSED)
-        copying = [wave for wave in state.waves.values() if wave.stage not in ended]
-        left = (state.running, state.promotions, copying, state.staged, state.lost, len(state.queues))
+        copying = [wave for wave in state.copy_sessions.values() if wave.stage not in ended]
+        left = (state.migrations, state.promotions, copying, state.staged, state.lost, len(state.queues))
         text = "{}, Ready {}, while there is {}"
         self._check("Running and Ready only with nothing pending", not any(left), text, *shown, left)
 
-    def _note_wish(self, now: float, copies: int) -> None:
-        """`_wishes` has each number with the moment until which it was wished."""
-        if self._wishes:
-            self._wishes[-1] = (now, self._wishes[-1][1])
-        if not self._wishes or self._wishes[-1][1] != copies:
-            self._wishes.append((now, copies))
+    def _note_desired(self, now: float, copies: int) -> None:
+        """`_desired_specs` has each number with the moment until which it was desired."""
+        if self._desired_specs:
+            self._desired_specs[-1] = (now, self._desired_specs[-1][1])
+        if not self._desired_specs or self._desired_specs[-1][1] != copies:
+            self._desired_specs.append((now, copies))
 
     def _least(self, status: Object) -> int:
         return int(min(self.world.cluster["spec"]["replicas"], status["members"]["ready"]))
@@ -331,9 +331,9 @@ class Rules:
                 self._look_at(machine.place, node.uuid, number, replica, machine.process.loop.number)
         master = self.world.master
         if master is not None and master.state is not None:
-            for running in master.state.running.values():
+            for running in master.state.migrations.values():
                 self.world.trace.cover(f"{running.migration.type.name} {running.step.value}")
-            for wave in master.state.waves.values():
+            for wave in master.state.copy_sessions.values():
                 self.world.trace.cover(f"wave {wave.stage.value}")
 
     def _look_at(self, place: str, uuid: str, number: int, replica: Any, start: int) -> None:

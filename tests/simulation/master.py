@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from stele.adapters.kubernetes.api import CLUSTERS, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.master import manifests
 from stele.master.cache import Cache
-from stele.master.kubernetes import KubernetesWorld
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed, Pace
 from stele.master.settings import Settings
 from stele.master.supervisor import WATCHED
@@ -43,7 +43,7 @@ class NoCopier:
     def problem(self) -> str:
         return "there is none"
 
-    def want(self, waves: Sequence[Wave], state: State) -> None:
+    def want(self, waves: Sequence[CopySession], state: State) -> None:
         assert not waves
 
     def jobs(self) -> Mapping[str, Job]:
@@ -117,7 +117,7 @@ def _resolve(answer: Any, value: bytes | None) -> None:
 
 
 class MasterProcess:
-    """One start of the operator's container; there may be several at a time, and only one reigns."""
+    """One start of the operator's container; there may be several at a time, and only one leads."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class MasterProcess:
         return None if self.cluster is None else self.cluster.state
 
     @property
-    def reigns(self) -> bool:
+    def leads(self) -> bool:
         return self.loop.alive and not self.over
 
     def kill(self) -> None:
@@ -168,10 +168,10 @@ class MasterProcess:
             cluster = TabletCluster.read(found)
             assert isinstance(cluster, TabletCluster), cluster
             self.cluster = self._loop_of(cluster)
-            await self._reign(self.cluster)
+            await self._leadership(self.cluster)
             await asyncio.sleep(FAILED_SECONDS)
 
-    async def _reign(self, cluster: ClusterLoop) -> None:
+    async def _leadership(self, cluster: ClusterLoop) -> None:
         try:
             await cluster.run()
         except Deposed as error:
@@ -193,7 +193,7 @@ class MasterProcess:
         api: Any = self._api
         owner = manifests.owned_by_cluster(cluster)
         store = KubernetesTableStore(api, NAMESPACE, CLUSTER, owner, marks)
-        world = KubernetesWorld(api, self.cache, SETTINGS, cluster, self._wall)
+        world = KubernetesClusterObjects(api, self.cache, SETTINGS, cluster, self._wall)
         return ClusterLoop(store, self._members, world, NoCopier(), now=self.loop.time, pace=PACE)
 
     def _wall(self, seconds: float) -> datetime:

@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import decide
-from stele.core.control.failure_detector import Contact, Timing
-from stele.core.control.operations.move import Running, Step
+from stele.core.control.failure_detector import MemberLiveness, Timing
+from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.rebalance import planner
-from stele.core.control.state import Mark, State
+from stele.core.control.state import State, TableCursor
 from stele.core.tablet.leases import Held
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
@@ -54,15 +54,15 @@ def source_clears_early() -> AbstractContextManager[Any]:
 
 def commit_before_the_destination() -> AbstractContextManager[Any]:
     """The row is stored as soon as the owner knows of the destination."""
-    real = Running.heard_from_owner
+    real = MigrationOperation.heard_from_owner
 
-    def heard(self: Running, learner: Any, now: float) -> None:
+    def heard(self: MigrationOperation, learner: Any, now: float) -> None:
         if learner is not None and self.step in (Step.CATCH_UP, Step.COPY):
             self.step = Step.STORE
         else:
             real(self, learner, now)
 
-    return patch.object(Running, "heard_from_owner", heard)
+    return patch.object(MigrationOperation, "heard_from_owner", heard)
 
 
 def epoch_not_checked() -> AbstractContextManager[Any]:
@@ -138,8 +138,8 @@ def members_forgotten() -> AbstractContextManager[Any]:
 def stamp_not_compared() -> AbstractContextManager[Any]:
     """What was sent counts as taken in, also by a member that lost its table meanwhile."""
 
-    def note_published(contact: Contact, mark: Mark, report: Any) -> None:
-        contact.published = mark.number
+    def note_published(liveness: MemberLiveness, mark: TableCursor, report: Any) -> None:
+        liveness.published = mark.number
 
     return patch.object(decide, "note_published", note_published)
 
@@ -244,17 +244,17 @@ def given_up_too_soon() -> AbstractContextManager[Any]:
 def never_given_up() -> AbstractContextManager[Any]:
     """The place of a member that is away is kept for ever."""
 
-    def in_grace(self: Contact, now: float, timing: Timing) -> bool:
+    def in_grace(self: MemberLiveness, now: float, timing: Timing) -> bool:
         return self.lost_seconds is not None
 
-    return patch.object(Contact, "in_grace", in_grace)
+    return patch.object(MemberLiveness, "in_grace", in_grace)
 
 
 def the_absent_are_believed() -> AbstractContextManager[Any]:
     """What a member said last is told for ever, also when it owns nothing any more."""
 
     def served(state: State) -> bool:
-        reports = [each.report for each in state.contacts.values() if each.report is not None]
+        reports = [each.report for each in state.liveness.values() if each.report is not None]
         return not state.promotions and not any(each.unserved for each in reports)
 
     return patch.object(status, "_served", served)
@@ -295,22 +295,22 @@ def acknowledges_while_stopping() -> AbstractContextManager[Any]:
 def a_new_pod_is_proof() -> AbstractContextManager[Any]:
     """A process counts as dead as soon as there is another pod of its member's name."""
 
-    def known_dead(self: Contact) -> bool:
-        return self.ended and self.seen is not None and self.seen.pod is not None
+    def known_dead(self: MemberLiveness) -> bool:
+        return self.ended and self.member_object is not None and self.member_object.pod is not None
 
-    return patch.object(Contact, "known_dead", property(known_dead))
+    return patch.object(MemberLiveness, "known_dead", property(known_dead))
 
 
 def an_answer_disproves_nothing() -> AbstractContextManager[Any]:
     """What the kubelet showed counts as the end of a process that has answered since."""
 
-    def note_proof(self: Contact) -> None:
+    def note_proof(self: MemberLiveness) -> None:
         report = self.report
         since = 0.0 if report is None else self.shown.get(report.pod_uid, (0.0, 0.0))[0]
         if report is not None and int(report.started_seconds) < since:
             self.dead_incarnation = report.incarnation
 
-    return patch.object(Contact, "_note_proof", note_proof)
+    return patch.object(MemberLiveness, "_note_proof", note_proof)
 
 
 def plans_end_first() -> AbstractContextManager[Any]:

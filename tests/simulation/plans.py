@@ -61,7 +61,7 @@ def _may_plan(state: State) -> bool:
     which, each plan chooses.
     """
     waits = state.promotions or state.shrinking or state.cancelled or state.change.state != "Active"
-    if waits or not state.settled or not state.queues or not state.plan_key:
+    if waits or not state.recovered or not state.queues or not state.plan_key:
         return False
     members, *_ = state.plan_key
     return not any(each.away for each in members)  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def _unplanned(state: State, now: float) -> list[int]:
         number
         for number, row in enumerate(state.table.partitions)
         if 0 < len(row.members) < replicas  # type: ignore[operator]
-        and not any(number in some for some in (state.running, state.queues.waiting, state.staged))
+        and not any(number in some for some in (state.migrations, state.queues.waiting, state.staged))
         and number not in state.stopped
         and state.retries.pauses.get(number, now) <= now
     ]
@@ -85,7 +85,7 @@ def _addable(state: State, numbers: list[int]) -> list[int]:
     if not numbers:
         return []
     rows = list(state.table.partitions)
-    for number, running in state.running.items():
+    for number, running in state.migrations.items():
         rows[number] = Partition(running.version, running.result)
     members, replicas, *_ = state.plan_key
     made = plan(PartitionTable(tuple(rows), state.table.members), members, replicas)  # type: ignore[arg-type]

@@ -18,12 +18,12 @@ from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control.commands import DeleteTablet
 from stele.core.control.decide import _take_over
 from stele.core.control.failover.repair import repair
-from stele.core.control.failure_detector import Contact, Timing
-from stele.core.control.gc import sweep
+from stele.core.control.failure_detector import MemberLiveness, Timing
+from stele.core.control.gc import collect_garbage
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.scheduler import follow, start
-from stele.core.control.state import Observation, State, Wishes
+from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.plan import DataMember, plan
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.core.tablet.follower import Tablet
@@ -106,8 +106,8 @@ def member(tmp_path: Path) -> Iterator[OneMember]:
 
 
 def test_a_list_of_members_that_was_left_out_empties_no_dictionary(member: OneMember) -> None:
-    """Before a reign is settled the master sends versions and no members: a member took that for an empty
-    list of that version, which nobody sent it anew.
+    """Before a leadership is settled the master sends versions and no members: a member took that for an
+    empty list of that version, which nobody sent it anew.
     """
     assert member.process.node is not None
     member.exchange(member_list_version=1, members=(member.info(),))
@@ -160,15 +160,15 @@ def test_silence_of_a_member_counts_from_when_it_is_known(member: OneMember) -> 
 
 def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
     """A damaged tablet was kept as the only copy, and the whole one of a restarting member dropped."""
-    state = State(1, PartitionTable((Partition(3, (0, 1)),), {}), 1, 3, 0.0, settled=True)
+    state = State(1, PartitionTable((Partition(3, (0, 1)),), {}), 1, 3, 0.0, recovered=True)
     for index in (0, 1):
-        state.contacts[index] = Contact(index, 0.0)
+        state.liveness[index] = MemberLiveness(index, 0.0)
         members = dict(state.table.members)
         members[index] = Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1")
         state.table = PartitionTable(state.table.partitions, members)
     report = m.ExchangeReply("OK", "", "uuid-0", "cluster", 1, 1, 0, 1)
-    state.contacts[0].hear(report, 100.0)
-    repair(state, Wishes(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
+    state.liveness[0].on_report(report, 100.0)
+    repair(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
     assert not state.staged
     assert state.lost == {0}
 
@@ -252,14 +252,14 @@ def test_a_promise_that_a_stored_row_overtook_is_forgotten_after_a_start(member:
 def _two_copies(*, silent_ms: int = 0) -> State:
     """Members 0 and 1 have partition 0; 0 owns it and has not heard 1 for so long."""
     members = {n: Member(n, f"demo-{n}", f"uuid-{n}", "10.0.0.1") for n in (0, 1)}
-    state = State(1, PartitionTable((Partition(3, (0, 1)),), members), 1, 2, 0.0, settled=True)
+    state = State(1, PartitionTable((Partition(3, (0, 1)),), members), 1, 2, 0.0, recovered=True)
     for index in (0, 1):
-        contact = state.contacts[index] = Contact(index, 0.0)
+        liveness = state.liveness[index] = MemberLiveness(index, 0.0)
         silent = (m.SilentPeer(1, silent_ms),) if silent_ms and index == 0 else ()
         tablet = m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)
         uuid = f"uuid-{index}"
         report = m.ExchangeReply("OK", "", uuid, "cluster", 1, 1, 0, 1, tablets=(tablet,), silent=silent)
-        contact.hear(report, 100.0)
+        liveness.on_report(report, 100.0)
     return state
 
 
@@ -269,29 +269,29 @@ TIMING = Timing(1.0, 3.0, 30.0)
 def test_an_owner_that_was_away_itself_is_not_believed_that_others_are_silent() -> None:
     """A backup was taken out of its row because the owner, whose own network was slow, had not heard it."""
     state = _two_copies(silent_ms=60_000)
-    for contact in state.contacts.values():
-        contact.note_loss(100.0, TIMING)
-    repair(state, Wishes(2, 2, TIMING), 100.0)
+    for liveness in state.liveness.values():
+        liveness.note_loss(100.0, TIMING)
+    repair(state, DesiredSpec(2, 2, TIMING), 100.0)
     assert not state.staged
-    for contact in state.contacts.values():
-        contact.answered_seconds = 110.0
-    repair(state, Wishes(2, 2, TIMING), 110.0)
+    for liveness in state.liveness.values():
+        liveness.answered_seconds = 110.0
+    repair(state, DesiredSpec(2, 2, TIMING), 110.0)
     assert not state.staged
-    state.contacts[0].answered_seconds = 110.1
-    repair(state, Wishes(2, 2, TIMING), 110.2)
+    state.liveness[0].answered_seconds = 110.1
+    repair(state, DesiredSpec(2, 2, TIMING), 110.2)
     assert state.staged[0].replicas == (0,)
 
 
 def test_a_promotion_takes_a_member_along_that_is_back_in_time() -> None:
     """While the lease of a lost owner ran out it came back, and its whole copy was given up all the same."""
     state = _two_copies()
-    wishes = Wishes(2, 2, TIMING)
-    state.contacts[0].answered_seconds = 90.0
-    repair(state, wishes, 100.0)
+    desired = DesiredSpec(2, 2, TIMING)
+    state.liveness[0].answered_seconds = 90.0
+    repair(state, desired, 100.0)
     assert state.promotions[0].live == (1,)
-    state.contacts[0].answered_seconds = 100.0
-    repair(state, wishes, 100.5)
-    repair(state, wishes, 101.0)
+    state.liveness[0].answered_seconds = 100.0
+    repair(state, desired, 100.5)
+    repair(state, desired, 101.0)
     assert set(state.promotions[0].live) == {0, 1}
 
 
@@ -300,18 +300,18 @@ def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still(
     a volume that was lost meanwhile: after its own pause it counts nobody as gone.
     """
     state = _two_copies()
-    wishes, now = Wishes(2, 1, TIMING), 105.0
-    for contact in state.contacts.values():
-        contact.since = now
+    desired, now = DesiredSpec(2, 1, TIMING), 105.0
+    for liveness in state.liveness.values():
+        liveness.since = now
     made = plan(state.table, (DataMember(0), DataMember(1)), 1)
     state.queues = Queues.of(made, state.table.partitions)
-    seen = Observation(now, wishes, ())
+    seen = Observation(now, desired, ())
     start(state, seen)
-    assert not state.running
-    for contact in state.contacts.values():
-        contact.answered_seconds = now
+    assert not state.migrations
+    for liveness in state.liveness.values():
+        liveness.answered_seconds = now
     start(state, seen)
-    assert state.running[0].result == (0,)
+    assert state.migrations[0].result == (0,)
 
 
 def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> None:
@@ -319,24 +319,24 @@ def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> No
     shrank to the member that had none before its next exchange told.
     """
     state = _two_copies()
-    wishes, now = Wishes(2, 1, TIMING), 105.0
+    desired, now = DesiredSpec(2, 1, TIMING), 105.0
     whole = {0: m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)}
-    for contact in state.contacts.values():
-        contact.answered_seconds, contact.tablets = now, whole
+    for liveness in state.liveness.values():
+        liveness.answered_seconds, liveness.tablets = now, whole
     state.queues = Queues.of(plan(state.table, (DataMember(0), DataMember(1)), 1), state.table.partitions)
-    start(state, Observation(now, wishes, ()))
-    follow(state, Observation(now + 0.1, wishes, ()))
-    assert state.running[0].step is Step.CONFIRM
-    state.contacts[1].answered_seconds = now + 0.2
-    follow(state, Observation(now + 0.3, wishes, ()))
-    assert state.running[0].step is Step.CONFIRM, "who leaves need not be heard, who stays must be"
-    state.contacts[0].answered_seconds = now + 0.3
-    state.contacts[0].tablets = {}
-    follow(state, Observation(now + 0.4, wishes, ()))
-    assert state.running[0].step is Step.CONFIRM, "it answers, and has nothing"
-    state.contacts[0].tablets = whole
-    follow(state, Observation(now + 0.5, wishes, ()))
-    assert state.running[0].step is Step.STORE
+    start(state, Observation(now, desired, ()))
+    follow(state, Observation(now + 0.1, desired, ()))
+    assert state.migrations[0].step is Step.CONFIRM
+    state.liveness[1].answered_seconds = now + 0.2
+    follow(state, Observation(now + 0.3, desired, ()))
+    assert state.migrations[0].step is Step.CONFIRM, "who leaves need not be heard, who stays must be"
+    state.liveness[0].answered_seconds = now + 0.3
+    state.liveness[0].tablets = {}
+    follow(state, Observation(now + 0.4, desired, ()))
+    assert state.migrations[0].step is Step.CONFIRM, "it answers, and has nothing"
+    state.liveness[0].tablets = whole
+    follow(state, Observation(now + 0.5, desired, ()))
+    assert state.migrations[0].step is Step.STORE
 
 
 def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
@@ -345,18 +345,18 @@ def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
     """
     state = _two_copies()
     state.apply({0: Partition(4, (0,))})
-    owner, left = state.contacts[0], state.contacts[1]
-    for contact in (owner, left):
-        assert contact.report is not None
-        contact.report = msgspec.structs.replace(contact.report, stamp=state.stamp.value)
-    wishes, delete = Wishes(1, 1, TIMING), DeleteTablet(0, 4)
+    owner, left = state.liveness[0], state.liveness[1]
+    for liveness in (owner, left):
+        assert liveness.report is not None
+        liveness.report = msgspec.structs.replace(liveness.report, stamp=state.stamp.value)
+    desired, delete = DesiredSpec(1, 1, TIMING), DeleteTablet(0, 4)
     owner.ended = True
-    assert delete not in sweep(state, wishes, 1, left, 200.0)
+    assert delete not in collect_garbage(state, desired, 1, left, 200.0)
     owner.ended, whole = False, owner.tablets
     owner.tablets = {}
-    assert delete not in sweep(state, wishes, 1, left, 300.0)
+    assert delete not in collect_garbage(state, desired, 1, left, 300.0)
     owner.tablets = whole
-    assert delete in sweep(state, wishes, 1, left, 400.0)
+    assert delete in collect_garbage(state, desired, 1, left, 400.0)
 
 
 def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
@@ -385,11 +385,11 @@ def test_a_new_master_passes_the_promises_of_those_that_a_row_does_not_name() ->
     its place in the row. Every later copy to it was refused: its partition had too few copies for ever.
     """
     state = _two_copies()
-    state.settled, state.table = False, PartitionTable((Partition(3, (1,)),), state.table.members)
+    state.recovered, state.table = False, PartitionTable((Partition(3, (1,)),), state.table.members)
     tombstone = m.TabletReport(0, "DELETED", 1, m.OpId(), m.OpId(), 6, 0)
-    state.contacts[0].tablets[0] = tombstone
-    wishes = Wishes(2, 2, TIMING)
-    assert _take_over(state, Observation(100.0, wishes, ()))
-    repair(state, wishes, 100.0)
+    state.liveness[0].tablets[0] = tombstone
+    desired = DesiredSpec(2, 2, TIMING)
+    assert _take_over(state, Observation(100.0, desired, ()))
+    repair(state, desired, 100.0)
     assert state.staged[0].replicas == (1,)
     assert state.staged[0].version > tombstone.promised

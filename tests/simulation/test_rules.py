@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS
-from stele.core.control.operations.copy_session import Stage, Wave
+from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.table.table import Partition
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import control as m
@@ -69,8 +69,8 @@ def _joins_in_frozen(well: Well) -> None:
     head = well.world.head()
     assert head is not None
     well.rules.states.head(replace(head, state="Frozen"), ())
-    stranger = replace(head.members[0], uuid="another")
-    well.rules.states.head(replace(head, state="Frozen", members=(*head.members, stranger)), ())
+    replaced_by_uuid = replace(head.members[0], uuid="another")
+    well.rules.states.head(replace(head, state="Frozen", members=(*head.members, replaced_by_uuid)), ())
 
 
 def _leaves_its_rows(well: Well) -> None:
@@ -116,7 +116,7 @@ def _ready_during_a_wave(well: Well, stage: Stage) -> None:
     master = well.world.master
     assert master is not None
     assert master.state is not None
-    master.state.waves["s"] = Wave("s", 0, 1, {}, {}, 0.0, stage=stage)
+    master.state.copy_sessions["s"] = CopySession("s", 0, 1, {}, {}, 0.0, stage=stage)
     well.rules._says(master, CLUSTERS, {"phase": "Running"})
 
 
@@ -150,7 +150,7 @@ def _running(well: Well) -> None:
     cluster = well.world.cluster
     generation = cluster["metadata"]["generation"]
     status = {**cluster["status"], "phase": "Running", "observedGeneration": generation}
-    well.rules._wished({**cluster, "status": status})
+    well.rules._desired({**cluster, "status": status})
 
 
 def _running_with_too_few(well: Well) -> None:
@@ -299,10 +299,10 @@ def _no_master(well: Well) -> None:
 
 
 UNFINISHED: dict[str, Callable[[Well], object]] = {
-    "no master reigns": _no_master,
-    "4 are wished": lambda well: well.world.api.change_spec(CLUSTERS, "demo", members=4),
+    "no master leads": _no_master,
+    "4 are desired": lambda well: well.world.api.change_spec(CLUSTERS, "demo", members=4),
     "2 run": _gone_without_a_word,
-    "2 copies are wished": _too_few,
+    "2 copies are desired": _too_few,
     "not balanced": _everything_on_two,
     "has another table": _of_another_row,
     "does not serve": lambda well: _left(well, owner=None),
@@ -324,7 +324,7 @@ def test_without_a_member_all_must_be_well_but_that_it_is_missed(well: Well) -> 
     world = well.world
     world.clock.run(2 * SECONDS)
     world.away = well.owner
-    assert "2 copies are wished" in unfinished(world)
+    assert "2 copies are desired" in unfinished(world)
     assert well.machine.process is not None
     well.machine.process.loop.pause(math.inf)
     world.clock.run(world.clock.now + 10 * SECONDS)

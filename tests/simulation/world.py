@@ -29,7 +29,7 @@ class World:
     """Nothing happens in it before `clock.run`. Use it as a context manager: it keeps a folder.
 
     `away` is the place of a member that stays away for good, "" for nobody; `surplus` says whether there were
-    more members than wished, so that it may be the one that leaves.
+    more members than desired, so that it may be the one that leaves.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -132,7 +132,7 @@ class World:
     @property
     def master(self) -> MasterProcess | None:
         """The newest that runs."""
-        return next((each for each in reversed(self.masters) if each.reigns), None)
+        return next((each for each in reversed(self.masters) if each.leads), None)
 
     def _exchanged(self, place: str, request: ExchangeRequest, reply: ExchangeReply) -> None:
         for each in self.exchanged:

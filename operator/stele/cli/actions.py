@@ -123,25 +123,27 @@ def move(
         raise BadInput("say who gives the replica up and who gets it: --from MEMBER --to MEMBER")
     if source == destination:
         raise BadInput(f"--from and --to are both {source}: name two members")
-    wish = {"partition": partition} | ({"from": source} if source else {})
-    wish |= {"to": destination} if destination else {}
-    spec = {"cluster": cluster, "mode": "DryRun" if dry_run else "Execute", "moves": [wish]}
+    named_move = {"partition": partition} | ({"from": source} if source else {})
+    named_move |= {"to": destination} if destination else {}
+    spec = {"cluster": cluster, "mode": "DryRun" if dry_run else "Execute", "moves": [named_move]}
     print(Where(namespace, context, kubeconfig).ask(lambda console: _move(console, spec)))
 
 
 async def _move(console: "Console", spec: dict[str, Any]) -> str:
     cluster = await console.cluster(spec["cluster"])
-    wish = spec["moves"][0]
-    if wish["partition"] >= cluster.spec.partitions:
+    named_move = spec["moves"][0]
+    if named_move["partition"] >= cluster.spec.partitions:
         last = cluster.spec.partitions - 1
         raise BadInput(
-            f"there is no partition {wish['partition']} in {spec['cluster']}; the last one is {last}"
+            f"there is no partition {named_move['partition']} in {spec['cluster']}; the last one is {last}"
         )
     names = [each.metadata.name for each in await console.members(spec["cluster"])]
     for option in ("from", "to"):
-        if option in wish and wish[option] not in names:
-            raise BadInput(f"--{option}: there is no member {wish[option]}; there are: {', '.join(names)}")
-    return await console.make_rebalance(f"{spec['cluster']}-move-{wish['partition']}-", spec)
+        if option in named_move and named_move[option] not in names:
+            raise BadInput(
+                f"--{option}: there is no member {named_move[option]}; there are: {', '.join(names)}"
+            )
+    return await console.make_rebalance(f"{spec['cluster']}-move-{named_move['partition']}-", spec)
 
 
 def drain(

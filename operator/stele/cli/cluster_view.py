@@ -76,7 +76,7 @@ class Live:
         return found
 
     def _pending(self, in_force: ClusterState) -> str:
-        """A state that is wished and not in force, and what it waits for."""
+        """A state that is desired and not in force, and what it waits for."""
         text = f"spec.state is {self.cluster.spec.state.value} and {in_force.value} is still in force"
         paused = find_condition(self.cluster.status.conditions, ConditionType.PAUSED)
         told = paused is not None and paused.status.value == "True"

@@ -112,35 +112,35 @@ def load(file: str) -> Situation:
 def situation(value: object, where: str) -> Situation:
     """Check a parsed file; raises BadInput with all faults."""
     try:
-        wish = PlanFile.model_validate(value)
+        spec = PlanFile.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False)
         raise _refused(where, map(_fault, found), len(found)) from None
-    faults = [*_member_faults(wish), *_row_faults(wish), *_move_faults(wish)]
+    faults = [*_member_faults(spec), *_row_faults(spec), *_move_faults(spec)]
     if faults:
         raise _refused(where, faults, len(faults))
-    return _situation(wish)
+    return _situation(spec)
 
 
-def _situation(wish: PlanFile) -> Situation:
-    index = {member.name: number for number, member in enumerate(wish.members)}
-    for row in wish.current:
+def _situation(spec: PlanFile) -> Situation:
+    index = {member.name: number for number, member in enumerate(spec.members)}
+    for row in spec.current:
         for name in row:
             if name is not None:
                 index.setdefault(name, len(index))
-    rows = (trimmed(None if name is None else index[name] for name in row) for row in wish.current)
+    rows = (trimmed(None if name is None else index[name] for name in row) for row in spec.current)
     # A row that names nobody was never assigned; one that names members that are gone has lost its copies.
     partitions = tuple(Partition(1 if row else 0, row) for row in rows)
     members = tuple(
         DataMember(number, member.weight, member.zone, member.leaving, member.away)
-        for number, member in enumerate(wish.members)
+        for number, member in enumerate(spec.members)
         if not member.lite
     )
-    moves = tuple(Move(m.partition, index[m.source], index[m.destination]) for m in wish.moves)
-    lite = frozenset(number for number, member in enumerate(wish.members) if member.lite)
+    moves = tuple(Move(m.partition, index[m.source], index[m.destination]) for m in spec.moves)
+    lite = frozenset(number for number, member in enumerate(spec.members) if member.lite)
     names = {number: name for name, number in index.items()}
     dictionary = {number: Member(number, name, name, "", number in lite) for number, name in names.items()}
-    return Situation(names, PartitionTable(partitions, dictionary), members, lite, wish.replicas, moves)
+    return Situation(names, PartitionTable(partitions, dictionary), members, lite, spec.replicas, moves)
 
 
 def _bytes(file: str, where: str) -> bytes:
@@ -268,9 +268,9 @@ def _is_name(name: str) -> bool:
     return 1 <= len(name) <= NAME_LETTERS_MAX and name.isprintable()
 
 
-def _member_faults(wish: PlanFile) -> Iterator[Fault]:
+def _member_faults(spec: PlanFile) -> Iterator[Fault]:
     places: dict[str, int] = {}
-    for number, member in enumerate(wish.members):
+    for number, member in enumerate(spec.members):
         if not _is_name(member.name):
             yield _not_expected(("members", number, "name"), member.name)
         elif member.name in places:
@@ -285,13 +285,13 @@ def _member_faults(wish: PlanFile) -> Iterator[Fault]:
             yield _not_expected(("members", number, "zone"), member.zone)
 
 
-def _row_faults(wish: PlanFile) -> Iterator[Fault]:
-    if len(wish.current) != wish.partitions:
-        rows = f"$.current is a list of {len(wish.current)}; $.partitions is {wish.partitions}"
+def _row_faults(spec: PlanFile) -> Iterator[Fault]:
+    if len(spec.current) != spec.partitions:
+        rows = f"$.current is a list of {len(spec.current)}; $.partitions is {spec.partitions}"
         yield f"{rows}: give one row for each partition"
-    lite = {member.name for member in wish.members if member.lite}
-    fine = {None} | {member.name for member in wish.members} - lite
-    for number, row in enumerate(wish.current):
+    lite = {member.name for member in spec.members if member.lite}
+    fine = {None} | {member.name for member in spec.members} - lite
+    for number, row in enumerate(spec.current):
         held = [name for name in row if name is not None]
         if not fine.issuperset(row) or len(set(held)) < len(held):
             yield from _slot_faults(number, row, lite)
@@ -310,12 +310,12 @@ def _slot_faults(number: int, row: Sequence[str | None], lite: Iterable[str]) ->
             yield f"{found}; index {row.index(name)} of the row is, too: a member holds one copy at most"
 
 
-def _move_faults(wish: PlanFile) -> Iterator[Fault]:
-    names = {member.name for member in wish.members}
-    away = {member.name for member in wish.members if member.away}
-    for number, move in enumerate(wish.moves):
-        if move.partition >= wish.partitions:
-            text = f"the partitions are 0 to {wish.partitions - 1}"
+def _move_faults(spec: PlanFile) -> Iterator[Fault]:
+    names = {member.name for member in spec.members}
+    away = {member.name for member in spec.members if member.away}
+    for number, move in enumerate(spec.moves):
+        if move.partition >= spec.partitions:
+            text = f"the partitions are 0 to {spec.partitions - 1}"
             yield f"$.moves[{number}].partition is {move.partition}; {text}"
         for key, name in (("source", move.source), ("destination", move.destination)):
             if name in away:

@@ -49,8 +49,8 @@ def status(
 
 def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
     head = {"name": cluster.metadata.name, "namespace": cluster.metadata.namespace}
-    wished = {"desired_replicas": cluster.spec.replicas}
-    return head | wished | cluster.status.model_dump(mode="json", by_alias=False)
+    desired = {"desired_replicas": cluster.spec.replicas}
+    return head | desired | cluster.status.model_dump(mode="json", by_alias=False)
 
 
 def _list_clusters(found: Sequence["TabletCluster"], wide: bool) -> None:
@@ -213,8 +213,8 @@ def partitions(
         for number, row in rows
     ]
     if output in (Output.JSON, Output.YAML):
-        wished = {"cluster": cluster, "epoch": head.epoch, "replicas": head.replicas}
-        out.data(wished | {"partitions": facts}, output)
+        desired = {"cluster": cluster, "epoch": head.epoch, "replicas": head.replicas}
+        out.data(desired | {"partitions": facts}, output)
         return
     out.table(
         ["PARTITION", "VERSION", "OWNER", "BACKUPS"],

@@ -12,7 +12,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class News(Generic[K, V]):
+class DeltaLog(Generic[K, V]):
     """Numbers are above `first`, which no two processes that a reader may take for one another share.
 
     Invariant: `_changed` holds the keys in the order of their last change, so the newest are at its end.
@@ -25,7 +25,7 @@ class News(Generic[K, V]):
         self._changed: dict[K, int] = {}
         self._first = self.number = first
 
-    def look(self, changed: Mapping[K, V], gone: Iterable[K] = ()) -> None:
+    def update(self, changed: Mapping[K, V], gone: Iterable[K] = ()) -> None:
         """A look found these new or other values, and that these keys are gone."""
         self.number += 1
         for key, value in changed.items():

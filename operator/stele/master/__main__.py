@@ -82,10 +82,10 @@ class Process:
         self._standing_by = False
         self._server: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[object]] = []
-        self._reigns = False
+        self._leads = False
 
     async def run(self) -> int:
-        """0 when told to end, 3 when the reign was lost."""
+        """0 when told to end, 3 when the leadership was lost."""
         told = asyncio.Event()
         _on_signals(told)
         await self._serve()
@@ -96,7 +96,7 @@ class Process:
         if end.done():
             return 0
         await acquired
-        self._reigns = True
+        self._leads = True
         lost = self._task(self._election.hold())
         await self._supervisor.list_all()
         ready = asyncio.Event()
@@ -129,7 +129,7 @@ class Process:
         return task
 
     async def _serve(self) -> None:
-        app = health.application(self._supervisor, lambda: self._standing_by, lambda: self._reigns)
+        app = health.application(self._supervisor, lambda: self._standing_by, lambda: self._leads)
         self._server = web.AppRunner(app, access_log=None)
         await self._server.setup()
         await web.TCPSite(self._server, "0.0.0.0", self._settings.http_port).start()
@@ -139,7 +139,7 @@ class Process:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._reigns:
+        if self._leads:
             await self._election.release()
         if self._server is not None:
             await self._server.cleanup()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from stele.core.control.commands import Order
-from stele.core.control.state import Answer, Mark
+from stele.core.control.state import Answer, TableCursor
 from stele.core.table.ids import MemberIndex
 from stele.errors import SteleError
 from stele.ports.control_loop import Members
@@ -32,7 +32,7 @@ class Channel:
         address: str,
         request: ExchangeRequest,
         some: tuple[Order, ...],
-        published: Mark | None,
+        published: TableCursor | None,
         deadline_seconds: float,
     ) -> None:
         """Begin an exchange; the channel must be free."""
@@ -46,7 +46,7 @@ class Channel:
         address: str,
         request: ExchangeRequest,
         some: tuple[Order, ...],
-        published: Mark | None,
+        published: TableCursor | None,
         deadline_seconds: float,
     ) -> None:
         sent = self.sent_seconds

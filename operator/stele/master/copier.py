@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from stele.adapters.spark.client import CopierClient
-from stele.core.control.operations.copy_session import Job, Wave
+from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 from stele.errors import SteleError, Unavailable
 from stele.master import manifests
@@ -45,15 +45,15 @@ class SparkJobs:
     def jobs(self) -> Mapping[str, Job]:
         return self._jobs
 
-    def want(self, waves: Sequence[Wave], state: State) -> None:
-        wanted = {wave.session for wave in waves}
+    def want(self, copy_sessions: Sequence[CopySession], state: State) -> None:
+        wanted = {copy_session.session for copy_session in copy_sessions}
         for session in self._tasks.keys() - wanted:
             self._tasks.pop(session).cancel()
             self._jobs.pop(session, None)
-        for wave in waves:
-            if wave.session not in self._tasks:
-                work = self._follow(job_of(wave, state, self._cluster()))
-                self._tasks[wave.session] = asyncio.get_running_loop().create_task(work)
+        for copy_session in copy_sessions:
+            if copy_session.session not in self._tasks:
+                work = self._follow(job_of(copy_session, state, self._cluster()))
+                self._tasks[copy_session.session] = asyncio.get_running_loop().create_task(work)
 
     async def _follow(self, job: CopyJob) -> None:
         try:
@@ -121,19 +121,23 @@ class SparkJobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def job_of(wave: Wave, state: State, cluster: TabletCluster) -> CopyJob:
+def job_of(copy_session: CopySession, state: State, cluster: TabletCluster) -> CopyJob:
     """What the copier is asked for; the destination's volume is the claim of its name."""
     spark = cluster.spec.spark
-    source, destination = state.table.members[wave.source], state.table.members[wave.destination]
+    source, destination = (
+        state.table.members[copy_session.source],
+        state.table.members[copy_session.destination],
+    )
     items = tuple(
-        CopyItem(each.partition, each.source_generation, each.generation, each.bytes) for each in wave.items
+        CopyItem(each.partition, each.source_generation, each.generation, each.bytes)
+        for each in copy_session.items
     )
     return CopyJob(
-        session=wave.session,
+        session=copy_session.session,
         destination=destination.name,
         claim=destination.name,
         source_url=http_root(source.address, manifests.TRANSFER_PORT),
-        token=wave.token,
+        token=copy_session.token,
         items=items,
         executors=spark.executors,
         cores=spark.cores,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import EVENTS, Api
-from stele.core.control.state import Happening
+from stele.core.control.state import ClusterEvent
 from stele.model import API_VERSION, TabletCluster
 
 EVENTS_MAX = 20
@@ -17,12 +17,12 @@ MESSAGE_LETTERS_MAX = 1000
 _numbers = itertools.count(1)
 
 
-async def post(api: Api, cluster: TabletCluster, happenings: Sequence[Happening]) -> None:
-    for each in happenings[:EVENTS_MAX]:
+async def post(api: Api, cluster: TabletCluster, events: Sequence[ClusterEvent]) -> None:
+    for each in events[:EVENTS_MAX]:
         await api.create(EVENTS, cluster.metadata.namespace, event_of(cluster, each, datetime.now(UTC)))
 
 
-def event_of(cluster: TabletCluster, happening: Happening, now: datetime) -> dict[str, Any]:
+def event_of(cluster: TabletCluster, event: ClusterEvent, now: datetime) -> dict[str, Any]:
     meta = cluster.metadata
     moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     name = f"{meta.name}.{int(now.timestamp() * 1_000_000):x}{next(_numbers):x}"
@@ -37,9 +37,9 @@ def event_of(cluster: TabletCluster, happening: Happening, now: datetime) -> dic
             "namespace": meta.namespace,
             "uid": meta.uid,
         },
-        "reason": happening.reason,
-        "message": happening.message[:MESSAGE_LETTERS_MAX],
-        "type": "Warning" if happening.warning else "Normal",
+        "reason": event.reason,
+        "message": event.message[:MESSAGE_LETTERS_MAX],
+        "type": "Warning" if event.warning else "Normal",
         "source": {"component": "stele-operator"},
         "reportingComponent": "stele-operator",
         "firstTimestamp": moment,

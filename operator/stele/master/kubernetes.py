@@ -18,9 +18,9 @@ from stele.adapters.kubernetes.api import (
     Api,
     Kind,
 )
-from stele.core.control.failure_detector import PodFacts, Seen, Timing
-from stele.core.control.requests import Ask
-from stele.core.control.state import Happening, State, Wishes
+from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
+from stele.core.control.requests import RebalanceRequest
+from stele.core.control.state import ClusterEvent, DesiredSpec, State
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
 from stele.errors import Stale
@@ -31,7 +31,7 @@ from stele.master.children import Children
 from stele.master.events import post
 from stele.master.merge_patch import patch_of
 from stele.master.nodes import Nodes
-from stele.master.plans import Asks, show_plans
+from stele.master.plans import RebalanceRequests, show_plans
 from stele.master.revision import has_revision, outdated_claim, outdated_pod
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status
@@ -47,7 +47,7 @@ PAUSE_ANNOTATION = "stele.dev/paused"
 Object = dict[str, Any]
 
 
-class KubernetesWorld:
+class KubernetesClusterObjects:
     """One TabletCluster. A stored object that cannot be read leaves the wishes as they were."""
 
     def __init__(
@@ -62,7 +62,7 @@ class KubernetesWorld:
         self._cluster, self._clock_at = cluster, clock_at
         self._state: State | None = None
         self._children = Children(api, cache, cluster.metadata.namespace)
-        self._asks = Asks()
+        self._asks = RebalanceRequests()
         self._nodes = Nodes(api)
         self._zones: dict[str, tuple[str, ...]] = {}
         self._read: Object | None = None
@@ -104,10 +104,10 @@ class KubernetesWorld:
     def partitions(self) -> int:
         return self._cluster.spec.partitions
 
-    def wishes(self) -> Wishes:
-        return wishes_of(self.cluster())
+    def desired(self) -> DesiredSpec:
+        return desired_spec_of(self.cluster())
 
-    def seen(self) -> tuple[Seen, ...]:
+    def member_objects(self) -> tuple[MemberObject, ...]:
         found = []
         self._seen = {}
         for stored in self._members():
@@ -118,7 +118,7 @@ class KubernetesWorld:
             pod = self._pod(stored)
             former = self._cache.removed(PODS, self.namespace, member.metadata.name)
             found.append(
-                Seen(
+                MemberObject(
                     member.spec.index,
                     member.metadata.name,
                     member.spec.drain,
@@ -221,7 +221,7 @@ class KubernetesWorld:
             return 0
         return int((stored.get("status") or {}).get("epoch") or 0)
 
-    def asks(self) -> tuple[Ask, ...]:
+    def requests(self) -> tuple[RebalanceRequest, ...]:
         """TabletRebalances that are to be carried out, and what people said about them."""
         return self._asks.read(self._cache, self.namespace, self.name, self.cluster_uid)
 
@@ -292,7 +292,7 @@ class KubernetesWorld:
 
     def _has_spark_jobs(self) -> bool:
         """As far as known: before the first status nobody knows."""
-        return self._state is None or any(wave.wants_job for wave in self._state.waves.values())
+        return self._state is None or any(session.wants_job for session in self._state.copy_sessions.values())
 
     def copier_address(self) -> str:
         """Where the copier answers; empty while it is not ready."""
@@ -303,26 +303,26 @@ class KubernetesWorld:
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         return str(pod["status"].get("podIP", "")) if ready else ""
 
-    async def tell(self, happenings: Sequence[Happening]) -> None:
-        await post(self._api, self._cluster, happenings)
+    async def tell(self, events: Sequence[ClusterEvent]) -> None:
+        await post(self._api, self._cluster, events)
 
     async def show(self, state: State, now: float) -> None:
         """Status of the cluster, of its members and of its plans, where it changed; before this master knows
         them only its epoch. Raises Stale once a newer master has told of itself.
         """
         self._state = state
-        cluster, wishes, clock = self.cluster(), self.wishes(), self._clock_at(now)
+        cluster, desired, clock = self.cluster(), self.desired(), self._clock_at(now)
         keys = cluster.spec.placement.topology_keys
         unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
         updated, outdated = self._outdated(cluster)
         view = facts.View(
             state,
-            wishes,
+            desired,
             now,
             clock,
             self._foreign_claims(),
             self.name,
-            self.asks(),
+            self.requests(),
             unknown,
             self._but_foreign(self._children.taken()),
             updated,
@@ -342,7 +342,7 @@ class KubernetesWorld:
         for stored, member in self._seen.values():
             status = facts.member_status(member, view, restarts_of(self._pod(stored)))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
-        self._check_reigns(state)
+        self._check_leads(state)
         await show_plans(self._api, self._cache, self._children, cluster, view)
 
     async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
@@ -352,7 +352,7 @@ class KubernetesWorld:
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
         self.shown = wanted
 
-    def _check_reigns(self, state: State) -> None:
+    def _check_leads(self, state: State) -> None:
         if is_above(state.epoch, self.epoch_shown()):
             raise Stale(f"the status has epoch {self.epoch_shown()}, ours is {state.epoch}", "STALE_EPOCH")
 
@@ -363,14 +363,14 @@ class KubernetesWorld:
         patch = patch_of(stored.get("status") or {}, wanted)
         if patch:
             if self._state is not None:
-                self._check_reigns(self._state)
+                self._check_leads(self._state)
             await patch_status(self._api, self._cache, kind, stored, patch)
 
 
-def wishes_of(cluster: TabletCluster) -> Wishes:
+def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
     spec = cluster.spec
     detection = spec.failure_detection
-    return Wishes(
+    return DesiredSpec(
         members=spec.members,
         replicas=spec.replicas,
         timing=Timing(

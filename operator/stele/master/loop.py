@@ -2,7 +2,7 @@
 "The loop").
 
 Commit first, command second: what is decided is stored by compare-and-set before anything is sent that
-rests on it. Any surprise while storing ends the reign: the memory is dropped and the table is taken over
+rests on it. Any surprise while storing ends the leadership: the memory is dropped and the table is taken over
 anew.
 """
 
@@ -24,7 +24,7 @@ from stele.master.metrics import DECISION
 from stele.master.requests import request_of
 from stele.master.trace import Trace
 from stele.model.ownership import NameLeaves, NameTaken
-from stele.ports.control_loop import Copier, Members, TableStore, World
+from stele.ports.control_loop import ClusterObjects, Copier, Members, TableStore
 from stele.wire.configmap import Head, shard_range
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ClusterLoop:
         self,
         store: TableStore,
         members: Members,
-        world: World,
+        world: ClusterObjects,
         copier: Copier,
         *,
         now: Callable[[], float],
@@ -93,7 +93,7 @@ class ClusterLoop:
         self.turned_seconds = self._now()
 
     async def run(self) -> None:
-        """Until cancelled; raises Deposed when another master reigns, NameTaken when there is no room for
+        """Until cancelled; raises Deposed when another master leads, NameTaken when there is no room for
         the table.
         """
         while True:
@@ -101,14 +101,14 @@ class ClusterLoop:
             try:
                 busy = await self.tick()
             except (Conflict, Uncertain, Unavailable, Stale) as error:
-                log.warning("the reign ends and begins anew: %s", error)
-                await self.end_reign()
+                log.warning("the leadership ends and begins anew: %s", error)
+                await self.step_down()
                 await asyncio.sleep(self._pace.restart)
                 continue
             await self._sleep(self._pace.busy if busy else self._heartbeat())
 
     def _heartbeat(self) -> float:
-        return min(self._pace.idle, self._world.wishes().timing.heartbeat)
+        return min(self._pace.idle, self._world.desired().timing.heartbeat)
 
     async def _sleep(self, seconds: float) -> None:
         """Until something happened or the time is over; answers that follow each other closely are taken
@@ -126,10 +126,10 @@ class ClusterLoop:
 
     def _gather(self) -> float:
         """A hand-over takes three rounds of messages, and each would wait so long."""
-        running = () if self.state is None else self.state.running.values()
+        running = () if self.state is None else self.state.migrations.values()
         return self._pace.hand_over if any(each.holds_clients for each in running) else self._pace.gather
 
-    async def end_reign(self) -> None:
+    async def step_down(self) -> None:
         """Drop everything that was remembered; raises Deposed when the table has a higher epoch than ours."""
         ours = 0 if self.state is None else self.state.epoch
         self.state, self._head = None, None
@@ -155,12 +155,12 @@ class ClusterLoop:
         now = self._now()
         observed = Observation(
             now,
-            self._world.wishes(),
-            self._world.seen(),
+            self._world.desired(),
+            self._world.member_objects(),
             tuple(answer for channel in self._channels.values() if (answer := channel.take()) is not None),
             self._copier.jobs(),
             self._copier.problem(),
-            self._world.asks(),
+            self._world.requests(),
         )
         with DECISION.time():
             decision = decide(state, observed)
@@ -174,18 +174,18 @@ class ClusterLoop:
         return decision.busy or changed
 
     async def _begin(self) -> State:
-        wishes = self._world.wishes()
-        fresh = fresh_head(self._world.partitions(), wishes.replicas)
+        desired = self._world.desired()
+        fresh = fresh_head(self._world.partitions(), desired.replicas)
         try:
-            reigned = await self._store.take_over(fresh, self._epoch_above)
+            table_snapshot = await self._store.take_over(fresh, self._epoch_above)
         except (NameTaken, NameLeaves) as error:
             await self._try(self._world.show_blocked(error, self._now()), "status")
             raise
-        self._head = head = reigned.head
-        log.info("reigns with epoch %d over %d members", head.epoch, len(head.members))
+        self._head = head = table_snapshot.head
+        log.info("leads with epoch %d over %d members", head.epoch, len(head.members))
         self.state = State(
             head.epoch,
-            reigned.table,
+            table_snapshot.table,
             head.member_list_version,
             head.next_member_index,
             self._now(),
@@ -197,7 +197,7 @@ class ClusterLoop:
         """A member that saw a higher epoch than ours obeys nobody below it, and who reads the status takes it
         for newer than ours: take over with a higher one, or end.
         """
-        refused = max((contact.refused_epoch for contact in state.contacts.values()), default=0)
+        refused = max((liveness.refused_epoch for liveness in state.liveness.values()), default=0)
         shown = self._world.epoch_shown()
         seen = max(refused, shown if is_above(state.epoch, shown) else 0)
         if seen > state.epoch:
@@ -237,11 +237,11 @@ class ClusterLoop:
         self, state: State, *, members: tuple[Member, ...], next_index: int, version: int, cluster_state: str
     ) -> None:
         assert self._head is not None
-        wishes = self._world.wishes()
+        desired = self._world.desired()
         head = replace(
             self._head,
             state=cluster_state,
-            replicas=wishes.replicas,
+            replicas=desired.replicas,
             members=members,
             next_member_index=next_index,
             member_list_version=version,
@@ -269,10 +269,10 @@ class ClusterLoop:
         busy: bool,
     ) -> None:
         """Send to every member whose channel is free and that has something to hear or to tell."""
-        for index in self._channels.keys() - state.contacts.keys():
+        for index in self._channels.keys() - state.liveness.keys():
             self._channels.pop(index)
-        for index, contact in state.contacts.items():
-            pod = contact.seen.pod if contact.seen is not None else None
+        for index, liveness in state.liveness.items():
+            pod = liveness.member_object.pod if liveness.member_object is not None else None
             member = state.table.members.get(index)
             # What Kubernetes shows may be old: a pod without an address may well have one.
             address = (pod.address if pod is not None else "") or (member.address if member else "")
@@ -286,7 +286,7 @@ class ClusterLoop:
             what = publication(state, index)
             orders: tuple[Order, ...] = some.get(index, ())
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
-            if not (due or contact.doubtful or what.rows or what.members or orders):
+            if not (due or liveness.doubtful or what.rows or what.members or orders):
                 continue
             request = request_of(
                 state,
@@ -294,13 +294,13 @@ class ClusterLoop:
                 what,
                 orders,
                 cluster=self._world.cluster_uid,
-                replicas=observed.wishes.replicas,
+                replicas=observed.desired.replicas,
             )
             channel.send(address, request, orders, what.mark, self._pace.exchange)
 
     def _interval(self, observed: Observation, busy: bool) -> float:
         """Between two exchanges with one member that has nothing to be told."""
-        return self._pace.busy if busy else observed.wishes.timing.heartbeat / 2
+        return self._pace.busy if busy else observed.desired.timing.heartbeat / 2
 
     async def _act(self, decision: Decision, now: float) -> None:
         """Make and remove objects; one that fails is tried again, and holds nobody else up."""
@@ -325,12 +325,12 @@ class ClusterLoop:
 
     async def _report(self, state: State, decision: Decision, now: float) -> None:
         """Events at once, status at most once per `report` seconds: it never slows migrations down."""
-        if decision.happenings:
-            for each in decision.happenings:
+        if decision.events:
+            for each in decision.events:
                 log.log(
                     logging.WARNING if each.warning else logging.INFO, "%s: %s", each.reason, each.message
                 )
-            await self._try(self._world.tell(decision.happenings), "events")
+            await self._try(self._world.tell(decision.events), "events")
         if now - self._shown_seconds >= self._pace.report:
             self._shown_seconds = now
             assert self._head is not None

@@ -230,8 +230,8 @@ def _apart(cluster: TabletCluster) -> Object:
     labels_of_all = {"matchLabels": selector(cluster.metadata.name)}
     keys = dict.fromkeys([*cluster.spec.placement.topology_keys, "kubernetes.io/hostname"])
     terms = [{"topologyKey": key, "labelSelector": labels_of_all} for key in keys]
-    wish = [{"weight": 100, "podAffinityTerm": term} for term in terms]
-    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}}
+    preferred = [{"weight": 100, "podAffinityTerm": term} for term in terms]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
 @dataclass(frozen=True)

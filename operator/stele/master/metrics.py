@@ -22,7 +22,7 @@ COPY_LABELS = ["namespace", "cluster", "destination", "engine"]
 
 
 def copy_metrics(clusters: Mapping[tuple[str, str], State]) -> list[Metric]:
-    """Counters per destination and engine since this master reigns."""
+    """Counters per destination and engine since this master leads."""
     sizes = CounterMetricFamily("stele_copied_bytes", "Bytes copied to a member.", labels=COPY_LABELS)
     tasks = CounterMetricFamily("stele_copy_tasks", "Tasks that copied to a member.", labels=COPY_LABELS)
     retries = CounterMetricFamily("stele_copy_retries", "Tasks and copies begun again.", labels=COPY_LABELS)

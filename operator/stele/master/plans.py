@@ -8,8 +8,8 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.core.control.migration_queue import planned_bytes
 from stele.core.control.rebalance.planner import preview, sizes
-from stele.core.control.requests import Ask, NamedMove
-from stele.core.control.state import Record, State
+from stele.core.control.requests import NamedMove, RebalanceRequest
+from stele.core.control.state import RebalanceProgress, State
 from stele.master import manifests
 from stele.master import status as facts
 from stele.master.cache import Cache
@@ -28,13 +28,13 @@ PLAN_LABEL = "stele.dev/plan"
 Object = dict[str, Any]
 
 
-class Asks:
+class RebalanceRequests:
     """What the stored objects ask for. Each version of an object is read once."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[Object, Ask | None]] = {}
+        self._read: dict[str, tuple[Object, RebalanceRequest | None]] = {}
 
-    def read(self, cache: Cache, namespace: str, cluster: str, uid: str) -> tuple[Ask, ...]:
+    def read(self, cache: Cache, namespace: str, cluster: str, uid: str) -> tuple[RebalanceRequest, ...]:
         """Oldest first; previews and what cannot be read are left out."""
         found = _of_cluster(cache, namespace, cluster, uid)
         before, self._read = self._read, {}
@@ -65,14 +65,14 @@ def _age(stored: Object) -> tuple[str, str]:
     return str(stored["metadata"].get("creationTimestamp", "")), stored["metadata"]["name"]
 
 
-def _ask(stored: Object, cluster: str) -> Ask | None:
+def _ask(stored: Object, cluster: str) -> RebalanceRequest | None:
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.spec.mode is RebalanceMode.DRY_RUN:
         return None
     name, spec, own = model.metadata.name, model.spec, PLAN_LABEL in model.metadata.labels
     if not own and not spec.moves:
         return None
-    return Ask(
+    return RebalanceRequest(
         name,
         uid=model.metadata.uid,
         plan=name.removeprefix(f"{cluster}-") if own else "",
@@ -101,23 +101,23 @@ async def show_plans(
     The present plan comes first: a master that ends here leaves no moment without what was approved.
     """
     state, now, meta = view.state, view.now, cluster.metadata
-    present = [] if state.record is None else [state.record]
+    present = [] if state.progress is None else [state.progress]
     records = {name_of(cluster, state, each): each for each in (*present, *state.finished)}
-    for name, record in records.items():
+    for name, progress in records.items():
         stored = children.find(REBALANCES, name, meta.uid)
-        if stored is None and record.finished_seconds is not None and now - record.finished_seconds > 60:
+        if stored is None and progress.finished_seconds is not None and now - progress.finished_seconds > 60:
             continue
-        body = _object(cluster, name, approved=state.has_approved(record))
+        body = _object(cluster, name, approved=state.has_approved(progress))
         stored = stored or await children.have(REBALANCES, body, meta.uid)
         if stored is not None:
-            await _progress(api, cache, stored, record, view)
+            await _progress(api, cache, stored, progress, view)
     others = [
         each
         for each in _of_cluster(cache, meta.namespace, meta.name, meta.uid)
         if each["metadata"]["name"] not in records or not belongs_to(each, meta.uid)
     ]
     for stored in others:
-        asked = state.asked.get(stored["metadata"]["name"])
+        asked = state.user_plans.get(stored["metadata"]["name"])
         if asked is None or asked.uid != stored["metadata"]["uid"]:
             await _others(api, cache, stored, view)
         else:
@@ -125,14 +125,16 @@ async def show_plans(
     await _trim(api, others)
 
 
-async def _progress(api: Api, cache: Cache, stored: Object, record: Record, view: facts.View) -> None:
+async def _progress(
+    api: Api, cache: Cache, stored: Object, progress: RebalanceProgress, view: facts.View
+) -> None:
     model = TabletRebalance.read(stored)
     if not isinstance(model, Unreadable):
-        await _write(api, cache, stored, facts.rebalance_status(record, view, model))
+        await _write(api, cache, stored, facts.rebalance_status(progress, view, model))
 
 
-def name_of(cluster: TabletCluster, state: State, record: Record) -> str:
-    return f"{cluster.metadata.name}-{state.epoch}-{record.number}"
+def name_of(cluster: TabletCluster, state: State, progress: RebalanceProgress) -> str:
+    return f"{cluster.metadata.name}-{state.epoch}-{progress.number}"
 
 
 def _object(cluster: TabletCluster, name: str, *, approved: bool) -> Object:
@@ -183,7 +185,7 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
     await _write(api, cache, stored, facts.with_ready(status, model, view.clock))
 
 
-async def show_orphans(api: Api, cache: Cache, clock: datetime) -> None:
+async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
     """Say of each plan of a cluster that does not exist that it waits for one; those that the operator made
     go with their cluster.
     """
@@ -201,17 +203,17 @@ async def show_orphans(api: Api, cache: Cache, clock: datetime) -> None:
 
 def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
     state, changes = view.state, model.spec.changes
-    wishes = view.wishes
+    desired = view.desired
     if changes is not None:
-        wishes = replace(
-            wishes,
-            members=changes.members or wishes.members,
-            replicas=changes.replicas or wishes.replicas,
+        desired = replace(
+            desired,
+            members=changes.members or desired.members,
+            replicas=changes.replicas or desired.replicas,
         )
-    made = preview(state, view.asks, wishes, view.now, moves_of(model))
+    made = preview(state, view.requests, desired, view.now, moves_of(model))
     return TabletRebalanceStatus(
         phase=RebalancePhase.PROPOSED,
-        reason=f"what would be done now with {wishes.members} members and {wishes.replicas} replicas",
+        reason=f"what would be done now with {desired.members} members and {desired.replicas} replicas",
         planned=facts.counts(Counter(each.type for each in made.migrations)),
         bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
         refusals=facts.shown_refusals(made.refusals),

@@ -1,16 +1,17 @@
-"""What a cluster's status says, from the memory of the reign: counts, conditions, members, plans. Pure."""
+"""What a cluster's status says, from the memory of the leadership: counts, conditions, members, plans.
+Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stele.core.control.failure_detector import Contact, Life
+from stele.core.control.failure_detector import Life, MemberLiveness
 from stele.core.control.member_list import life_of
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
-from stele.core.control.requests import Ask
-from stele.core.control.state import Record, State, Wishes
+from stele.core.control.requests import RebalanceRequest
+from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Refusal as PlanRefusal
 from stele.core.table.table import version_sum
@@ -54,15 +55,15 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 
 @dataclass(frozen=True)
 class View:
-    """One look at a cluster: the reign's memory, the wishes, the moment on both clocks."""
+    """One look at a cluster: the leadership's memory, the wishes, the moment on both clocks."""
 
     state: State
-    wishes: Wishes
+    desired: DesiredSpec
     now: float
     clock: datetime
     foreign_claims: tuple[str, ...] = ()
     name: str = ""
-    asks: tuple[Ask, ...] = ()
+    requests: tuple[RebalanceRequest, ...] = ()
     topology_problem: str = ""
     taken: tuple[str, ...] = ()
     updated: int = 0
@@ -75,32 +76,32 @@ class View:
 
     @property
     def moving(self) -> bool:
-        return self.state.record is not None or bool(self.state.running)
+        return self.state.progress is not None or bool(self.state.migrations)
 
     @property
     def as_desired(self) -> str:
         """What there is, when nothing is left to do."""
-        members = f"{self.ready} of {self.wishes.members} members ready"
+        members = f"{self.ready} of {self.desired.members} members ready"
         return f"{members}, {self.parts.safe} of {self.parts.total} partitions fully replicated"
 
     @property
     def waits(self) -> str:
         """What is said of a plan that waits for approval, empty when none does."""
-        if self.state.proposal is None or self.state.record is None:
+        if self.state.proposal is None or self.state.progress is None:
             return ""
         name = f"{self.name}-{self.state.plan_id}"
-        left = self.state.record.copies_left
-        text = "" if left is None else f"; it leaves {left} of {self.wishes.replicas} copies"
+        left = self.state.progress.copies_left
+        text = "" if left is None else f"; it leaves {left} of {self.desired.replicas} copies"
         return f"plan {name} waits for approval{text}: kubectl stele approve {name}"
 
     @property
     def parts(self) -> PartitionCounts:
-        return partition_counts(self.state, self.wishes.replicas)
+        return partition_counts(self.state, self.desired.replicas)
 
     @property
     def ready(self) -> int:
         """Members that serve."""
-        found = Counter(lives(self.state, self.wishes, self.now).values())
+        found = Counter(lives(self.state, self.desired, self.now).values())
         return found[Life.ACTIVE] + found[Life.DRAINING]
 
     @property
@@ -117,7 +118,7 @@ class View:
 
     @property
     def short(self) -> bool:
-        return self.ready < self.wishes.members
+        return self.ready < self.desired.members
 
 
 def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatus) -> bool:
@@ -125,21 +126,21 @@ def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatu
     copies are missing of which the status before says nothing.
     """
     asked = view.now - view.state.started_seconds
-    if not view.formed or view.state.settled or asked >= view.wishes.timing.silence:
+    if not view.formed or view.state.recovered or asked >= view.desired.timing.silence:
         return False
     return before.phase is not ClusterPhase.RUNNING or found.phase is ClusterPhase.RUNNING
 
 
-def lives(state: State, wishes: Wishes, now: float) -> dict[int, Life]:
-    return {index: life_of(state, index, wishes, now) for index in state.contacts}
+def lives(state: State, desired: DesiredSpec, now: float) -> dict[int, Life]:
+    return {index: life_of(state, index, desired, now) for index in state.liveness}
 
 
 def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> TabletClusterStatus:
-    state, wishes, record = view.state, view.wishes, view.state.record
+    state, desired, progress = view.state, view.desired, view.state.progress
     phase, message = _phase(view)
     members = MemberCounts(
-        desired=wishes.members,
-        current=len(state.contacts),
+        desired=desired.members,
+        current=len(state.liveness),
         ready=view.ready,
         lite=_lite(state),
         updated=view.updated,
@@ -156,33 +157,33 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         stamp=str(state.stamp.value),
         version_sum=version_sum(state.table),
         migrations=MigrationCounts(
-            active=len(state.running),
+            active=len(state.migrations),
             waiting=len(state.queues) + (0 if state.proposal is None else len(state.proposal.migrations)),
-            done=0 if record is None else sum(record.done.values()),
-            failed=0 if record is None else record.failed,
+            done=0 if progress is None else sum(progress.done.values()),
+            failed=0 if progress is None else progress.failed,
         ),
-        rebalance=rebalance if record is not None else "",
+        rebalance=rebalance if progress is not None else "",
         conditions=_conditions(cluster, view),
     )
 
 
 def _lite(state: State) -> int:
     """Members that the dictionary has as lite and that are there."""
-    return sum(index in state.contacts for index, member in state.table.members.items() if member.lite)
+    return sum(index in state.liveness for index, member in state.table.members.items() if member.lite)
 
 
 def _phase(view: View) -> tuple[ClusterPhase, str]:
-    state, parts, wished = view.state, view.parts, view.wishes.members
+    state, parts, desired = view.state, view.parts, view.desired.members
     if not state.table.members:
         return ClusterPhase.PENDING, "members are starting"
     if not view.formed:
-        return ClusterPhase.FORMING, f"{view.ready} of {wished} members are there"
+        return ClusterPhase.FORMING, f"{view.ready} of {desired} members are there"
     if parts.lost:
         return ClusterPhase.LOST, f"{parts.lost} partitions have no live copy; they wait for their members"
     if view.moving:
-        return ClusterPhase.REBALANCING, f"{len(state.queues) + len(state.running)} migrations are left"
+        return ClusterPhase.REBALANCING, f"{len(state.queues) + len(state.migrations)} migrations are left"
     if parts.under_replicated or view.short:
-        text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {wished} members are there"
+        text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {desired} members are there"
         return ClusterPhase.DEGRADED, text
     if changing := len(state.promotions) + len(state.shrinking):
         return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
@@ -256,10 +257,10 @@ def _lost(cluster: TabletCluster, view: View) -> Condition:
     type_, lost = ConditionType.DATA_LOSS, view.parts.lost
     if lost:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
-    if view.wishes.on_partition_loss == "ResetToEmpty":
+    if view.desired.on_partition_loss == "ResetToEmpty":
         before = find_condition(cluster.status.conditions, type_)
-        if view.state.reassigned:
-            text = f"{len(view.state.reassigned)} partitions lost all copies and were reset to empty; "
+        if view.state.reset_partitions:
+            text = f"{len(view.state.reset_partitions)} partitions lost all copies and were reset to empty; "
             return (
                 type_,
                 True,
@@ -303,7 +304,7 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than desired"
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
-    if view.waits and not view.state.running:
+    if view.waits and not view.state.migrations:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving or view.state.leaving:
         return type_, False, Reason.MIGRATING, "migrations are under way"
@@ -328,18 +329,18 @@ def _available(view: View) -> Condition:
 def _served(state: State) -> bool:
     """Whether nobody waits for an owner. The last words of a member that owns nothing do not count."""
     return not state.promotions and not any(
-        contact.report is not None and contact.report.unserved and state.holdings.owned[index]
-        for index, contact in state.contacts.items()
+        liveness.report is not None and liveness.report.unserved and state.holdings.owned[index]
+        for index, liveness in state.liveness.items()
     )
 
 
 def _progressing(view: View) -> Condition:
     type_, state = ConditionType.PROGRESSING, view.state
-    if view.waits and not state.running:
+    if view.waits and not state.migrations:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving:
         reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
-        return type_, True, reason, f"{len(state.running)} active, {len(state.queues)} waiting"
+        return type_, True, reason, f"{len(state.migrations)} active, {len(state.queues)} waiting"
     if not view.formed or view.short:
         return type_, True, Reason.MEMBERS_STARTING, "members are starting"
     if view.old:
@@ -357,18 +358,18 @@ def _degraded(view: View) -> Condition:
 
 
 def _paused(view: View) -> Condition:
-    type_, wishes, change = ConditionType.PAUSED, view.wishes, view.state.change
-    pending = f"{change.wish} is not in force yet: {change.reason}" if change.pending else ""
+    type_, desired, change = ConditionType.PAUSED, view.desired, view.state.change
+    pending = f"{change.desired} is not in force yet: {change.reason}" if change.pending else ""
     besides = f"; {pending}" if pending else ""
-    if wishes.held:
+    if desired.held:
         text = "remove the annotation stele.dev/paused to go on"
         return type_, True, Reason.PAUSED_BY_ANNOTATION, text + besides
-    if wishes.migration_paused:
+    if desired.migration_paused:
         return type_, True, Reason.PAUSED_BY_SPEC, "set spec.migration.paused to false to go on" + besides
     if pending:
         return type_, True, Reason.CLUSTER_STATE, pending
-    if not wishes.migration_allowed:
-        return type_, True, Reason.CLUSTER_STATE, f"state {wishes.state} allows no migration"
+    if not desired.migration_allowed:
+        return type_, True, Reason.CLUSTER_STATE, f"state {desired.state} allows no migration"
     if view.waits:
         return type_, True, Reason.WAITS_FOR_APPROVAL, view.waits
     return type_, False, Reason.AS_DESIRED, "migrations may start"
@@ -383,7 +384,9 @@ def _stalled(view: View) -> Condition:
         return type_, True, Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}"
     if state.service_failures:
         return type_, True, Reason.SERVICE_FAILED, _failing_services(state)
-    late = [r for r in state.running.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session]
+    late = [
+        r for r in state.migrations.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session
+    ]
     if late:
         first = late[0]
         text = f"{len(late)} migrations wait, first {first.migration} of partition {first.partition}: "
@@ -405,22 +408,22 @@ def _failing_services(state: State) -> str:
 
 def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemberStatus:
     state, index = view.state, member.spec.index
-    contact, entry = state.contacts.get(index), state.table.members.get(index)
-    report = None if contact is None else contact.report
+    liveness, entry = state.liveness.get(index), state.table.members.get(index)
+    report = None if liveness is None else liveness.report
     holdings = state.holdings
     owned, held, alone = holdings.owned[index], holdings.number(index), holdings.alone[index]
-    life = life_of(state, index, view.wishes, view.now)
-    problem = "" if contact is None else contact.problem
+    life = life_of(state, index, view.desired, view.now)
+    problem = "" if liveness is None else liveness.problem
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
         incarnation=0 if report is None else report.incarnation,
         address="" if entry is None or not entry.address else f"{entry.address}:6379",
         state=MemberState(life.value),
-        zone=() if contact is None or contact.seen is None else contact.seen.zone or (),
+        zone=() if liveness is None or liveness.member_object is None else liveness.member_object.zone or (),
         owned=owned,
         backups=held - owned,
-        bytes=_held_bytes(contact),
+        bytes=_held_bytes(liveness),
         stamp="" if report is None else str(report.stamp),
         safe_to_evict=not alone,
         restarts=restarts,
@@ -430,8 +433,8 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     )
 
 
-def _held_bytes(contact: Contact | None) -> int:
-    tablets = () if contact is None else contact.tablets.values()
+def _held_bytes(liveness: MemberLiveness | None) -> int:
+    tablets = () if liveness is None else liveness.tablets.values()
     return sum(tablet.bytes for tablet in tablets if tablet.state != "DELETED")
 
 
@@ -490,9 +493,11 @@ FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SU
 """Phases that a plan never leaves."""
 
 
-def rebalance_status(record: Record, view: View, stored: TabletRebalance) -> TabletRebalanceStatus:
+def rebalance_status(
+    progress: RebalanceProgress, view: View, stored: TabletRebalance
+) -> TabletRebalanceStatus:
     """`stored` is the object as it is: its conditions are carried on."""
-    return with_ready(_progress(record, view), stored, view.clock)
+    return with_ready(_progress(progress, view), stored, view.clock)
 
 
 def with_ready(
@@ -545,31 +550,31 @@ def _superseded(stored: TabletRebalance) -> Condition:
     return ConditionType.READY, False, Reason.SUPERSEDED, "a newer plan or master took its place"
 
 
-def _progress(record: Record, view: View) -> TabletRebalanceStatus:
+def _progress(progress: RebalanceProgress, view: View) -> TabletRebalanceStatus:
     state, now, clock = view.state, view.now, view.clock
-    end = record.finished_seconds
-    seconds = max(0.001, (now if end is None else end) - record.started_seconds)
-    copied = record.bytes_copied + _in_flight(record, state)
-    done, planned = sum(record.done.values()), sum(record.planned.values())
+    end = progress.finished_seconds
+    seconds = max(0.001, (now if end is None else end) - progress.started_seconds)
+    copied = progress.bytes_copied + _in_flight(progress, state)
+    done, planned = sum(progress.done.values()), sum(progress.planned.values())
     rate = int(copied / seconds)
-    waiting = record.waiting.values() if end is None else ()
-    refusals = [*record.plan.refusals, *record.refusals.values(), *waiting, *record.failures.values()]
-    destinations = destinations_of(record, state, now)
-    begun = bool(done) or record.phase not in ("Pending", "Proposed")
-    eta = None if end is not None else _eta(seconds, (done, planned), (copied, record.bytes_planned))
+    waiting = progress.waiting.values() if end is None else ()
+    refusals = [*progress.plan.refusals, *progress.refusals.values(), *waiting, *progress.failures.values()]
+    destinations = destinations_of(progress, state, now)
+    begun = bool(done) or progress.phase not in ("Pending", "Proposed")
+    eta = None if end is not None else _eta(seconds, (done, planned), (copied, progress.bytes_planned))
     return TabletRebalanceStatus(
-        phase=RebalancePhase(record.phase),
-        reason=record.reason,
-        situation=record.situation,
-        copies_left=record.copies_left,
-        engine=None if record.engine is None else EngineChoice(record.engine.value),
-        engine_reason=record.engine_reason,
-        planned=counts(record.planned),
-        done=counts(record.done),
-        failed=record.failed,
-        bytes_planned=record.bytes_planned,
+        phase=RebalancePhase(progress.phase),
+        reason=progress.reason,
+        situation=progress.situation,
+        copies_left=progress.copies_left,
+        engine=None if progress.engine is None else EngineChoice(progress.engine.value),
+        engine_reason=progress.engine_reason,
+        planned=counts(progress.planned),
+        done=counts(progress.done),
+        failed=progress.failed,
+        bytes_planned=progress.bytes_planned,
         bytes_copied=copied,
-        bytes_by_spark=record.bytes_by_spark,
+        bytes_by_spark=progress.bytes_by_spark,
         destinations=destinations[:DESTINATIONS_LIMIT],
         destinations_total=len(destinations),
         throughput_bytes_per_second=rate,
@@ -577,17 +582,17 @@ def _progress(record: Record, view: View) -> TabletRebalanceStatus:
         eta_seconds=eta,
         refusals=shown_refusals(refusals),
         refusals_total=len(refusals),
-        started_at=timestamp(clock - timedelta(seconds=now - record.started_seconds)) if begun else None,
+        started_at=timestamp(clock - timedelta(seconds=now - progress.started_seconds)) if begun else None,
         finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),
     )
 
 
 def remaining_bytes(state: State) -> int:
     """What the present plan is yet to copy, as estimated."""
-    record = state.record
-    if record is None:
+    progress = state.progress
+    if progress is None:
         return 0
-    return max(0, record.bytes_planned - record.bytes_copied - _in_flight(record, state))
+    return max(0, progress.bytes_planned - progress.bytes_copied - _in_flight(progress, state))
 
 
 def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -> int | None:
@@ -596,15 +601,15 @@ def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -
     return int(seconds / done * (planned - done)) if 0 < done <= planned else None
 
 
-def _in_flight(record: Record, state: State) -> int:
+def _in_flight(progress: RebalanceProgress, state: State) -> int:
     """Bytes of waves that are still being copied for this plan."""
-    mine = {id for id, some in state.records.items() if any(each is record for each in some)}
-    return sum(wave.part_of(mine) for wave in state.waves.values() if wave.copied_bytes)
+    mine = {id for id, some in state.counted_for.items() if any(each is progress for each in some)}
+    return sum(session.part_of(mine) for session in state.copy_sessions.values() if session.copied_bytes)
 
 
 def under_way(state: State) -> dict[str, int]:
     """Migrations by step, for the metrics."""
-    steps = Counter(running.step for running in state.running.values())
+    steps = Counter(running.step for running in state.migrations.values())
     return {step.value: steps[step] for step in Step}
 
 

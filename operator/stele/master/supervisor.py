@@ -10,15 +10,15 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.control.state import Happening, State
+from stele.core.control.state import ClusterEvent, State
 from stele.errors import SteleError
 from stele.master import manifests, watch
 from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
 from stele.master.events import post
-from stele.master.kubernetes import KubernetesWorld, clock_of
+from stele.master.kubernetes import KubernetesClusterObjects, clock_of
 from stele.master.loop import ClusterLoop, Deposed
-from stele.master.plans import show_orphans
+from stele.master.plans import fail_ownerless
 from stele.master.settings import Settings
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster import TabletClusterStatus
@@ -66,7 +66,7 @@ class Supervisor:
         self._uids: dict[Key, str] = {}
         self._failures: dict[Key, str] = {}
         self._pauses: dict[Key, float] = {}
-        self._worlds: dict[Key, KubernetesWorld] = {}
+        self._worlds: dict[Key, KubernetesClusterObjects] = {}
         self._turning: dict[Key, ClusterLoop] = {}
         self._turned_seconds: float | None = None
         self._woken = asyncio.Event()
@@ -120,7 +120,7 @@ class Supervisor:
         while True:
             self._turn()
             await self._match()
-            await self._show_orphans()
+            await self._fail_ownerless()
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -132,10 +132,10 @@ class Supervisor:
                 except SteleError as error:
                     log.warning("objects could not be listed: %s", error)
 
-    async def _show_orphans(self) -> None:
+    async def _fail_ownerless(self) -> None:
         try:
             api = self._api.noting(self._turn)
-            await show_orphans(api, self.cache, self._clock(time.monotonic()))
+            await fail_ownerless(api, self.cache, self._clock(time.monotonic()))
         except SteleError as error:
             log.warning("plans without a cluster: %s", error)
 
@@ -182,7 +182,7 @@ class Supervisor:
 
         api = self._api.noting(turn)
         store = KubernetesTableStore(api, meta.namespace, meta.name, owner, marks)
-        world = KubernetesWorld(api, self.cache, self._settings, cluster, self._clock)
+        world = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
         self._worlds[key] = world
         copier = SparkJobs(world.cluster, world.copier_address, wake)
         loop = ClusterLoop(store, self._members, world, copier, now=time.monotonic)
@@ -223,7 +223,7 @@ class Supervisor:
             return
         self._failures[key] = text
         try:
-            await post(self._api, cluster, [Happening("MasterStopped", text, warning=True)])
+            await post(self._api, cluster, [ClusterEvent("MasterStopped", text, warning=True)])
         except SteleError as error:
             log.warning("event: %s", error)
 

@@ -17,10 +17,10 @@ class Trace:
         """Log what differs; nothing is done unless somebody reads it."""
         if not log.isEnabledFor(logging.DEBUG):
             return
-        steps = {each.id: f"{each.migration} {each.step.value}" for each in state.running.values()}
-        for wave in state.waves.values():
-            pair = f"{wave.source} to {wave.destination}"
-            steps[wave.session] = f"{len(wave.partitions)} tablets {pair} {wave.stage.value}"
+        steps = {each.id: f"{each.migration} {each.step.value}" for each in state.migrations.values()}
+        for session in state.copy_sessions.values():
+            pair = f"{session.source} to {session.destination}"
+            steps[session.session] = f"{len(session.partitions)} tablets {pair} {session.stage.value}"
         for id in self._steps.keys() - steps.keys():
             log.debug("%s ended after %s", id, self._steps[id])
         for id, step in steps.items():

@@ -1,4 +1,4 @@
-"""One master at a time: a Lease that is taken, renewed, and when lost ends the reign.
+"""One master at a time: a Lease that is taken, renewed, and when lost ends the leadership.
 
 As in client-go a waiting process never compares its clock with the holder's: it measures on its own
 monotonic clock for how long the Lease did not change. The holder counts its deadline from *before* the last

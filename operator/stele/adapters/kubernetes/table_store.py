@@ -30,19 +30,19 @@ ATTEMPTS_MAX = 10
 
 
 @dataclass(frozen=True)
-class Reigned:
+class TableSnapshot:
     """The table at the moment of taking over, with the epoch that is ours now."""
 
     head: Head
     table: PartitionTable
 
 
-def reigned(head: Head, rows: Sequence[Partition]) -> Reigned:
+def table_snapshot(head: Head, rows: Sequence[Partition]) -> TableSnapshot:
     """Raise Corrupt when the rows contradict the dictionary of the head."""
     members = MappingProxyType({member.index: member for member in head.members})
     table = PartitionTable(tuple(rows), members)
     check_invariants(table)
-    return Reigned(head, table)
+    return TableSnapshot(head, table)
 
 
 class KubernetesTableStore:
@@ -86,7 +86,7 @@ class KubernetesTableStore:
         found = await self._find()
         return 0 if found is None else decode_head(found.get("data") or {}).epoch
 
-    async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
+    async def take_over(self, fresh: Head, epoch_above: int = 0) -> TableSnapshot:
         """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt
         when what is stored contradicts itself or has another number of partitions, NameTaken when it is
         another cluster's or no table at all, NameLeaves when that is about to go."""
@@ -99,7 +99,7 @@ class KubernetesTableStore:
                 raise self._in_the_way(await self._foreign(fresh.partitions)) from error
         raise Conflict(f"the table of {self._cluster} was changed {ATTEMPTS_MAX} times while taking it over")
 
-    async def _take_over(self, fresh: Head, epoch_above: int) -> Reigned:
+    async def _take_over(self, fresh: Head, epoch_above: int) -> TableSnapshot:
         self._versions = {}
         stored = await self._find()
         if stored is None:
@@ -117,7 +117,7 @@ class KubernetesTableStore:
         rows: list[Partition] = []
         for number in range(shard_count(head.partitions)):
             rows += await self._raise_shard(number, head.partitions)
-        return reigned(head, rows)
+        return table_snapshot(head, rows)
 
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
         stored = await self._find(number)
@@ -132,8 +132,9 @@ class KubernetesTableStore:
         await self.write_shard(number, shard.rows)
         return shard.rows
 
-    async def _create(self, fresh: Head, epoch_above: int) -> Reigned:
-        """Another master may do the same right now: its shards are taken over as those of a reign are."""
+    async def _create(self, fresh: Head, epoch_above: int) -> TableSnapshot:
+        """Another master may do the same right now: its shards are taken over as those of a leadership
+        are."""
         numbers = range(shard_count(fresh.partitions))
         found = [await self._find_empty(number, fresh.partitions) for number in numbers]
         self._epoch = max(epoch_above, *found) + 1
@@ -141,7 +142,7 @@ class KubernetesTableStore:
             await self._create_shard(number, fresh.partitions)
         head = replace(fresh, epoch=self._epoch)
         await self._make(self._name(), encode_head(head))
-        return reigned(head, [EMPTY] * fresh.partitions)
+        return table_snapshot(head, [EMPTY] * fresh.partitions)
 
     async def _find_empty(self, number: int, partitions: int) -> int:
         """The epoch of a shard that has no head, and 0 when there is none; Corrupt when it has rows."""

@@ -33,15 +33,15 @@ class StoredObjects:
 
 
 @dataclass(frozen=True)
-class Reigned:
+class TableSnapshot:
     head: Head
     table: PartitionTable
 
 
-def _reigned(head: Head, rows: Sequence[Partition]) -> Reigned:
+def _snapshot(head: Head, rows: Sequence[Partition]) -> TableSnapshot:
     table = PartitionTable(tuple(rows), {member.index: member for member in head.members})
     check_invariants(table)
-    return Reigned(head, table)
+    return TableSnapshot(head, table)
 
 
 class MemoryTableStore:
@@ -56,7 +56,7 @@ class MemoryTableStore:
         stored = self._shared.objects.get("head")
         return 0 if stored is None else decode_head(stored[1]).epoch
 
-    async def take_over(self, fresh: Head, epoch_above: int = 0) -> Reigned:
+    async def take_over(self, fresh: Head, epoch_above: int = 0) -> TableSnapshot:
         self._versions = {name: version for name, (version, _) in self._shared.objects.items()}
         stored = self._shared.objects.get("head")
         if stored is None:
@@ -72,7 +72,7 @@ class MemoryTableStore:
         rows: list[Partition] = []
         for number in range(shard_count(head.partitions)):
             rows += await self._raise_shard(number, head.partitions)
-        return _reigned(head, rows)
+        return _snapshot(head, rows)
 
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
         stored = self._shared.objects.get(f"shard-{number}")
@@ -82,7 +82,7 @@ class MemoryTableStore:
         await self.write_shard(number, rows)
         return rows
 
-    async def _create(self, fresh: Head, epoch_above: int) -> Reigned:
+    async def _create(self, fresh: Head, epoch_above: int) -> TableSnapshot:
         numbers = range(shard_count(fresh.partitions))
         found = [self._epoch_of_empty(number, fresh.partitions) for number in numbers]
         self._epoch = max(epoch_above, *found) + 1
@@ -90,7 +90,7 @@ class MemoryTableStore:
             await self.write_shard(number, [EMPTY] * len(shard_range(number, fresh.partitions)))
         head = replace(fresh, epoch=self._epoch)
         await self.write_head(head)
-        return _reigned(head, [EMPTY] * fresh.partitions)
+        return _snapshot(head, [EMPTY] * fresh.partitions)
 
     def _epoch_of_empty(self, number: int, partitions: int) -> int:
         """Of a shard that has no head; 0 when there is none, Corrupt when it has rows."""

@@ -1,11 +1,11 @@
 """A change of the cluster's state as a transaction over all members (docs/decisions/0025-cluster-states.md).
 
-    STEADY -> WAITING      another state is wished: nothing new starts, what is under way ends
+    STEADY -> WAITING      another state is desired: nothing new starts, what is under way ends
     WAITING -> LOCKING     nothing is under way: every member is asked to lock
     LOCKING -> COMMITTING  all agreed, with the table and member list that the master has
     LOCKING -> WAITING     one refused or was silent for LOCK_SECONDS: rolled back, tried again later
     COMMITTING -> STEADY   the head ConfigMap holds the new state: it is in force, members are told
-    any before COMMITTING -> STEADY or WAITING when the wish changes again
+    any before COMMITTING -> STEADY or WAITING when the desired state changes again
 
 The write of the head is the commit. A new master reads the head: the change is done, or it begins anew.
 """
@@ -41,13 +41,13 @@ NEXT: dict[Step, frozenset[Step]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ChangeInput:
     """What one decision knows: `members` are those that have to agree, each with its process's incarnation.
 
     `under_way` counts migrations and promotions that have to end first.
     """
 
-    wish: str
+    desired: str
     now: float
     under_way: int
     stamp: int
@@ -57,13 +57,13 @@ class Sight:
 
 @dataclass(slots=True)
 class StateChange:
-    """`state` is in force. Invariant: it changes only after every member agreed to `wish` and it was stored.
-
+    """`state` is in force. Invariant: it changes only after every member agreed to `desired` and it was
+    stored.
     A promise counts for the process that made it, and for the table and member list that it was made with.
     """
 
     state: str = "Active"
-    wish: str = ""
+    desired: str = ""
     step: Step = Step.STEADY
     id: str = ""
     reason: str = ""
@@ -82,24 +82,24 @@ class StateChange:
     def go(self, to: Step, reason: str = "") -> None:
         """Take a step; raises Refused for one that is not in NEXT, and nothing changes then."""
         if to not in NEXT[self.step]:
-            text = f"change of state to {self.wish}: {self.step.value} does not lead to {to.value}"
+            text = f"change of state to {self.desired}: {self.step.value} does not lead to {to.value}"
             raise Refused(text, "ILLEGAL_STATE")
         if self.step in (Step.LOCKING, Step.COMMITTING) and to is not Step.COMMITTING:
             # A member whose answer was lost may have locked too.
             self.unlocking.update(dict.fromkeys(self._asked, self.id))
         self.step, self.reason = to, reason
 
-    def drive(self, sight: Sight, id: str) -> None:
+    def drive(self, sight: ChangeInput, id: str) -> None:
         """Move on as far as one decision can. `id` is for a lock that begins now."""
         if self.step is Step.COMMITTING:
             return
-        if sight.wish == self.state:
+        if sight.desired == self.state:
             if self.pending:
                 self.go(Step.STEADY)
             return
-        if self.pending and sight.wish != self.wish and self.step is Step.LOCKING:
+        if self.pending and sight.desired != self.desired and self.step is Step.LOCKING:
             self.go(Step.WAITING)
-        self.wish = sight.wish
+        self.desired = sight.desired
         if self.step is Step.STEADY:
             self.go(Step.WAITING)
         if self.step is Step.WAITING:
@@ -107,7 +107,7 @@ class StateChange:
         elif self.step is Step.LOCKING:
             self._lock(sight)
 
-    def _wait(self, sight: Sight, id: str) -> None:
+    def _wait(self, sight: ChangeInput, id: str) -> None:
         if sight.under_way:
             self.reason = f"{sight.under_way} migrations are under way and end first"
         elif sight.now >= self.not_before_seconds:
@@ -116,7 +116,7 @@ class StateChange:
             self.agreed, self.refused = {}, {}
             self._lock(sight)
 
-    def _lock(self, sight: Sight) -> None:
+    def _lock(self, sight: ChangeInput) -> None:
         self.mark = (sight.stamp, sight.member_list_version)
         self._asked = frozenset(sight.members)
         missing = [
@@ -136,7 +136,7 @@ class StateChange:
         """What to send now, to whom. A lock is asked for again until the change ends: that keeps it alive."""
         found: list[tuple[MemberIndex, Order]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
         if self.step is Step.LOCKING:
-            found += [(index, LockState(self.id, self.wish, *self.mark)) for index in sorted(self._asked)]
+            found += [(index, LockState(self.id, self.desired, *self.mark)) for index in sorted(self._asked)]
         return found
 
     def answer(
@@ -156,7 +156,7 @@ class StateChange:
     def stored(self) -> None:
         """What was decided is stored: a state that was to be committed is in force."""
         if self.step is Step.COMMITTING:
-            self.state = self.wish
+            self.state = self.desired
             self.go(Step.STEADY)
 
     def forget(self, members: frozenset[MemberIndex]) -> None:

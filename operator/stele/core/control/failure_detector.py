@@ -51,7 +51,7 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MemberObject:
     """One TabletMember and its pod as they are now; `former_pod` is the last one that was removed.
 
     `zone` is its domain per topology key, widest first; None while its node was not looked at yet.
@@ -85,8 +85,8 @@ class Timing:
 
 
 @dataclass(slots=True)
-class Contact:
-    """What one reign knows of one member. Lost with the master, and found again by asking.
+class MemberLiveness:
+    """What one leadership knows of one member. Lost with the master, and found again by asking.
 
     `shown` is by UID of its pod, and of its last one, the latest `since_seconds` that Kubernetes showed, and
     when that was seen first. What answers a request that was sent later did not end then.
@@ -97,19 +97,19 @@ class Contact:
 
     index: MemberIndex
     since: float
-    seen: Seen | None = None
+    member_object: MemberObject | None = None
     process: str = ""
     ended_seconds: float = NEVER
     ended: bool = False
     answered_seconds: float = NEVER
     failed_seconds: float = NEVER
     starting_seconds: float = NEVER
-    swept_seconds: float = NEVER
+    gc_seconds: float = NEVER
     lost_seconds: float | None = None
     steady_since: float | None = None
     report: Report | None = None
     published: int = 0
-    stranger: str = ""
+    replaced_by_uuid: str = ""
     problem: str = ""
     refused_epoch: int = 0
     shown: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -117,15 +117,15 @@ class Contact:
     doubted: dict[str, tuple[Report, float]] = field(default_factory=dict)
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
     tablets_number: int = 0
-    unsure: set[PartitionId] = field(default_factory=set)
-    unsure_of_all: bool = True
+    recheck: set[PartitionId] = field(default_factory=set)
+    recheck_all: bool = True
 
-    def look(self, seen: Seen | None, now: float) -> None:
+    def observe_pod(self, shown: MemberObject | None, now: float) -> None:
         """Take in what Kubernetes shows, and note when it first showed that the process ended."""
-        self.seen = seen
-        pod = None if seen is None else seen.pod
-        if seen is not None:
-            self._note_shown([each for each in (seen.former_pod, pod) if each is not None], now)
+        self.member_object = shown
+        pod = None if shown is None else shown.pod
+        if shown is not None:
+            self._note_shown([each for each in (shown.former_pod, pod) if each is not None], now)
             self._note_proof()
         if pod is None:
             self._note_end("", now)
@@ -162,7 +162,7 @@ class Contact:
         since, shown_seconds = self.shown[report.pod_uid]
         return int(report.started_seconds) < since and answered_seconds <= shown_seconds
 
-    def judge(self, now: float) -> None:
+    def evaluate(self, now: float) -> None:
         """Decide whether its process ended, or its pod is gone, and nothing answered since.
 
         Once ended it stays so until it answers, whatever Kubernetes tells of its successor.
@@ -188,7 +188,7 @@ class Contact:
         dead = report is not None and self.dead_incarnation >= report.incarnation
         return self.ended and dead and not self.may_run_twice
 
-    def hear(self, report: Report, sent_seconds: float) -> None:
+    def on_report(self, report: Report, sent_seconds: float) -> None:
         """Take in an answer that passed the checks of identity."""
         before = self.report
         if before is not None and before.incarnation != report.incarnation:
@@ -204,12 +204,12 @@ class Contact:
         if sent_seconds > self.shown.get(report.pod_uid, (0.0, NEVER))[1]:
             # It runs, whatever was taken for its end before.
             self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
-        self._hear_tablets(report)
+        self._on_tablets(report)
 
-    def _hear_tablets(self, report: Report) -> None:
+    def _on_tablets(self, report: Report) -> None:
         """Keep all tablets as they were told last; one whose state changed may not fit its row any more."""
         if not report.base:
-            self.tablets, self.unsure_of_all = {tablet.partition: tablet for tablet in report.tablets}, True
+            self.tablets, self.recheck_all = {tablet.partition: tablet for tablet in report.tablets}, True
         elif report.base != self.tablets_number:
             # It builds on a report that was lost: the next one tells everything.
             self.tablets_number = 0
@@ -222,11 +222,11 @@ class Contact:
         for tablet in report.tablets:
             before = self.tablets.get(tablet.partition)
             if before is None or before.state != tablet.state:
-                self.unsure.add(tablet.partition)
+                self.recheck.add(tablet.partition)
             self.tablets[tablet.partition] = tablet
         for partition in report.dropped:
             self.tablets.pop(partition, None)
-            self.unsure.add(partition)
+            self.recheck.add(partition)
 
     def tablet_state(self, partition: PartitionId) -> str:
         """As it told last; empty when it has nothing of that partition, not even a tombstone."""

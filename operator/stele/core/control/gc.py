@@ -5,8 +5,8 @@ committed.
 """
 
 from stele.core.control.commands import Abort, CloseSession, DeleteTablet, Order
-from stele.core.control.failure_detector import Contact
-from stele.core.control.state import State, Wishes
+from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import MemberIndex, PartitionId
 
 HOLDS_DATA = frozenset({"READY", "COPYING"})
@@ -16,23 +16,25 @@ TABLETS_SECONDS = 0.25
 """Between two looks through all tablets of a member."""
 
 
-def sweep(state: State, wishes: Wishes, member: MemberIndex, contact: Contact, now: float) -> list[Order]:
+def collect_garbage(
+    state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness, now: float
+) -> list[Order]:
     """Orders for one member; empty while its report is older than the table."""
-    if contact.report is None or not state.up_to_date(contact):
+    if liveness.report is None or not state.up_to_date(liveness):
         return []
-    found = [*_aborts(state, member, contact), *_sessions(state, contact)]
-    if now - contact.swept_seconds > TABLETS_SECONDS:
-        contact.swept_seconds = now
-        found += _tablets(state, wishes, member, contact)
+    found = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
+    if now - liveness.gc_seconds > TABLETS_SECONDS:
+        liveness.gc_seconds = now
+        found += _tablets(state, desired, member, liveness)
     return found
 
 
 def _active(state: State) -> set[str]:
-    return {running.id for running in state.running.values()}
+    return {operation.id for operation in state.migrations.values()}
 
 
-def _aborts(state: State, member: MemberIndex, contact: Contact) -> list[Order]:
-    report = contact.report
+def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Order]:
+    report = liveness.report
     assert report is not None
     if not report.learners and not report.copies:
         return []
@@ -49,33 +51,37 @@ def _aborts(state: State, member: MemberIndex, contact: Contact) -> list[Order]:
     return [Abort(id, partition) for id, partition in ended]
 
 
-def _sessions(state: State, contact: Contact) -> list[Order]:
-    report = contact.report
+def _sessions(state: State, liveness: MemberLiveness) -> list[Order]:
+    report = liveness.report
     assert report is not None
     told = {each.session for each in report.fetches} | {each.session for each in report.sessions or ()}
-    return [CloseSession(session) for session in sorted(told.union(report.staged) - state.waves.keys())]
+    return [
+        CloseSession(session) for session in sorted(told.union(report.staged) - state.copy_sessions.keys())
+    ]
 
 
-def _tablets(state: State, wishes: Wishes, member: MemberIndex, contact: Contact) -> list[Order]:
+def _tablets(
+    state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness
+) -> list[Order]:
     """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
 
     It stays too while no live copy of its partition is left, and until all members of its row showed theirs:
     it may be all that there is. One of a partition that began anew rejoins nothing: it goes into quarantine
     before the member gets a new copy.
     """
-    assert contact.report is not None
-    copied = {copy.partition for copy in contact.report.copies}
+    assert liveness.report is not None
+    copied = {copy.partition for copy in liveness.report.copies}
     able = sum(1 for index in state.table.members if index not in state.leaving)
-    full = min(wishes.replicas, max(1, able))
+    full = min(desired.replicas, max(1, able))
     orders: list[Order] = []
-    for number in sorted(state.unfit(contact)):
+    for number in sorted(state.mismatched(liveness)):
         row = state.table.partitions[number]
-        if contact.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
+        if liveness.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
             continue
-        if number in copied or number in state.running or number in state.lost:
+        if number in copied or number in state.migrations or number in state.lost:
             continue
         wanted = len(row.members) < full or number in state.queues.waiting
-        if number in state.reassigned or (not wanted and _is_whole(state, number)):
+        if number in state.reset_partitions or (not wanted and _is_whole(state, number)):
             orders.append(DeleteTablet(number, row.version))
     return orders
 
@@ -85,12 +91,12 @@ def _is_whole(state: State, number: PartitionId) -> bool:
 
     One that accepted the row may have lost its volume before that row was stored.
     """
-    contacts = [state.contacts.get(member) for member in state.table.partitions[number].members]
+    contacts = [state.liveness.get(member) for member in state.table.partitions[number].members]
     return all(
-        contact is not None
-        and not contact.ended
-        and not contact.stranger
-        and state.up_to_date(contact)
-        and contact.tablet_state(number) == "READY"
-        for contact in contacts
+        liveness is not None
+        and not liveness.ended
+        and not liveness.replaced_by_uuid
+        and state.up_to_date(liveness)
+        and liveness.tablet_state(number) == "READY"
+        for liveness in contacts
     )

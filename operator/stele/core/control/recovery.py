@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stele.core.control.commands import Report
 from stele.core.table.ids import MemberIndex, PartitionId, Version
-from stele.core.table.table import Partition, PartitionTable, newer, version_of_reign
+from stele.core.table.table import Partition, PartitionTable, newer, version_for_epoch
 from stele.errors import Corrupt
 
 SKIP = 2
@@ -28,7 +28,7 @@ class Found:
 def resolve(
     table: PartitionTable, reports: Iterable[Report], gone: frozenset[MemberIndex], epoch: int
 ) -> Found:
-    """What the reign with this epoch goes on from. Pure.
+    """What the leadership with this epoch goes on from. Pure.
 
     Raises Corrupt when two published rows of one version differ: then nobody may decide.
     """
@@ -43,11 +43,11 @@ def resolve(
         present = rows.get(number, stored)
         if gone & present.members:
             claimed[number] = present.version + SKIP
-    for number in _orphans(answers, gone):
+    for number in _unanswered(answers, gone):
         claimed[number] = max(claimed.get(number, 0), _version(rows, table, number) + SKIP - 1)
         if number not in rows:
             present = table.partitions[number]
-            rows[number] = Partition(version_of_reign(epoch, claimed[number] + 1), present.replicas)
+            rows[number] = Partition(version_for_epoch(epoch, claimed[number] + 1), present.replicas)
     return Found(rows, claimed)
 
 
@@ -69,7 +69,7 @@ def _version(rows: Mapping[PartitionId, Partition], table: PartitionTable, numbe
     return rows.get(number, table.partitions[number]).version
 
 
-def _orphans(answers: tuple[Report, ...], gone: frozenset[MemberIndex]) -> set[PartitionId]:
+def _unanswered(answers: tuple[Report, ...], gone: frozenset[MemberIndex]) -> set[PartitionId]:
     """Partitions of migrations whose destination cannot be asked: it may have accepted base + 1."""
     return {
         learner.partition for report in answers for learner in report.learners if learner.destination in gone

@@ -18,7 +18,7 @@ class NamedMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RebalanceRequest:
     """One TabletRebalance that is to be carried out, as it is stored.
 
     `plan` is the id of the plan that the master made it for, empty for one that a user made. `phase` is what

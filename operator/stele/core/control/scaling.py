@@ -1,6 +1,6 @@
 """How many members there should be: which to make, which to empty, which may go.
 
-Level-triggered: everything is computed anew from the wish and from who is there, so that a changed mind is
+Level-triggered: everything is computed anew from the spec and from who is there, so that a changed mind is
 no special case. A member that is chosen to leave stays a full member until no row names it.
 """
 

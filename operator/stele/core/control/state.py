@@ -1,4 +1,4 @@
-"""Values of one reign over one cluster: what is wished, what is observed, what is decided, what is
+"""Values of one leadership over one cluster: what is desired, what is observed, what is decided, what is
 remembered.
 
 Everything remembered is derived from the table and from reports: a new master starts with an empty `State`.
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 
 from stele.core.control.cluster_state import StateChange
 from stele.core.control.commands import Order, Report
-from stele.core.control.failure_detector import Contact, Seen, Timing
+from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.migration_queue import Queues
-from stele.core.control.operations.beginning import Beginning
-from stele.core.control.operations.copy_session import Copied, Engine, Job, SparkFailure, Wave
-from stele.core.control.operations.move import Running
+from stele.core.control.operations.copy_session import Copied, CopySession, Engine, Job, SparkFailure
+from stele.core.control.operations.move import MigrationOperation
+from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.requests import Ask
+from stele.core.control.requests import RebalanceRequest
 from stele.core.control.retries import Retries
-from stele.core.delta import News
+from stele.core.delta import DeltaLog
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.replica_index import Holdings
-from stele.core.table.table import Member, Partition, PartitionTable, Stamp, raised, version_of_reign
+from stele.core.table.table import Member, Partition, PartitionTable, Stamp, raised, version_for_epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class DesiredSpec:
     """What the TabletCluster asks for. `held` is the annotation that stops everything but reading and
     rescue.
     """
@@ -62,7 +62,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TableCursor:
     """The table as a member has it once it took in what was published: its place in the news, its stamp."""
 
     number: int
@@ -76,22 +76,22 @@ class Answer:
     member: MemberIndex
     sent_seconds: float
     orders: tuple[Order, ...]
-    published: Mark | None
+    published: TableCursor | None
     report: Report | None
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that one decision sees. `asks` are TabletRebalances to carry out, oldest first."""
+    """All that one decision sees. `requests` are TabletRebalances to carry out, oldest first."""
 
     now: float
-    wishes: Wishes
-    seen: tuple[Seen, ...]
+    desired: DesiredSpec
+    members: tuple[MemberObject, ...]
     answers: tuple[Answer, ...] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
     copier_problem: str = ""
-    asks: tuple[Ask, ...] = ()
+    requests: tuple[RebalanceRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class EnsureMember:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """No row names it: its pod may go, and its volume as the user wishes."""
+    """No row names it: its pod may go, and its volume as the spec says."""
 
     index: MemberIndex
 
@@ -112,7 +112,7 @@ Intent = EnsureMember | RemoveMember
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class ClusterEvent:
     """What a person should know: becomes a Kubernetes Event and a line in the log."""
 
     reason: str
@@ -129,14 +129,14 @@ class Decision:
     next_index: MemberIndex
     orders: Mapping[MemberIndex, tuple[Order, ...]]
     intents: tuple[Intent, ...]
-    jobs: tuple[Wave, ...]
-    happenings: tuple[Happening, ...]
+    jobs: tuple[CopySession, ...]
+    events: tuple[ClusterEvent, ...]
     busy: bool
     cluster_state: str
 
 
 @dataclass(slots=True)
-class Record:
+class RebalanceProgress:
     """One plan and how far it is: what a TabletRebalance shows.
 
     A plan that a user made has the `name` of its object and the `partitions` that are not yet as it asks for.
@@ -168,10 +168,10 @@ class Record:
     copies_left: int | None = None
 
     @staticmethod
-    def of_user(name: str, uid: str, now: float) -> "Record":
+    def of_user(name: str, uid: str, now: float) -> "RebalanceProgress":
         """For a plan that a user made and that was not looked at yet."""
         text = "moves that a user asked for"
-        return Record(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name, uid=uid)
+        return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name, uid=uid)
 
     def finish(self, phase: str, now: float) -> None:
         if self.finished_seconds is None:
@@ -180,16 +180,16 @@ class Record:
 
 @dataclass(slots=True)
 class State:
-    """The memory of one reign.
+    """The memory of one leadership.
 
-    Invariants: at most one of `running` and `promotions` per partition; `claimed[p]` is the highest version
+    Invariants: at most one of `operation` and `promotions` per partition; `claimed[p]` is the highest version
     that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
     `holdings` and `stored` follow every row that is stored. `records` names the plans that count a
     migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
     `approved` the situation whose plans may start, `unlisted` the members that a take-over waits for;
     nothing is planned of the partitions in `stopped`.
     `shrinking` has rows that are to lose a dead member once somebody who stays was heard, and since when.
-    `copied` counts what was copied in this reign, `short` has members without space, and when that was.
+    `copied` counts what was copied in this leadership, `short` has members without space, and when that was.
     """
 
     epoch: int
@@ -197,28 +197,28 @@ class State:
     member_list_version: int
     next_index: MemberIndex
     started_seconds: float
-    settled: bool = False
+    recovered: bool = False
     unlisted: frozenset[MemberIndex] = frozenset()
     decided_seconds: float = float("inf")
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
-    contacts: dict[MemberIndex, Contact] = field(default_factory=dict)
-    running: dict[PartitionId, Running] = field(default_factory=dict)
-    records: dict[str, tuple[Record, ...]] = field(default_factory=dict)
+    liveness: dict[MemberIndex, MemberLiveness] = field(default_factory=dict)
+    migrations: dict[PartitionId, MigrationOperation] = field(default_factory=dict)
+    counted_for: dict[str, tuple[RebalanceProgress, ...]] = field(default_factory=dict)
     promotions: dict[PartitionId, Promotion] = field(default_factory=dict)
     shrinking: dict[PartitionId, float] = field(default_factory=dict)
-    waves: dict[str, Wave] = field(default_factory=dict)
+    copy_sessions: dict[str, CopySession] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
-    record: Record | None = None
-    finished: list[Record] = field(default_factory=list)
-    asked: dict[str, Record] = field(default_factory=dict)
+    progress: RebalanceProgress | None = None
+    finished: list[RebalanceProgress] = field(default_factory=list)
+    user_plans: dict[str, RebalanceProgress] = field(default_factory=dict)
     proposal: Plan | None = None
     approved: str = ""
     claimed: dict[PartitionId, Version] = field(default_factory=dict)
     fenced: set[PartitionId] = field(default_factory=set)
     lost: set[PartitionId] = field(default_factory=set)
     lost_since: dict[PartitionId, float] = field(default_factory=dict)
-    beginnings: dict[PartitionId, Beginning] = field(default_factory=dict)
-    reassigned: set[PartitionId] = field(default_factory=set)
+    resets: dict[PartitionId, PartitionReset] = field(default_factory=dict)
+    reset_partitions: set[PartitionId] = field(default_factory=set)
     leaving: frozenset[MemberIndex] = frozenset()
     plan_key: tuple[object, ...] = ()
     planned_table: PartitionTable | None = None
@@ -234,21 +234,21 @@ class State:
     refusals: tuple[Refusal, ...] = ()
     cancelled: bool = False
     stopped: set[PartitionId] = field(default_factory=set)
-    happenings: list[Happening] = field(default_factory=list)
+    events: list[ClusterEvent] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
     change: StateChange = field(default_factory=StateChange)
     holdings: Holdings = field(default_factory=lambda: Holdings(()))
-    stored: News[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=News)
+    stored_rows: DeltaLog[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=DeltaLog)
 
     def __post_init__(self) -> None:
         self.holdings = Holdings(self.table.partitions)
-        self.stored.look({number: (number, row) for number, row in enumerate(self.table.partitions)})
+        self.stored_rows.update({number: (number, row) for number, row in enumerate(self.table.partitions)})
         self.stamp = Stamp(partition.version for partition in self.table.partitions)
 
     @property
     def plan_id(self) -> str:
         """Of the present plan: unique, because the epoch is in it; empty when there is none."""
-        return "" if self.record is None else f"{self.epoch}-{self.record.number}"
+        return "" if self.progress is None else f"{self.epoch}-{self.progress.number}"
 
     def name_of(self, index: MemberIndex) -> str:
         """What people call a member."""
@@ -258,43 +258,43 @@ class State:
     def names_of(self, members: Iterable[MemberIndex | None]) -> str:
         return ", ".join(self.name_of(member) for member in sorted(m for m in members if m is not None))
 
-    def has_approved(self, record: Record) -> bool:
+    def has_approved(self, progress: RebalanceProgress) -> bool:
         """Whether people let plans start that are made for what this one was made for."""
-        return bool(record.situation) and record.situation == self.approved
+        return bool(progress.situation) and progress.situation == self.approved
 
-    def under_way(self, record: Record) -> list[Running]:
+    def under_way(self, progress: RebalanceProgress) -> list[MigrationOperation]:
         """Migrations that count for a plan and have not ended."""
-        found = self.running.values()
-        return [each for each in found if any(record is one for one in self.records.get(each.id, ()))]
+        found = self.migrations.values()
+        return [each for each in found if any(progress is one for one in self.counted_for.get(each.id, ()))]
 
     def new_id(self, kind: str) -> str:
-        """An id that no other reign of this cluster gives: the epoch is in it."""
+        """An id that no other leadership of this cluster gives: the epoch is in it."""
         self.sequence += 1
         return f"{kind}{self.epoch}-{self.sequence}"
 
     def next_version(self, number: PartitionId, least: Version = 0) -> Version:
         """For a change while somebody who cannot be asked may have accepted something; not below `least`."""
         free = max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
-        return raised(number, version_of_reign(self.epoch, free))
+        return raised(number, version_for_epoch(self.epoch, free))
 
-    def say(self, reason: str, message: str, warning: bool = False) -> None:
-        self.happenings.append(Happening(reason, message, warning))
+    def emit(self, reason: str, message: str, warning: bool = False) -> None:
+        self.events.append(ClusterEvent(reason, message, warning))
 
     def showed(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
         """Whether it showed its copy when asked after that moment: an older answer may be of a member that
         has lost its volume meanwhile, or its life, and of that nobody has heard.
         """
-        contact = self.contacts.get(member)
+        liveness = self.liveness.get(member)
         return (
-            contact is not None
-            and contact.answered_seconds > since
-            and contact.tablet_state(number) == "READY"
+            liveness is not None
+            and liveness.answered_seconds > since
+            and liveness.tablet_state(number) == "READY"
         )
 
-    def up_to_date(self, contact: Contact) -> bool:
+    def up_to_date(self, liveness: MemberLiveness) -> bool:
         """Whether its last report was made with the table as it is stored now."""
-        report = contact.report
-        if report is None or report.code != "OK" or contact.tablets_number != report.number:
+        report = liveness.report
+        if report is None or report.code != "OK" or liveness.tablets_number != report.number:
             return False
         return report.stamp == self.stamp.value
 
@@ -307,27 +307,27 @@ class State:
         for number, row in rows.items():
             self.holdings.set(number, partitions[number], row)
             for member in partitions[number].members | row.members:
-                if member in self.contacts:
-                    self.contacts[member].unsure.add(number)
+                if member in self.liveness:
+                    self.liveness[member].recheck.add(number)
             partitions[number] = row
             self.stamp.set(number, row.version)
             if self.claimed.get(number, 0) <= row.version:
                 self.claimed.pop(number, None)
             self.fenced.discard(number)
         self.table = PartitionTable(tuple(partitions), self.table.members)
-        self.stored.look({number: (number, row) for number, row in rows.items()})
+        self.stored_rows.update({number: (number, row) for number, row in rows.items()})
 
-    def unfit(self, contact: Contact) -> list[PartitionId]:
+    def mismatched(self, liveness: MemberLiveness) -> list[PartitionId]:
         """Partitions of which a member holds a tablet and is not named by the row, or the other way round.
 
         Only with an up-to-date report; what fits is not looked at again before its row or tablet changes.
         """
-        index, rows = contact.index, self.table.partitions
-        if contact.unsure_of_all:
-            contact.unsure = {*self.holdings.of(index), *contact.tablets}
-            contact.unsure_of_all = False
-        found = [p for p in contact.unsure if not _fits(rows, index, p, contact.tablet_state(p))]
-        contact.unsure = set(found)
+        index, rows = liveness.index, self.table.partitions
+        if liveness.recheck_all:
+            liveness.recheck = {*self.holdings.of(index), *liveness.tablets}
+            liveness.recheck_all = False
+        found = [p for p in liveness.recheck if not _fits(rows, index, p, liveness.tablet_state(p))]
+        liveness.recheck = set(found)
         return found
 
 

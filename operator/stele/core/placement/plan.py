@@ -1,7 +1,7 @@
 """A plan: the ordered migrations of one rebalance, with what it costs and what it had to refuse.
 
 `plan` = assignment (targets), cycle elimination, ordering inside each partition, priorities across
-partitions. It keeps no state: after a join, a leave, a failed migration or a changed wish, plan again on
+partitions. It keeps no state: after a join, a leave, a failed migration or a changed spec, plan again on
 the table as it is then.
 """
 
@@ -57,14 +57,14 @@ class Code(StrEnum):
     HOLDS_IT = "HOLDS_IT"
     """A user's move to a member that holds a replica of the partition already."""
     REPLICA_COUNT = "REPLICA_COUNT"
-    """A user's move would leave more or fewer replicas than are wished."""
+    """A user's move would leave more or fewer replicas than are desired."""
     VERSION_LIMIT = "VERSION_LIMIT"
     """The partition was changed so often that its last versions are kept for its rescue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that was wished or aimed at and is not in the plan; `partition` is -1 for the whole cluster.
+    """Something that was desired or aimed at and is not in the plan; `partition` is -1 for the whole cluster.
 
     `reason` is a Code, or the error code for which a migration under way was rolled back.
     """
@@ -115,28 +115,28 @@ def plan(
     """
     away = frozenset(member.index for member in members if member.away)
     rows, groups = grouped([partition.replicas for partition in table.partitions], members)
-    empty, worn = groups.pop((), []), _worn(table)
-    for number in worn.difference(empty):
+    empty, exhausted = groups.pop((), []), _worn(table)
+    for number in exhausted.difference(empty):
         groups[rows[number]].remove(number)
     fresh = [number for number in empty if first and not table.partitions[number].version]
     if fresh:
         groups[()] = fresh
-    unplanned = worn.union(empty).difference(fresh)
-    wished: list[Move] = []
+    unplanned = exhausted.union(empty).difference(fresh)
+    accepted: list[Move] = []
     refused: list[tuple[Move, Fault]] = []
     for move in moves:
         if not away.isdisjoint((move.source, move.destination)):
             continue
         if 0 <= move.partition < len(rows) and move.partition not in unplanned:
-            wished.append(move)
+            accepted.append(move)
         else:
             refused.append((move, _NO_PARTITION))
-    outcome = assign_groups(groups, members, replicas, wished)
+    outcome = assign_groups(groups, members, replicas, accepted)
     names = {index: member.name for index, member in table.members.items()}
     migrations, cycles = _order(rows, outcome.changes, names, away)
     crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
     told = _row_refusals(
-        table, [number for number in empty if not rows[number]], worn, [*refused, *outcome.refused]
+        table, [number for number in empty if not rows[number]], exhausted, [*refused, *outcome.refused]
     )
     return Plan(
         tuple(migrations),
@@ -231,11 +231,11 @@ def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refu
 def _row_refusals(
     table: PartitionTable,
     empty: Iterable[PartitionId],
-    worn: Iterable[PartitionId],
+    exhausted: Iterable[PartitionId],
     refused: Iterable[tuple[Move, Fault]],
 ) -> list[Refusal]:
     found = [_refused_move(table, move, fault) for move, fault in refused]
-    found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(worn)]
+    found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(exhausted)]
     for number in empty:
         if table.partitions[number].version > 0:
             found.append(Refusal(number, Code.NO_REPLICA, _NO_REPLICA))

@@ -90,17 +90,18 @@ class PartitionTable:
         return PartitionTable((EMPTY,) * partitions, MappingProxyType(known))
 
 
-REIGNS_APART = 16
-"""So many reigns, one after the other, never choose the same version for rows that may never be stored."""
+EPOCHS_APART = 16
+"""So many leaderships, one after the other, never choose the same version for rows that may never be
+stored."""
 
 
-def version_of_reign(epoch: int, least: Version) -> Version:
-    """The first version from `least` on that is left to the reign with this epoch.
+def version_for_epoch(epoch: int, least: Version) -> Version:
+    """The first version from `least` on that is left to the leadership with this epoch.
 
     A member may have accepted a row that was never stored, and its next masters may not reach it: what they
     choose must not have that version too, or one version would name two rows.
     """
-    return least + (epoch - least) % REIGNS_APART
+    return least + (epoch - least) % EPOCHS_APART
 
 
 def raised(number: PartitionId, version: Version) -> Version:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stele.core.delta import News
+from stele.core.delta import DeltaLog
 from stele.member import limits
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.copy.sessions import Sessions
@@ -27,7 +27,7 @@ class Reporter:
     def __init__(self, node: Node, migrations: Migrations, sessions: Sessions) -> None:
         self._node, self._migrations, self._sessions = node, migrations, sessions
         # A master takes no two processes for one another: each has numbers of its own.
-        self._news = News[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
+        self._news = DeltaLog[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
         self._told: dict[int, tuple[object, ...]] = {}
         self._all_told_at = float("-inf")
         self._stats = m.Stats()
@@ -90,7 +90,7 @@ class Reporter:
             if everything or self._told.get(partition) != mark:
                 self._told[partition] = mark
                 changed[partition] = tablet_report(replica)
-        self._news.look(changed, gone)
+        self._news.update(changed, gone)
         for partition in gone:
             self._told.pop(partition, None)
 

@@ -259,10 +259,10 @@ class Sessions:
 
     async def _remove(self, name: str) -> None:
         node, folder = self._node, self._folder(name)
-        self._heed_damage(folder)
+        self._report_damage(folder)
         await node.loop.run_in_executor(node.slow, remove_session, folder)
 
-    def _heed_damage(self, folder: Path) -> None:
+    def _report_damage(self, folder: Path) -> None:
         """A checkpoint has the files of the database: what could not be read there is damaged here."""
         for path in folder.glob(damage_note("*", "*")):
             partition, generation = map(int, path.name.split("-")[1:])

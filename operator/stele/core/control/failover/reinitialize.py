@@ -9,15 +9,15 @@ member that comes back later finds a row that does not name it: what it holds go
 from collections import Counter
 
 from stele.core.control.commands import OK, WAIT, CreateTablet, Result
-from stele.core.control.operations.beginning import Beginning
-from stele.core.control.state import State, Wishes
+from stele.core.control.operations.partition_reset import PartitionReset
+from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition
 
 
 def answer(state: State, member: MemberIndex, order: CreateTablet, result: Result) -> None:
     """Take in what the chosen member says."""
-    each = state.beginnings.get(order.partition)
+    each = state.resets.get(order.partition)
     if each is None or (each.member, each.base) != (member, order.base) or result.code == WAIT:
         return
     each.done = result.code == OK
@@ -26,45 +26,45 @@ def answer(state: State, member: MemberIndex, order: CreateTablet, result: Resul
         each.member = None
 
 
-def reset_lost_partitions(state: State, wishes: Wishes, now: float) -> None:
-    """Begin what was lost for too long anew, when that is wished."""
+def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
+    """Begin what was lost for too long anew, when that is desired."""
     state.lost_since = {number: state.lost_since.get(number, now) for number in state.lost}
-    if wishes.on_partition_loss != "ResetToEmpty" or wishes.held or not state.lost:
-        state.beginnings = {}
+    if desired.on_partition_loss != "ResetToEmpty" or desired.held or not state.lost:
+        state.resets = {}
         return
-    state.beginnings = {number: each for number, each in state.beginnings.items() if number in state.lost}
-    able = _able(state, wishes, now)
-    taken = Counter(each.member for each in state.beginnings.values())
+    state.resets = {number: each for number, each in state.resets.items() if number in state.lost}
+    able = _able(state, desired, now)
+    taken = Counter(each.member for each in state.resets.values())
     for number in sorted(state.lost):
-        if now - state.lost_since[number] >= wishes.timing.grace:
+        if now - state.lost_since[number] >= desired.timing.grace:
             _go_on(state, number, able, taken)
-    begun = [each for each in state.beginnings.values() if each.done]
+    begun = [each for each in state.resets.values() if each.done]
     if begun:
         text = f"{len(begun)} partitions were reset to empty, because spec.onPartitionLoss is ResetToEmpty"
-        state.say("PartitionsReset", text, warning=True)
+        state.emit("PartitionsReset", text, warning=True)
     for each in begun:
         assert each.member is not None
         version = state.next_version(each.partition, _promised(state, each.partition))
         state.staged[each.partition] = Partition(version, (each.member,))
-        state.reassigned.add(each.partition)
+        state.reset_partitions.add(each.partition)
         state.queues.drop(each.partition)
 
 
 def _promised(state: State, number: PartitionId) -> Version:
-    tablets = (contact.tablets.get(number) for contact in state.contacts.values())
+    tablets = (liveness.tablets.get(number) for liveness in state.liveness.values())
     promised = [tablet.promised for tablet in tablets if tablet is not None]
     # The greatest number stands for promises that were lost with their file.
     return max((each for each in promised if each < VERSION_MAX), default=0)
 
 
-def _able(state: State, wishes: Wishes, now: float) -> list[MemberIndex]:
+def _able(state: State, desired: DesiredSpec, now: float) -> list[MemberIndex]:
     """Members that can take data and whose last report is about the table as it is."""
     found = []
     for index, member in state.table.members.items():
-        contact = state.contacts.get(index)
-        if member.lite or index in state.leaving or contact is None or contact.stranger:
+        liveness = state.liveness.get(index)
+        if member.lite or index in state.leaving or liveness is None or liveness.replaced_by_uuid:
             continue
-        if contact.reachable(now, wishes.timing) and state.up_to_date(contact):
+        if liveness.reachable(now, desired.timing) and state.up_to_date(liveness):
             found.append(index)
     return found
 
@@ -74,14 +74,14 @@ def _go_on(
 ) -> None:
     """Choose who begins: somebody with nothing of it before one with a tablet, then the least loaded."""
     base = state.table.partitions[number].version
-    each = state.beginnings.setdefault(number, Beginning(number, base))
+    each = state.resets.setdefault(number, PartitionReset(number, base))
     if each.done or each.member in able:
         return
     free = [index for index in able if index not in each.refused]
     each.member = min(
         free,
         key=lambda index: (
-            state.contacts[index].tablet_state(number) == "READY",
+            state.liveness[index].tablet_state(number) == "READY",
             state.holdings.number(index) + taken[index],
             index,
         ),

@@ -7,7 +7,7 @@ Rows that nobody is left of are reported and wait: the volumes may come back.
 from collections.abc import Mapping
 
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.state import State, Wishes
+from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId
 from stele.core.table.table import Partition, trimmed
 
@@ -15,53 +15,53 @@ SILENCE_FACTOR = 2.0
 """An owner must miss a backup for so many times the usual silence before the master believes it alone."""
 
 
-def repair(state: State, wishes: Wishes, now: float) -> None:
+def repair(state: State, desired: DesiredSpec, now: float) -> None:
     """Stage the rows that can be stored at once, begin or continue promotions for the others."""
-    gone = unusable(state, wishes, now)
-    silent = _silent(state, wishes, now)
+    gone = unusable(state, desired, now)
+    silent = _silent(state, desired, now)
     without = _without_tablet(state)
     lost: set[PartitionId] = set()
     before, state.shrinking = state.shrinking, {}
-    for number in sorted(_suspects(state, gone, silent, without)):
+    for number in sorted(_repair_candidates(state, gone, silent, without)):
         row = state.table.partitions[number]
         if not row.replicas or number in state.staged:
             continue
         dead = row.members & (gone | silent.get(row.owner, frozenset()) | without.get(number, frozenset()))
         if number in state.promotions:
-            _watch(state, wishes, number, dead, now)
+            _watch(state, desired, number, dead, now)
         elif dead or number in state.fenced:
-            if not _mend(state, number, dead, before.get(number, now), now):
+            if not _repair_row(state, number, dead, before.get(number, now), now):
                 lost.add(number)
-        elif state.claimed.get(number, 0) > row.version and number not in state.running:
+        elif state.claimed.get(number, 0) > row.version and number not in state.migrations:
             state.staged[number] = Partition(state.next_version(number), row.replicas)
     _tell_lost(state, lost)
 
 
-def unusable(state: State, wishes: Wishes, now: float) -> frozenset[MemberIndex]:
+def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[MemberIndex]:
     """Members in the dictionary that are declared gone, or whose volume holds another identity now."""
     return frozenset(
         index
         for index in state.table.members
-        if (contact := state.contacts.get(index)) is None
-        or contact.stranger
-        or contact.gone(now, wishes.timing)
+        if (liveness := state.liveness.get(index)) is None
+        or liveness.replaced_by_uuid
+        or liveness.gone(now, desired.timing)
     )
 
 
-def _silent(state: State, wishes: Wishes, now: float) -> dict[int | None, frozenset[MemberIndex]]:
+def _silent(state: State, desired: DesiredSpec, now: float) -> dict[int | None, frozenset[MemberIndex]]:
     """Backups that an owner cannot reach although the master can reach that owner, and could all the time."""
-    limit = wishes.timing.silence * SILENCE_FACTOR
+    limit = desired.timing.silence * SILENCE_FACTOR
     found: dict[int | None, frozenset[MemberIndex]] = {}
-    for index, contact in state.contacts.items():
-        if contact.report is None or not contact.report.silent or not contact.steady(now, limit):
+    for index, liveness in state.liveness.items():
+        if liveness.report is None or not liveness.report.silent or not liveness.steady(now, limit):
             continue
-        far = frozenset(peer.member for peer in contact.report.silent if peer.silent_ms > limit * 1000)
+        far = frozenset(peer.member for peer in liveness.report.silent if peer.silent_ms > limit * 1000)
         if far:
             found[index] = far
     return found
 
 
-def _suspects(
+def _repair_candidates(
     state: State,
     gone: frozenset[MemberIndex],
     silent: Mapping[int | None, frozenset[MemberIndex]],
@@ -76,27 +76,29 @@ def _suspects(
 def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
     """Members of a row that know it and have nothing of it: a damaged tablet was put aside."""
     found: dict[PartitionId, frozenset[MemberIndex]] = {}
-    for index, contact in state.contacts.items():
-        if not state.up_to_date(contact):
+    for index, liveness in state.liveness.items():
+        if not state.up_to_date(liveness):
             continue
-        for number in state.unfit(contact):
+        for number in state.mismatched(liveness):
             if state.holdings.names(number, index):
                 found[number] = found.get(number, frozenset()) | {index}
     return found
 
 
-def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], since: float, now: float) -> bool:
+def _repair_row(
+    state: State, number: PartitionId, dead: frozenset[MemberIndex], since: float, now: float
+) -> bool:
     """Take the dead out of one row; False when nobody is left of whom it is known that they hold it.
 
     The row waits until one of those who stay showed its copy when asked after `since`, when the loss was
     seen: another may just have died too, and of that nobody has heard. A promotion asks all of them itself.
     """
     row = state.table.partitions[number]
-    running = state.running.get(number)
-    if running is not None:
+    operation = state.migrations.get(number)
+    if operation is not None:
         # When the destination is asked already, its answer comes first; else the abort is seen in the next
         # tick.
-        running.abort(f"MEMBER_GONE: {state.names_of(dead)} of the row", now)
+        operation.abort(f"MEMBER_GONE: {state.names_of(dead)} of the row", now)
         return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
     if not any(_holds(state, member, number) for member in live):
@@ -115,8 +117,8 @@ def _mend(state: State, number: PartitionId, dead: frozenset[MemberIndex], since
 
 
 def _holds(state: State, member: MemberIndex, number: PartitionId) -> bool:
-    contact = state.contacts.get(member)
-    return contact is not None and contact.tablet_state(number) == "READY"
+    liveness = state.liveness.get(member)
+    return liveness is not None and liveness.tablet_state(number) == "READY"
 
 
 def _promote(
@@ -125,21 +127,21 @@ def _promote(
     """Begin a promotion; its term is the version that the row will have."""
     promised = [_promised(state, member, number) for member in live]
     term = state.next_version(number, max(promised, default=0))
-    owner = state.contacts.get(row.owner) if row.owner is not None else None
+    owner = state.liveness.get(row.owner) if row.owner is not None else None
     # An owner that is asked itself, like the others, cannot go on behind our back.
     dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
     state.promotions[number] = Promotion(number, row, term, live, dead, now, state.new_id("p"))
 
 
 def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
-    contact = state.contacts.get(member)
-    tablet = None if contact is None else contact.tablets.get(number)
+    liveness = state.liveness.get(member)
+    tablet = None if liveness is None else liveness.tablets.get(number)
     # The greatest number stands for promises that were lost with their file: no row could ever be above it.
     return 0 if tablet is None or tablet.promised >= VERSION_MAX else tablet.promised
 
 
 def _watch(
-    state: State, wishes: Wishes, number: PartitionId, dead: frozenset[MemberIndex], now: float
+    state: State, desired: DesiredSpec, number: PartitionId, dead: frozenset[MemberIndex], now: float
 ) -> None:
     """Store what was agreed to; begin anew when a live replica was lost or refused, or a lost one is back."""
     promotion = state.promotions[number]
@@ -150,10 +152,10 @@ def _watch(
         if promotion.chosen is not None:
             state.claimed[number] = max(state.claimed.get(number, 0), promotion.term)
         state.fenced.add(number)
-        state.records.pop(promotion.id, None)
+        state.counted_for.pop(promotion.id, None)
         del state.promotions[number]
         return
-    owner = state.contacts.get(promotion.base.owner) if promotion.base.owner is not None else None
+    owner = state.liveness.get(promotion.base.owner) if promotion.base.owner is not None else None
     if owner is not None and not promotion.owner_dead and owner.known_dead:
         promotion.owner_dead = True
         promotion.not_before_seconds.clear()
@@ -171,11 +173,11 @@ def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -
 def _tell_lost(state: State, lost: set[PartitionId]) -> None:
     new = sorted(lost - state.lost)
     if new:
-        state.say(
+        state.emit(
             "DataLoss",
             f"{len(new)} partitions have no live replica (first: {new[0]}); they wait until a member returns",
             warning=True,
         )
-    if state.lost and not lost and not state.lost & state.reassigned:
-        state.say("DataBack", "every partition has a live replica again")
+    if state.lost and not lost and not state.lost & state.reset_partitions:
+        state.emit("DataBack", "every partition has a live replica again")
     state.lost = lost

@@ -91,7 +91,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Wave:
+class CopySession:
     """`partitions` maps each partition to the id of its migration; one that was aborted is taken out.
 
     Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
@@ -322,23 +322,23 @@ class Copied:
     began_seconds: float | None = None
     ended_seconds: float | None = None
 
-    def begin(self, wave: Wave, now: float) -> None:
+    def begin(self, session: CopySession, now: float) -> None:
         """A wave has its engine; the reason of the newest is shown."""
-        self.engine, self.engine_reason = wave.engine, wave.engine_reason
+        self.engine, self.engine_reason = session.engine, session.engine_reason
         self.began_seconds = now if self.began_seconds is None else self.began_seconds
         self.ended_seconds = None
 
-    def count(self, wave: Wave, copied_bytes: int, now: float) -> None:
+    def count(self, session: CopySession, copied_bytes: int, now: float) -> None:
         """A wave ended, so many of its bytes were for this."""
         self.bytes_copied += copied_bytes
-        self.tasks += wave.tasks
-        self.retries += wave.retries
-        self.failures += bool(wave.failure)
+        self.tasks += session.tasks
+        self.retries += session.retries
+        self.failures += bool(session.failure)
         self.ended_seconds = now
 
 
 def choose_engine(
-    wish: str,
+    engine: str,
     needed_bytes: int,
     threshold_bytes: int,
     *,
@@ -350,13 +350,13 @@ def choose_engine(
 
     `copier_problem` and `spark_failure` are empty when there is none.
     """
-    if wish == "Direct":
+    if engine == "Direct":
         return Engine.DIRECT, "spec.migration.engine is Direct"
     if spark_failure:
         return Engine.DIRECT, f"Spark failed for this destination: {spark_failure}"
     if copier_problem:
         return Engine.DIRECT, f"Spark cannot be used: {copier_problem}"
-    if wish == "Spark":
+    if engine == "Spark":
         return Engine.SPARK, "spec.migration.engine is Spark"
     limit = min(threshold_bytes, WARM_THRESHOLD_BYTES) if warm else threshold_bytes
     state = "a warm driver" if warm else "a cold driver"

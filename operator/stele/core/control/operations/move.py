@@ -68,7 +68,7 @@ DECIDED = frozenset({Step.ACCEPT, Step.STORE, Step.VOID})
 
 
 @dataclass(slots=True)
-class Running:
+class MigrationOperation:
     """`base` is the row it was started on, `result` the row that it makes, at version base + 1."""
 
     id: str
@@ -224,16 +224,16 @@ class Running:
             self._mark, self.progressed_seconds = mark, now
 
 
-def begin(id: str, migration: Migration, row: Partition, now: float) -> Running:
+def begin(id: str, migration: Migration, row: Partition, now: float) -> MigrationOperation:
     """Start a migration on the row as it is; raises Conflict when it does not fit (it was planned on
     another).
     """
     result = step(row.replicas, migration)
-    running = Running(id, migration, row, result, now, Step.START, now)
-    if migration.destination is not None and not migration.copies and running.owner_changes:
+    operation = MigrationOperation(id, migration, row, result, now, Step.START, now)
+    if migration.destination is not None and not migration.copies and operation.owner_changes:
         raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
     if migration.removes:
-        running.step = Step.CONFIRM
+        operation.step = Step.CONFIRM
     elif not migration.copies:
-        running.step = Step.ACCEPT
-    return running
+        operation.step = Step.ACCEPT
+    return operation

@@ -3,61 +3,61 @@
 from collections.abc import Iterable
 
 from stele.core.control.rebalance.planner import approve, cancel
-from stele.core.control.requests import Ask
-from stele.core.control.state import Observation, Record, State
+from stele.core.control.requests import RebalanceRequest
+from stele.core.control.state import Observation, RebalanceProgress, State
 from stele.core.placement.plan import Plan
 from stele.core.table.ids import PartitionId
 
 CANCELLED = "CANCELLED: its user cancelled it"
 
 
-def heed(state: State, seen: Observation) -> None:
+def apply_requests(state: State, observation: Observation) -> None:
     """Take in what TabletRebalances ask for; what is asked for again changes nothing."""
-    names = {ask.name for ask in seen.asks if not ask.final}
-    for name in state.asked.keys() - names:
+    names = {request.name for request in observation.requests if not request.final}
+    for name in state.user_plans.keys() - names:
         # Its end is stored, or its object is gone: nothing more of it starts.
-        _drop(state, state.asked.pop(name).partitions)
-    for ask in seen.asks:
-        if ask.plan:
-            _heed_own(state, ask, seen.now)
-        elif not ask.final:
-            _heed_user(state, ask, seen.now)
+        _drop(state, state.user_plans.pop(name).partitions)
+    for request in observation.requests:
+        if request.plan:
+            _apply_to_own_plan(state, request, observation.now)
+        elif not request.final:
+            _apply_to_user_plan(state, request, observation.now)
 
 
-def _heed_own(state: State, ask: Ask, now: float) -> None:
+def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> None:
     """About the present plan of the master."""
-    record = state.record
-    if record is None or ask.plan != state.plan_id:
+    progress = state.progress
+    if progress is None or request.plan != state.plan_id:
         return
-    stopped = ask.cancelled - state.stopped
+    stopped = request.cancelled - state.stopped
     if stopped:
         state.stopped |= stopped
         _drop(state, stopped)
-        _roll_back(state, record, stopped, now)
-    if ask.cancel:
+        _roll_back(state, progress, stopped, now)
+    if request.cancel:
         cancel(state)
-        if ask.roll_back:
-            _roll_back(state, record, state.running, now)
-    elif ask.approved:
+        if request.roll_back:
+            _roll_back(state, progress, state.migrations, now)
+    elif request.approved:
         approve(state, now)
 
 
-def _heed_user(state: State, ask: Ask, now: float) -> None:
-    record = state.asked.get(ask.name)
-    if record is None or record.uid != ask.uid:
-        record = state.asked[ask.name] = Record.of_user(ask.name, ask.uid, now)
-    if ask.cancel and record.phase == "Pending":
-        record.finish("Superseded", now)
-    if record.phase != "Running":
+def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> None:
+    progress = state.user_plans.get(request.name)
+    if progress is None or progress.uid != request.uid:
+        progress = state.user_plans[request.name] = RebalanceProgress.of_user(request.name, request.uid, now)
+    if request.cancel and progress.phase == "Pending":
+        progress.finish("Superseded", now)
+    if progress.phase != "Running":
         return
-    if ask.cancel:
-        record.phase = "Cancelling"
-        _drop(state, record.partitions)
-        if ask.roll_back:
-            _roll_back(state, record, record.partitions, now)
-    elif stopped := ask.cancelled & record.partitions:
+    if request.cancel:
+        progress.phase = "Cancelling"
+        _drop(state, progress.partitions)
+        if request.roll_back:
+            _roll_back(state, progress, progress.partitions, now)
+    elif stopped := request.cancelled & progress.partitions:
         _drop(state, stopped)
-        _roll_back(state, record, stopped, now)
+        _roll_back(state, progress, stopped, now)
 
 
 def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
@@ -70,9 +70,11 @@ def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
         state.proposal = Plan(left, state.proposal.refusals) if left else None
 
 
-def _roll_back(state: State, record: Record, partitions: Iterable[PartitionId], now: float) -> None:
+def _roll_back(
+    state: State, progress: RebalanceProgress, partitions: Iterable[PartitionId], now: float
+) -> None:
     """Undo what is under way of the record and was not put to its destination to accept."""
     some = frozenset(partitions)
-    for running in state.under_way(record):
-        if running.partition in some:
-            running.abort(CANCELLED, now)
+    for operation in state.under_way(progress):
+        if operation.partition in some:
+            operation.abort(CANCELLED, now)

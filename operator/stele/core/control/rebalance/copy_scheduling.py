@@ -1,16 +1,16 @@
 """From which replica a tablet is copied, how fast, whether it fits, and what came of it (docs/copy.md).
 
-Waves are values that know nothing of the cluster (`waves`); here they meet the memory of the reign.
+Waves are values that know nothing of the cluster (`sessions`); here they meet the memory of the leadership.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from stele.core.control.migration_queue import planned_bytes
-from stele.core.control.operations.copy_session import Copied, Stage, Wave
-from stele.core.control.operations.move import Running, Step
+from stele.core.control.operations.copy_session import Copied, CopySession, Stage
+from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.rebalance.planner import sizes
-from stele.core.control.state import Record, State
+from stele.core.control.state import RebalanceProgress, State
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
@@ -30,18 +30,18 @@ COPY_STALL_SECONDS = 180.0
 _BEFORE_COPY = frozenset({Step.START, Step.ATTACH, Step.CATCH_UP})
 
 
-def give_up_stalled(waves: Iterable[Wave], now: float) -> None:
+def give_up_stalled(sessions: Iterable[CopySession], now: float) -> None:
     """Fail copies that stand still, such as those of a driver that hangs: nobody else would ever end them.
 
     One that waits for another to the same member, or for its turn at the copier, does not stand still.
     """
-    copying = [wave for wave in waves if wave.stage is Stage.COPY]
+    copying = [session for session in sessions if session.stage is Stage.COPY]
     newest: dict[MemberIndex, float] = {}
-    for wave in copying:
-        newest[wave.destination] = max(wave.progressed_seconds, newest.get(wave.destination, 0.0))
-    for wave in copying:
-        if not wave.queued and now - newest[wave.destination] > COPY_STALL_SECONDS:
-            wave.fail(f"STALLED: nothing new was told of the copy for {COPY_STALL_SECONDS:g} s")
+    for session in copying:
+        newest[session.destination] = max(session.progressed_seconds, newest.get(session.destination, 0.0))
+    for session in copying:
+        if not session.queued and now - newest[session.destination] > COPY_STALL_SECONDS:
+            session.fail(f"STALLED: nothing new was told of the copy for {COPY_STALL_SECONDS:g} s")
 
 
 class Sources:
@@ -53,52 +53,52 @@ class Sources:
 
     def __init__(self, state: State, gone: frozenset[MemberIndex]) -> None:
         self._state, self._gone = state, gone
-        under_way = (each for each in state.running.values() if each.step in _BEFORE_COPY | {Step.COPY})
+        under_way = (each for each in state.migrations.values() if each.step in _BEFORE_COPY | {Step.COPY})
         self._load = Counter(each.copied_from for each in under_way if each.copied_from is not None)
 
-    def of(self, running: Running) -> MemberIndex:
+    def of(self, operation: MigrationOperation) -> MemberIndex:
         """The choice, which stays while that member is as good as it was."""
-        before = running.copied_from
-        ready = list(self._ready(running))
-        if before in ready or (before == running.owner and not ready):
-            return running.owner if before is None else before
+        before = operation.copied_from
+        ready = list(self._ready(operation))
+        if before in ready or (before == operation.owner and not ready):
+            return operation.owner if before is None else before
         if before is not None:
             self._load[before] -= 1
-        chosen = min(ready, key=lambda member: (self._load[member], member), default=running.owner)
+        chosen = min(ready, key=lambda member: (self._load[member], member), default=operation.owner)
         self._load[chosen] += 1
-        running.copied_from = chosen
+        operation.copied_from = chosen
         return chosen
 
-    def _ready(self, running: Running) -> Iterator[MemberIndex]:
-        if running.copies:
+    def _ready(self, operation: MigrationOperation) -> Iterator[MemberIndex]:
+        if operation.copies:
             return
-        for member in running.base.replicas[1:]:
-            if member is None or member == running.destination or member in self._gone:
+        for member in operation.base.replicas[1:]:
+            if member is None or member == operation.destination or member in self._gone:
                 continue
-            contact = self._state.contacts.get(member)
-            if contact is not None and contact.tablet_state(running.partition) == "READY":
+            liveness = self._state.liveness.get(member)
+            if liveness is not None and liveness.tablet_state(operation.partition) == "READY":
                 yield member
 
 
-def has_room(waves: Iterable[Wave], source: MemberIndex, destination: MemberIndex) -> bool:
+def has_room(sessions: Iterable[CopySession], source: MemberIndex, destination: MemberIndex) -> bool:
     """Whether one more wave may go from the one to the other."""
-    busy = [wave for wave in waves if wave.copying]
-    read = sum(wave.source == source for wave in busy)
-    written = sum(wave.destination == destination for wave in busy)
+    busy = [session for session in sessions if session.copying]
+    read = sum(session.source == source for session in busy)
+    written = sum(session.destination == destination for session in busy)
     return max(read, written) < COPIES_PER_MEMBER_MAX
 
 
-def share_bandwidth(waves: Iterable[Wave], limit_bytes_per_second: int) -> None:
+def share_bandwidth(sessions: Iterable[CopySession], limit_bytes_per_second: int) -> None:
     """Set the rate of each wave so that what is read from and written to a member stays within the limit.
 
     Each member's limit is shared equally by the waves that it takes part in, and a wave gets the smaller of
     the two shares. 0: no limit.
     """
-    busy = [wave for wave in waves if wave.copying]
-    parts = Counter(member for wave in busy for member in (wave.source, wave.destination))
-    for wave in busy:
-        share = limit_bytes_per_second // max(parts[wave.source], parts[wave.destination])
-        wave.bytes_per_second = max(1, share) if limit_bytes_per_second else 0
+    busy = [session for session in sessions if session.copying]
+    parts = Counter(member for session in busy for member in (session.source, session.destination))
+    for session in busy:
+        share = limit_bytes_per_second // max(parts[session.source], parts[session.destination])
+        session.bytes_per_second = max(1, share) if limit_bytes_per_second else 0
 
 
 def expected_bytes(state: State, partition: PartitionId, destination: MemberIndex) -> int:
@@ -107,9 +107,9 @@ def expected_bytes(state: State, partition: PartitionId, destination: MemberInde
     0 for a tablet that is there already and may only have to catch up: nobody waits for space to become safe.
     """
     owner = state.table.partitions[partition].owner
-    contact = None if owner is None else state.contacts.get(owner)
-    tablet = None if contact is None else contact.tablets.get(partition)
-    there = state.contacts.get(destination)
+    liveness = None if owner is None else state.liveness.get(owner)
+    tablet = None if liveness is None else liveness.tablets.get(partition)
+    there = state.liveness.get(destination)
     if tablet is None or (there is not None and there.tablet_state(partition) == "READY"):
         return 0
     return tablet.bytes
@@ -121,25 +121,25 @@ class Space:
     def __init__(self, state: State, but: str = "") -> None:
         self._state = state
         self._coming = Counter[MemberIndex]()
-        for wave in state.waves.values():
-            if wave.copying and wave.items and wave.session != but:
-                self._coming[wave.destination] += max(0, wave.bytes - wave.copied_bytes)
-        for running in state.running.values():
-            if running.destination is not None and running.migration.copies and self._waits(running):
-                needed = expected_bytes(state, running.partition, running.destination)
-                self._coming[running.destination] += needed
+        for session in state.copy_sessions.values():
+            if session.copying and session.items and session.session != but:
+                self._coming[session.destination] += max(0, session.bytes - session.copied_bytes)
+        for operation in state.migrations.values():
+            if operation.destination is not None and operation.migration.copies and self._waits(operation):
+                needed = expected_bytes(state, operation.partition, operation.destination)
+                self._coming[operation.destination] += needed
 
-    def _waits(self, running: Running) -> bool:
+    def _waits(self, operation: MigrationOperation) -> bool:
         """Whether it may need bytes that no wave tells of yet."""
-        wave = self._state.waves.get(running.session)
-        if wave is not None:
-            return wave.copying and not wave.items
-        return running.step in _BEFORE_COPY and not running.copies
+        session = self._state.copy_sessions.get(operation.session)
+        if session is not None:
+            return session.copying and not session.items
+        return operation.step in _BEFORE_COPY and not operation.copies
 
     def lack(self, destination: MemberIndex, needed_bytes: int) -> str:
         """Why so much more does not fit; empty when it does, or when the member does not tell."""
-        contact = self._state.contacts.get(destination)
-        free = -1 if contact is None or contact.report is None else contact.report.stats.disk_free_bytes
+        liveness = self._state.liveness.get(destination)
+        free = -1 if liveness is None or liveness.report is None else liveness.report.stats.disk_free_bytes
         left = free - self._coming[destination] - SPACE_MARGIN_BYTES
         if free < 0 or not needed_bytes or needed_bytes <= left:
             return ""
@@ -164,22 +164,22 @@ class Space:
 def note_short(state: State, destination: MemberIndex, refusal: Refusal, now: float) -> None:
     """Something waits for space at a member: said once until it was well for a while."""
     if destination not in state.short:
-        state.say("NoSpace", f"partition {refusal.partition} waits: {refusal.detail}", warning=True)
+        state.emit("NoSpace", f"partition {refusal.partition} waits: {refusal.detail}", warning=True)
     state.short[destination] = now
 
 
 def waiting_for_space(state: State) -> Refusal | None:
     """The first migration of a plan under way that waits for space, None when none does."""
-    records = (state.record, *state.asked.values())
-    some = (record.waiting for record in records if record is not None and record.waiting)
+    records = (state.progress, *state.user_plans.values())
+    some = (progress.waiting for progress in records if progress is not None and progress.waiting)
     return next((next(iter(waiting.values())) for waiting in some), None)
 
 
 def forget_waiting(state: State) -> None:
     """Nothing waits until it was looked at again."""
-    for record in (state.record, *state.asked.values()):
-        if record is not None:
-            record.waiting = {}
+    for progress in (state.progress, *state.user_plans.values()):
+        if progress is not None:
+            progress.waiting = {}
 
 
 def forget_short(state: State, now: float) -> None:
@@ -187,42 +187,44 @@ def forget_short(state: State, now: float) -> None:
     state.short = {each: since for each, since in state.short.items() if now - since < SHORT_SECONDS}
 
 
-def note_engine(state: State, wave: Wave, now: float) -> None:
+def note_engine(state: State, session: CopySession, now: float) -> None:
     """Who copies a wave, and why, in each plan that it is part of."""
-    for record in records_of(state, wave):
-        if not record.destinations:
-            planned = planned_bytes(record.plan, sizes(state))
-            record.destinations = {
+    for progress in records_of(state, session):
+        if not progress.destinations:
+            planned = planned_bytes(progress.plan, sizes(state))
+            progress.destinations = {
                 member: Copied(state.name_of(member), size) for member, size in planned.items()
             }
-        new = Copied(state.name_of(wave.destination), wave.bytes)
-        copied = record.destinations.setdefault(wave.destination, new)
-        copied.begin(wave, now)
+        new = Copied(state.name_of(session.destination), session.bytes)
+        copied = progress.destinations.setdefault(session.destination, new)
+        copied.begin(session, now)
 
 
-def note_end(state: State, wave: Wave, now: float) -> None:
-    """Count a wave that ended, once, in its plans and in the totals of this reign."""
-    if wave.engine is None or wave.counted:
+def note_end(state: State, session: CopySession, now: float) -> None:
+    """Count a wave that ended, once, in its plans and in the totals of this leadership."""
+    if session.engine is None or session.counted:
         return
-    wave.counted = True
-    new = Copied(state.name_of(wave.destination))
-    total = state.copied.setdefault((wave.destination, wave.engine), new)
-    total.count(wave, wave.copied_bytes, now)
-    for record in records_of(state, wave):
-        copied = record.destinations.get(wave.destination)
+    session.counted = True
+    new = Copied(state.name_of(session.destination))
+    total = state.copied.setdefault((session.destination, session.engine), new)
+    total.count(session, session.copied_bytes, now)
+    for progress in records_of(state, session):
+        copied = progress.destinations.get(session.destination)
         if copied is not None:
-            copied.count(wave, part_of(state, record, wave), now)
+            copied.count(session, part_of(state, progress, session), now)
 
 
-def records_of(state: State, wave: Wave) -> list[Record]:
+def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
     """The plans that a wave copies for, each once."""
-    found: list[Record] = []
-    for id in wave.partitions.values():
-        found += [each for each in state.records.get(id, ()) if not any(each is other for other in found)]
+    found: list[RebalanceProgress] = []
+    for id in session.partitions.values():
+        found += [each for each in state.counted_for.get(id, ()) if not any(each is other for other in found)]
     return found
 
 
-def part_of(state: State, record: Record, wave: Wave) -> int:
+def part_of(state: State, progress: RebalanceProgress, session: CopySession) -> int:
     """Bytes copied so far in a wave for one plan."""
-    mine = [id for id in wave.partitions.values() if any(r is record for r in state.records.get(id, ()))]
-    return wave.part_of(mine)
+    mine = [
+        id for id in session.partitions.values() if any(r is progress for r in state.counted_for.get(id, ()))
+    ]
+    return session.part_of(mine)

@@ -1,6 +1,6 @@
 """When to plan, what of a plan may start, and when it is over (docs/operator.md, "Plans").
 
-A plan is made for a *situation*: the members and the wished number of replicas. While that stays as it is,
+A plan is made for a *situation*: the members and the desired number of replicas. While that stays as it is,
 what people said about the plan (approved, cancelled) stays in force, also for another plan for what is left,
 and for the next master. Moves that users ask for are planned for in any case. A member that is unreachable
 and within its grace period is part of the situation as before: its place is kept, and others are planned
@@ -24,11 +24,11 @@ from stele.core.control.rebalance.user_plans import (
     in_force,
     moves_of,
     note_planned,
-    wished_partitions,
+    user_plan_partitions,
 )
-from stele.core.control.requests import Ask, NamedMove
+from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
-from stele.core.control.state import Observation, Record, State, Wishes
+from stele.core.control.state import DesiredSpec, Observation, RebalanceProgress, State
 from stele.core.placement.plan import DataMember, Plan, plan
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition, PartitionTable
@@ -44,50 +44,63 @@ PLANNED_MEMBERS_SHOWN = 10
 """Names of leaving members, and of those that are away, that the reason of a plan lists."""
 
 
-def data_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+def data_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
     """Live members that hold data; those that are to go are marked."""
-    return tuple(each for each in expected_members(state, wishes, now) if not each.away)
+    return tuple(each for each in expected_members(state, desired, now) if not each.away)
 
 
-def expected_members(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
     """Live members that hold data, and those whose place is kept; the latter are marked as away."""
-    gone = unusable(state, wishes, now)
+    gone = unusable(state, desired, now)
     found = []
     for index, member in sorted(state.table.members.items()):
-        contact = state.contacts.get(index)
-        if member.lite or contact is None:
+        liveness = state.liveness.get(index)
+        if member.lite or liveness is None:
             continue
         # Without an object it is on its way out, though its process may answer for another moment.
-        drained = contact.seen is None or contact.seen.drain or contact.seen.lite or contact.seen.deleting
+        drained = (
+            liveness.member_object is None
+            or liveness.member_object.drain
+            or liveness.member_object.lite
+            or liveness.member_object.deleting
+        )
         leaving, away = drained or index in state.leaving, index in gone
-        if away and (leaving or contact.stranger or not contact.in_grace(now, wishes.timing)):
+        if away and (leaving or liveness.replaced_by_uuid or not liveness.in_grace(now, desired.timing)):
             continue
-        weight, zone = (1, None) if contact.seen is None else (contact.seen.weight, contact.seen.zone or None)
+        weight, zone = (
+            (1, None)
+            if liveness.member_object is None
+            else (liveness.member_object.weight, liveness.member_object.zone or None)
+        )
         found.append(DataMember(index, weight, zone, leaving=leaving, away=away))
     return tuple(found)
 
 
 def preview(
-    state: State, asks: tuple[Ask, ...], wishes: Wishes, now: float, moves: Sequence[NamedMove] = ()
+    state: State,
+    requests: tuple[RebalanceRequest, ...],
+    desired: DesiredSpec,
+    now: float,
+    moves: Sequence[NamedMove] = (),
 ) -> Plan:
     """The plan that would be made if these were the wishes, with these moves besides."""
-    members = _supposed(state, wishes, now)
+    members = _supposed(state, desired, now)
     if not members:
         return Plan()
-    held = in_force(state, asks)
-    granted, refused = checked(state, moves, members, wishes.replicas)
-    supposed = moves_of(state, [*held, Ask("", moves=granted)], state.table, wishes.replicas)
-    made = plan(state.table, members, wishes.replicas, supposed)
+    held = in_force(state, requests)
+    granted, refused = checked(state, moves, members, desired.replicas)
+    supposed = moves_of(state, [*held, RebalanceRequest("", moves=granted)], state.table, desired.replicas)
+    made = plan(state.table, members, desired.replicas, supposed)
     return replace(made, refusals=(*refused, *made.refusals))
 
 
-def _supposed(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...]:
+def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
     """Data members as they would be with that number of members: the next numbers come, surplus ones go."""
-    present = expected_members(state, wishes, now)
+    present = expected_members(state, desired, now)
     drained = {each.index for each in present if each.leaving and each.index not in state.leaving}
     candidates = [Candidate(each.index, each.index in drained, reachable=not each.away) for each in present]
-    going = leaving(candidates, wishes.members) | drained
-    new = missing(candidates, wishes.members, next_index(state.table.members, state.next_index))
+    going = leaving(candidates, desired.members) | drained
+    new = missing(candidates, desired.members, next_index(state.table.members, state.next_index))
     stay = [each for each in present if not (each.away and each.index in going)]
     found = [replace(each, leaving=each.index in going) for each in stay]
     return (*found, *(DataMember(index) for index in new))
@@ -95,47 +108,60 @@ def _supposed(state: State, wishes: Wishes, now: float) -> tuple[DataMember, ...
 
 def places_known(state: State) -> bool:
     """Whether it was looked where every member is; until then nothing is placed."""
-    return all(contact.seen is None or contact.seen.zone is not None for contact in state.contacts.values())
+    return all(
+        liveness.member_object is None or liveness.member_object.zone is not None
+        for liveness in state.liveness.values()
+    )
 
 
-def make_plan(state: State, seen: Observation) -> None:
+def make_plan(state: State, observation: Observation) -> None:
     """Plan when the situation changed, when a row lacks copies that are not planned, or when everything
     planned is over and the table is another.
     """
-    if not _may_plan(state, seen.wishes):
+    if not _may_plan(state, observation.desired):
         return
-    members = expected_members(state, seen.wishes, seen.now)
+    members = expected_members(state, observation.desired, observation.now)
     if all(member.away for member in members):
         return
-    begin_asked(state, seen, members)
-    asks = in_force(state, seen.asks)
-    key = (members, seen.wishes.replicas, tuple((ask.name, ask.moves, ask.cancelled) for ask in asks))
+    begin_asked(state, observation, members)
+    requests = in_force(state, observation.requests)
+    key = (
+        members,
+        observation.desired.replicas,
+        tuple((request.name, request.moves, request.cancelled) for request in requests),
+    )
     changed, first = key != state.plan_key, not state.plan_key
-    if not (changed or _again(state, members, seen.now) or _short(state, seen)):
+    if not (changed or _again(state, members, observation.now) or _short(state, observation)):
         return
     if first or key[:2] != state.plan_key[:2]:
         state.cancelled, state.stopped = False, set()
-    state.plan_key, state.planned_table, state.planned_seconds = key, state.table, seen.now
-    paused = set() if changed else state.retries.paused(seen.now)
+    state.plan_key, state.planned_table, state.planned_seconds = key, state.table, observation.now
+    paused = set() if changed else state.retries.paused(observation.now)
     state.retries.note_planned(paused)
     expected = _expected(state)
-    made, copies = _planned(state, expected, members, seen.wishes.replicas, asks, but=state.stopped | paused)
-    situation = _situation(members, seen.wishes.replicas, copies)
+    made, copies = _planned(
+        state, expected, members, observation.desired.replicas, requests, but=state.stopped | paused
+    )
+    situation = _situation(members, observation.desired.replicas, copies)
     if first:
-        _remember(state, seen.asks, situation)
+        _remember(state, observation.requests, situation)
     if state.cancelled:
-        made = _without(made, {each.partition for each in made.migrations} - wished_partitions(state))
+        made = _without(made, {each.partition for each in made.migrations} - user_plan_partitions(state))
         if not made.migrations:
             return
-    reason = _reason(state, members, seen.wishes, asks) if changed else "what is left after the plan before"
-    note_planned(state, asks, made, sizes(state))
+    reason = (
+        _reason(state, members, observation.desired, requests)
+        if changed
+        else "what is left after the plan before"
+    )
+    note_planned(state, requests, made, sizes(state))
     if _nothing_left(state, made, members):
         state.approved = ""
-    _adopt(state, seen, expected, made, _Case(situation, reason, copies, goes_on=not changed))
+    _adopt(state, observation, expected, made, _Case(situation, reason, copies, goes_on=not changed))
 
 
-def _may_plan(state: State, wishes: Wishes) -> bool:
-    if not wishes.migration_allowed or wishes.held or state.promotions or state.shrinking:
+def _may_plan(state: State, desired: DesiredSpec) -> bool:
+    if not desired.migration_allowed or desired.held or state.promotions or state.shrinking:
         return False
     return any(row.version for row in state.table.partitions) and places_known(state)
 
@@ -144,7 +170,7 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
     """Whether there may be something left. While a proposal waits, only when what runs beside it failed;
     while a place is kept, too: what waits for it could be balanced again and again.
     """
-    if state.running or len(state.queues) or (state.cancelled and not wished_partitions(state)):
+    if state.migrations or len(state.queues) or (state.cancelled and not user_plan_partitions(state)):
         return False
     if _rested(state, now) and state.retries.due(now):
         return True
@@ -153,12 +179,12 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
     return state.table is not state.planned_table
 
 
-def _short(state: State, seen: Observation) -> bool:
+def _short(state: State, observation: Observation) -> bool:
     """Whether a row lacks copies, and what was planned for it is void: it shrank, or a migration failed."""
-    if state.cancelled or not _rested(state, seen.now):
+    if state.cancelled or not _rested(state, observation.now):
         return False
-    void = (state.queues.dropped - state.retries.pauses.keys()) | state.retries.due(seen.now)
-    return any(_lacks_copies(state, number, seen.wishes.replicas) for number in void - state.stopped)
+    void = (state.queues.dropped - state.retries.pauses.keys()) | state.retries.due(observation.now)
+    return any(_lacks_copies(state, number, observation.desired.replicas) for number in void - state.stopped)
 
 
 def _rested(state: State, now: float) -> bool:
@@ -168,21 +194,21 @@ def _rested(state: State, now: float) -> bool:
 def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
     """Whether it does, and nothing is about to change that."""
     row = state.staged.get(number, state.table.partitions[number])
-    idle = number not in state.running and number not in state.queues.waiting
+    idle = number not in state.migrations and number not in state.queues.waiting
     return idle and 0 < len(row.members) < replicas
 
 
 def _nothing_left(state: State, made: Plan, members: tuple[DataMember, ...]) -> bool:
     """Whether the situation is as planned: nothing runs, pauses after a failure or waits for a member."""
-    pending = state.running or state.retries.pauses or any(member.away for member in members)
+    pending = state.migrations or state.retries.pauses or any(member.away for member in members)
     return not (made.migrations or pending)
 
 
 def _expected(state: State) -> PartitionTable:
     """The table as it is once everything under way has ended well, and what is about to be stored is."""
     rows = list(state.table.partitions)
-    for number, running in state.running.items():
-        rows[number] = Partition(running.version, running.result)
+    for number, operation in state.migrations.items():
+        rows[number] = Partition(operation.version, operation.result)
     for number, row in state.staged.items():
         rows[number] = row
     return PartitionTable(tuple(rows), state.table.members)
@@ -193,16 +219,16 @@ def _planned(
     expected: PartitionTable,
     members: tuple[DataMember, ...],
     replicas: int,
-    asks: tuple[Ask, ...],
+    requests: tuple[RebalanceRequest, ...],
     *,
     but: Collection[PartitionId],
 ) -> tuple[Plan, int | None]:
-    """The plan, and the number of copies that it leaves when that is less than what is wished.
+    """The plan, and the number of copies that it leaves when that is less than what is desired.
 
     Members that are to go keep what nobody else can take. Only when that is all that is left, a plan is made
     that takes it away: it needs an approval.
     """
-    moves = moves_of(state, asks, expected, replicas)
+    moves = moves_of(state, requests, expected, replicas)
     made = _without(plan(expected, members, replicas, moves), but)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.holdings.number(member.index) for member in members)
@@ -224,9 +250,11 @@ def _situation(members: tuple[DataMember, ...], replicas: int, copies: int | Non
     return blake2b(repr(((there, replicas), copies)).encode(), digest_size=8).hexdigest()
 
 
-def _remember(state: State, asks: Iterable[Ask], situation: str) -> None:
+def _remember(state: State, requests: Iterable[RebalanceRequest], situation: str) -> None:
     """What people said about the last plan of the master before, when it was made for the same situation."""
-    last = max((ask for ask in asks if ask.plan), key=lambda ask: ask.order, default=None)
+    last = max(
+        (request for request in requests if request.plan), key=lambda request: request.order, default=None
+    )
     if last is None or last.situation != situation:
         return
     if last.cancel:
@@ -235,8 +263,13 @@ def _remember(state: State, asks: Iterable[Ask], situation: str) -> None:
         state.approved = situation
 
 
-def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes, asks: tuple[Ask, ...]) -> str:
-    text = f"{len(members)} members, {wishes.replicas} replicas"
+def _reason(
+    state: State,
+    members: tuple[DataMember, ...],
+    desired: DesiredSpec,
+    requests: tuple[RebalanceRequest, ...],
+) -> str:
+    text = f"{len(members)} members, {desired.replicas} replicas"
     going = [state.name_of(member.index) for member in members if member.leaving]
     if going:
         more = ", ..." if len(going) > PLANNED_MEMBERS_SHOWN else ""
@@ -244,7 +277,7 @@ def _reason(state: State, members: tuple[DataMember, ...], wishes: Wishes, asks:
     away = [state.name_of(member.index) for member in members if member.away]
     if away:
         text += f"; expected back: {', '.join(away[:PLANNED_MEMBERS_SHOWN])}"
-    moved = [ask.name for ask in asks if ask.name in state.asked]
+    moved = [request.name for request in requests if request.name in state.user_plans]
     return f"{text}; moves of {', '.join(moved)}" if moved else text
 
 
@@ -256,36 +289,36 @@ class _Case:
         self.reason = reason if copies is None else f"{reason}; leaves {copies} copies of each partition"
 
 
-def _adopt(state: State, seen: Observation, on: PartitionTable, made: Plan, case: _Case) -> None:
+def _adopt(state: State, observation: Observation, on: PartitionTable, made: Plan, case: _Case) -> None:
     state.refusals = made.refusals
     if state.approved != case.situation:
         state.approved = ""
-    waits = () if _approved(state, seen.wishes, case) else _waiting(state, made)
+    waits = () if _approved(state, observation.desired, case) else _waiting(state, made)
     held = frozenset(waits)
     free = tuple(each for each in made.migrations if each.partition not in held)
     state.queues = Queues.of(replace(made, migrations=free), on.partitions)
     proposed = tuple(each for each in made.migrations if each.partition in held)
     state.proposal = replace(made, migrations=proposed) if proposed else None
-    record, now = state.record, seen.now
-    if record is not None and _same(record, case, proposed=bool(proposed)):
-        _count(state, record, made)
+    progress, now = state.progress, observation.now
+    if progress is not None and _same(progress, case, proposed=bool(proposed)):
+        _count(state, progress, made)
         return
-    if record is not None:
+    if progress is not None:
         finish_record(state, "Superseded", now)
     if made.migrations:
-        state.record = _record(state, made, case, now)
-        _tell(state, state.record, proposed=bool(proposed))
+        state.progress = _record(state, made, case, now)
+        _tell(state, state.progress, proposed=bool(proposed))
 
 
-def _same(record: Record, case: _Case, *, proposed: bool) -> bool:
+def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
     """Whether the plan goes on under its name, because people need to look at nothing again."""
-    if record.situation != case.situation:
+    if progress.situation != case.situation:
         return False
-    return record.phase == "Proposed" if proposed else case.goes_on and record.phase == "Running"
+    return progress.phase == "Proposed" if proposed else case.goes_on and progress.phase == "Running"
 
 
-def _approved(state: State, wishes: Wishes, case: _Case) -> bool:
-    return state.approved == case.situation or (wishes.approval == "Automatic" and case.copies is None)
+def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
+    return state.approved == case.situation or (desired.approval == "Automatic" and case.copies is None)
 
 
 def _waiting(state: State, made: Plan) -> set[PartitionId]:
@@ -295,57 +328,59 @@ def _waiting(state: State, made: Plan) -> set[PartitionId]:
     asked for partition by partition.
     """
     adds = {each.partition for each in made.migrations if each.adds}
-    return {each.partition for each in made.migrations} - adds - wished_partitions(state)
+    return {each.partition for each in made.migrations} - adds - user_plan_partitions(state)
 
 
-def _record(state: State, made: Plan, case: _Case, now: float) -> Record:
+def _record(state: State, made: Plan, case: _Case, now: float) -> RebalanceProgress:
     state.plan_number += 1
-    record = Record(state.plan_number, made, case.reason, now, 0, Counter())
-    record.situation, record.copies_left = case.situation, case.copies
-    _count(state, record, made)
-    return record
+    progress = RebalanceProgress(state.plan_number, made, case.reason, now, 0, Counter())
+    progress.situation, progress.copies_left = case.situation, case.copies
+    _count(state, progress, made)
+    return progress
 
 
-def _count(state: State, record: Record, made: Plan) -> None:
-    record.plan = made
-    count_planned(state, record, made.migrations, sizes(state))
+def _count(state: State, progress: RebalanceProgress, made: Plan) -> None:
+    progress.plan = made
+    count_planned(state, progress, made.migrations, sizes(state))
 
 
-def _tell(state: State, record: Record, *, proposed: bool) -> None:
-    made = record.plan
-    text = f"{len(made.migrations)} migrations, {made.copies} copies, {record.bytes_planned} bytes"
+def _tell(state: State, progress: RebalanceProgress, *, proposed: bool) -> None:
+    made = progress.plan
+    text = f"{len(made.migrations)} migrations, {made.copies} copies, {progress.bytes_planned} bytes"
     if proposed:
-        record.phase = "Proposed"
-        state.say("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {record.reason}")
+        progress.phase = "Proposed"
+        state.emit("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {progress.reason}")
     else:
-        state.say("RebalanceStarted", f"{text}: {record.reason}")
+        state.emit("RebalanceStarted", f"{text}: {progress.reason}")
 
 
 def approve(state: State, now: float) -> None:
     """The present plan may start."""
-    record, proposal = state.record, state.proposal
-    if record is None or proposal is None:
+    progress, proposal = state.progress, state.proposal
+    if progress is None or proposal is None:
         return
-    state.approved, state.proposal = record.situation, None
+    state.approved, state.proposal = progress.situation, None
     state.queues.add(proposal, state.table.partitions)
-    record.phase, record.started_seconds = "Running", now
-    left = "" if record.copies_left is None else f"; it leaves {record.copies_left} copies of each partition"
-    state.say("RebalanceApproved", f"plan {state.plan_id} starts{left}", warning=bool(left))
+    progress.phase, progress.started_seconds = "Running", now
+    left = (
+        "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
+    )
+    state.emit("RebalanceApproved", f"plan {state.plan_id} starts{left}", warning=bool(left))
 
 
 def cancel(state: State) -> None:
     """Start nothing more of the present plan; another is made only when the situation changes."""
-    if state.record is not None and state.record.phase != "Cancelling":
+    if state.progress is not None and state.progress.phase != "Cancelling":
         state.queues, state.proposal, state.cancelled = Queues(), None, True
-        state.record.phase = "Cancelling"
+        state.progress.phase = "Cancelling"
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
     """Bytes of each tablet, as its owner reports them."""
     found: dict[PartitionId, int] = {}
     rows = state.table.partitions
-    for index, contact in state.contacts.items():
-        for number, tablet in contact.tablets.items():
+    for index, liveness in state.liveness.items():
+        for number, tablet in liveness.tablets.items():
             if number < len(rows) and rows[number].owner == index:
                 found[number] = tablet.bytes
     return found
@@ -353,38 +388,38 @@ def sizes(state: State) -> dict[PartitionId, int]:
 
 def end_plan(state: State, now: float) -> None:
     """The present plan is over when nothing of it waits or runs."""
-    if state.record is None or state.running or state.promotions or len(state.queues) or state.proposal:
+    if state.progress is None or state.migrations or state.promotions or len(state.queues) or state.proposal:
         return
-    done = sum(state.record.done.values())
-    phase = _last_phase(state, state.record, done)
+    done = sum(state.progress.done.values())
+    phase = _last_phase(state, state.progress, done)
     if phase == "Done":
         state.approved = ""
-    seconds = now - state.record.started_seconds
-    state.say(
+    seconds = now - state.progress.started_seconds
+    state.emit(
         "RebalanceFinished" if phase == "Done" else "RebalanceIncomplete",
-        f"{done} migrations in {seconds:.1f} s, {state.record.bytes_copied} bytes copied, "
-        f"{state.record.failed} rolled back",
+        f"{done} migrations in {seconds:.1f} s, {state.progress.bytes_copied} bytes copied, "
+        f"{state.progress.failed} rolled back",
         warning=phase == "Failed",
     )
     finish_record(state, phase, now)
 
 
-def _last_phase(state: State, record: Record, done: int) -> str:
+def _last_phase(state: State, progress: RebalanceProgress, done: int) -> str:
     """What was rolled back or left out is planned again: a plan that got somewhere is superseded.
 
     What pauses after a failure is left, too: `planned` lacks it once a plan was made without it.
     """
-    cancelled = record.phase == "Cancelling"
-    if record.failed and not done and not cancelled:
+    cancelled = progress.phase == "Cancelling"
+    if progress.failed and not done and not cancelled:
         return "Failed"
     left = state.retries.pauses.keys() - state.stopped
-    whole = done == sum(record.planned.values()) and not left and not cancelled
+    whole = done == sum(progress.planned.values()) and not left and not cancelled
     return "Done" if whole else "Superseded"
 
 
 def finish_record(state: State, phase: str, now: float) -> None:
-    if state.record is None:
+    if state.progress is None:
         return
-    state.record.finish(phase, now)
-    state.finished = [*state.finished, state.record][-FINISHED_KEPT:]
-    state.record = None
+    state.progress.finish(phase, now)
+    state.finished = [*state.finished, state.progress][-FINISHED_KEPT:]
+    state.progress = None

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from stele.core.control.failover.repair import unusable
-from stele.core.control.operations.copy_session import Engine, SparkFailure, Stage, Wave, choose_engine
-from stele.core.control.operations.move import Running, Step, begin
+from stele.core.control.operations.copy_session import CopySession, Engine, SparkFailure, Stage, choose_engine
+from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.rebalance.copy_scheduling import (
     NO_SPACE,
@@ -20,7 +20,7 @@ from stele.core.control.rebalance.copy_scheduling import (
     share_bandwidth,
 )
 from stele.core.control.rebalance.planner import data_members
-from stele.core.control.state import Observation, Record, State
+from stele.core.control.state import Observation, RebalanceProgress, State
 from stele.core.placement.migration import Migration, Type, step
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -48,44 +48,44 @@ COPIES_MAX = 3
 """Sessions that one migration may use before it is rolled back."""
 
 
-def start(state: State, seen: Observation) -> None:
+def start(state: State, observation: Observation) -> None:
     """Begin what may begin."""
-    wishes = seen.wishes
-    forget_short(state, seen.now)
-    _forget_service_failures(state, seen.now)
+    desired = observation.desired
+    forget_short(state, observation.now)
+    _forget_service_failures(state, observation.now)
     if not len(state.queues):
         forget_waiting(state)
         return
-    if not wishes.may_start or state.promotions or state.shrinking:
+    if not desired.may_start or state.promotions or state.shrinking:
         return
-    able = frozenset(member.index for member in data_members(state, wishes, seen.now))
+    able = frozenset(member.index for member in data_members(state, desired, observation.now))
     held = frozenset().union(
-        state.running,
+        state.migrations,
         state.staged,
         state.claimed,
         state.fenced,
         state.lost,
         _unresolved(state, able),
-        _with_relics(state, able),
+        _with_stale_copies(state, able),
     )
-    busy = [running.participants for running in state.running.values() if _burdens(running)]
+    busy = [operation.participants for operation in state.migrations.values() if _burdens(operation)]
     # After a pause of this process nobody counts as gone yet: a row must not shrink to one that is.
-    able = frozenset(each for each in able if state.contacts[each].reachable(seen.now, wishes.timing))
+    able = frozenset(each for each in able if state.liveness[each].reachable(observation.now, desired.timing))
     rows = state.table.partitions
-    admit = _admission(state, seen.now)
-    for migration in state.queues.startable(rows, busy, held, able, wishes.parallel_per_member, admit=admit):
+    admit = _admission(state, observation.now)
+    for migration in state.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
         row = rows[migration.partition]
         if migration.type is Type.SHIFT_UP and migration.destination_new_index == 0:
-            id = _begin_shift(state, migration, row, seen.now)
+            id = _begin_shift(state, migration, row, observation.now)
         else:
-            running = begin(state.new_id("m"), migration, row, seen.now)
-            id, state.running[migration.partition] = running.id, running
-        state.records[id] = tuple(_records_for(state, migration.partition))
+            operation = begin(state.new_id("m"), migration, row, observation.now)
+            id, state.migrations[migration.partition] = operation.id, operation
+        state.counted_for[id] = tuple(_records_for(state, migration.partition))
 
 
-def _burdens(running: Running) -> bool:
+def _burdens(operation: MigrationOperation) -> bool:
     """Whether it counts towards the limits of its members; one that only waits to be stored does not."""
-    return running.step is not Step.STORE or running.destination is None
+    return operation.step is not Step.STORE or operation.destination is None
 
 
 def _admission(state: State, now: float) -> Callable[[Migration], bool]:
@@ -97,43 +97,43 @@ def _admission(state: State, now: float) -> Callable[[Migration], bool]:
         refusal = space.admit(migration)
         if refusal is not None and migration.destination is not None:
             note_short(state, migration.destination, refusal, now)
-            for record in _records_for(state, migration.partition):
-                record.waiting[migration.partition] = refusal
+            for progress in _records_for(state, migration.partition):
+                progress.waiting[migration.partition] = refusal
         return refusal is None
 
     return admit
 
 
-def _records_for(state: State, number: PartitionId) -> Iterable[Record]:
+def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgress]:
     """The present plan, and the users' plans that ask for something of this partition."""
-    if state.record is not None:
-        yield state.record
-    for record in state.asked.values():
-        if record.phase == "Running" and number in record.partitions:
-            yield record
+    if state.progress is not None:
+        yield state.progress
+    for progress in state.user_plans.values():
+        if progress.phase == "Running" and number in progress.partitions:
+            yield progress
 
 
 def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
     """Partitions of which a live member speaks of a migration that is over: its abort comes first."""
-    active = {(number, running.id) for number, running in state.running.items()}
+    active = {(number, operation.id) for number, operation in state.migrations.items()}
     spoken: set[tuple[PartitionId, str]] = set()
     for index in able:
-        contact = state.contacts[index]
-        if contact.report is not None:
-            spoken.update((each.partition, each.id) for each in contact.report.learners)
-            spoken.update((each.partition, each.id) for each in contact.report.copies)
+        liveness = state.liveness[index]
+        if liveness.report is not None:
+            spoken.update((each.partition, each.id) for each in liveness.report.learners)
+            spoken.update((each.partition, each.id) for each in liveness.report.copies)
     return {number for number, _ in spoken - active}
 
 
-def _with_relics(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
+def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
     """Partitions that began anew and of which a live member still has a copy from before: that is put aside
     first.
     """
     return {
         number
-        for number in state.reassigned
+        for number in state.reset_partitions
         for index in able - state.table.partitions[number].members
-        if state.contacts[index].tablet_state(number) == "READY"
+        if state.liveness[index].tablet_state(number) == "READY"
     }
 
 
@@ -149,106 +149,106 @@ def _begin_shift(state: State, migration: Migration, row: Partition, now: float)
     return id
 
 
-def follow(state: State, seen: Observation) -> None:
+def follow(state: State, observation: Observation) -> None:
     """Move everything under way on by what the reports of both sides say, and clear away what ended."""
-    gone = unusable(state, seen.wishes, seen.now)
-    for running in list(state.running.values()):
-        _note_reports(state, running, seen.now)
-        _note_gone(state, running, gone, seen.now)
-        if running.step is Step.CONFIRM and _confirmed(state, running):
-            running.confirmed(seen.now)
-        if not running.session and seen.now - running.progressed_seconds > STALL_SECONDS:
-            running.abort(f"STALLED: no progress in step {running.step.value}", seen.now)
-        if running.step is Step.ACCEPT:
-            number = running.partition
-            state.claimed[number] = max(state.claimed.get(number, 0), running.version)
-        elif running.step is Step.VOID:
-            version = state.next_version(running.partition)
-            state.staged[running.partition] = Partition(version, running.base.replicas)
-        elif running.step is Step.ABORTED:
-            note_failed(state, running, seen.now)
-    _stage_agreed(state, gone, seen.now)
+    gone = unusable(state, observation.desired, observation.now)
+    for operation in list(state.migrations.values()):
+        _note_reports(state, operation, observation.now)
+        _note_gone(state, operation, gone, observation.now)
+        if operation.step is Step.CONFIRM and _confirmed(state, operation):
+            operation.confirmed(observation.now)
+        if not operation.session and observation.now - operation.progressed_seconds > STALL_SECONDS:
+            operation.abort(f"STALLED: no progress in step {operation.step.value}", observation.now)
+        if operation.step is Step.ACCEPT:
+            number = operation.partition
+            state.claimed[number] = max(state.claimed.get(number, 0), operation.version)
+        elif operation.step is Step.VOID:
+            version = state.next_version(operation.partition)
+            state.staged[operation.partition] = Partition(version, operation.base.replicas)
+        elif operation.step is Step.ABORTED:
+            note_failed(state, operation, observation.now)
+    _stage_agreed(state, gone, observation.now)
 
 
 def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> None:
     """Stage the rows that destinations agreed to, those of one shard together."""
-    agreed: dict[int, list[Running]] = {}
-    for running in state.running.values():
-        if running.step is Step.STORE:
-            agreed.setdefault(shard_of(running.partition), []).append(running)
+    agreed: dict[int, list[MigrationOperation]] = {}
+    for operation in state.migrations.values():
+        if operation.step is Step.STORE:
+            agreed.setdefault(shard_of(operation.partition), []).append(operation)
     coming = {
-        shard_of(running.partition)
-        for running in state.running.values()
-        if running.step in (Step.HAND_OVER, Step.ACCEPT)
+        shard_of(operation.partition)
+        for operation in state.migrations.values()
+        if operation.step in (Step.HAND_OVER, Step.ACCEPT)
     }
     for shard, some in agreed.items():
-        due = min(running.progressed_seconds + _patience(running) for running in some)
+        due = min(operation.progressed_seconds + _patience(operation) for operation in some)
         patient = shard in coming and now < due
-        if not patient or any(running.participants & gone for running in some):
-            for running in some:
-                state.staged[running.partition] = Partition(running.version, running.result)
+        if not patient or any(operation.participants & gone for operation in some):
+            for operation in some:
+                state.staged[operation.partition] = Partition(operation.version, operation.result)
 
 
-def _patience(running: Running) -> float:
-    return FROZEN_GATHER_SECONDS if running.owner_changes else STORE_GATHER_SECONDS
+def _patience(operation: MigrationOperation) -> float:
+    return FROZEN_GATHER_SECONDS if operation.owner_changes else STORE_GATHER_SECONDS
 
 
-def _note_reports(state: State, running: Running, now: float) -> None:
-    for member in (running.owner, running.destination):
-        contact = state.contacts.get(member) if member is not None else None
-        if contact is None or contact.report is None or member is None:
+def _note_reports(state: State, operation: MigrationOperation, now: float) -> None:
+    for member in (operation.owner, operation.destination):
+        liveness = state.liveness.get(member) if member is not None else None
+        if liveness is None or liveness.report is None or member is None:
             continue
-        if running.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
-            running.note_incarnation(member, contact.report.incarnation, state.name_of(member), now)
-        if member == running.owner:
-            learner = next((each for each in contact.report.learners if each.id == running.id), None)
-            running.heard_from_owner(learner, now)
-        if member == running.destination:
-            copy = next((each for each in contact.report.copies if each.id == running.id), None)
-            running.heard_from_destination(copy, now)
+        if operation.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
+            operation.note_incarnation(member, liveness.report.incarnation, state.name_of(member), now)
+        if member == operation.owner:
+            learner = next((each for each in liveness.report.learners if each.id == operation.id), None)
+            operation.heard_from_owner(learner, now)
+        if member == operation.destination:
+            copy = next((each for each in liveness.report.copies if each.id == operation.id), None)
+            operation.heard_from_destination(copy, now)
 
 
-def _confirmed(state: State, running: Running) -> bool:
+def _confirmed(state: State, operation: MigrationOperation) -> bool:
     """Whether all who stay in a row that shrinks showed their copy when asked after it began."""
-    staying = (member for member in running.result if member is not None)
-    return all(state.showed(member, running.partition, running.started_seconds) for member in staying)
+    staying = (member for member in operation.result if member is not None)
+    return all(state.showed(member, operation.partition, operation.started_seconds) for member in staying)
 
 
-def _note_gone(state: State, running: Running, gone: frozenset[MemberIndex], now: float) -> None:
-    staying = running.result if running.step is Step.CONFIRM else ()
-    if running.step is Step.ACCEPT and running.destination in gone:
-        running.go(Step.VOID, now, f"MEMBER_GONE: {state.names_of({running.destination})} did not answer")
-    elif missing := gone & running.participants.union(staying):
-        running.abort(f"MEMBER_GONE: {state.names_of(missing)}", now)
+def _note_gone(state: State, operation: MigrationOperation, gone: frozenset[MemberIndex], now: float) -> None:
+    staying = operation.result if operation.step is Step.CONFIRM else ()
+    if operation.step is Step.ACCEPT and operation.destination in gone:
+        operation.go(Step.VOID, now, f"MEMBER_GONE: {state.names_of({operation.destination})} did not answer")
+    elif missing := gone & operation.participants.union(staying):
+        operation.abort(f"MEMBER_GONE: {state.names_of(missing)}", now)
 
 
-def note_failed(state: State, running: Running, now: float) -> None:
+def note_failed(state: State, operation: MigrationOperation, now: float) -> None:
     """A migration that was rolled back: what was planned after it is void, and it is planned again: at once
     when it was not its own fault, because a member that went may be back, or another takes its place.
     """
-    state.running.pop(running.partition, None)
-    state.queues.drop(running.partition)
-    records = state.records.pop(running.id, ())
-    if running.reason.startswith(("MEMBER_", "CANCELLED")):
-        state.retries.note_void(running.partition, now)
+    state.migrations.pop(operation.partition, None)
+    state.queues.drop(operation.partition)
+    records = state.counted_for.pop(operation.id, ())
+    if operation.reason.startswith(("MEMBER_", "CANCELLED")):
+        state.retries.note_void(operation.partition, now)
     else:
-        state.retries.note_failed(running.partition, now)
-    if running.session in state.waves:
-        state.waves[running.session].drop(running.partition)
-    if running.reason.startswith("SERVICE_FAILED"):
-        _note_service_failure(state, running, now)
-    for record in records:
-        record.failed += 1
-        code = running.reason.partition(":")[0]
-        record.failures[running.partition] = Refusal(running.partition, code, running.reason)
+        state.retries.note_failed(operation.partition, now)
+    if operation.session in state.copy_sessions:
+        state.copy_sessions[operation.session].drop(operation.partition)
+    if operation.reason.startswith("SERVICE_FAILED"):
+        _note_service_failure(state, operation, now)
+    for progress in records:
+        progress.failed += 1
+        code = operation.reason.partition(":")[0]
+        progress.failures[operation.partition] = Refusal(operation.partition, code, operation.reason)
 
 
-def _note_service_failure(state: State, running: Running, now: float) -> None:
+def _note_service_failure(state: State, operation: MigrationOperation, now: float) -> None:
     """A service at the owner kept it from being changed: said once until all were well for a while."""
     if not state.service_failures:
-        text = f"partition {running.partition} keeps its owner, and it is tried again: {running.reason}"
-        state.say("ServiceFailed", text, warning=True)
-    state.service_failures[running.partition] = (now, running.reason)
+        text = f"partition {operation.partition} keeps its owner, and it is tried again: {operation.reason}"
+        state.emit("ServiceFailed", text, warning=True)
+    state.service_failures[operation.partition] = (now, operation.reason)
 
 
 def _forget_service_failures(state: State, now: float) -> None:
@@ -263,169 +263,183 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
     """Rows were stored: the migrations that made them are done, those that were voided have failed."""
     for number, row in rows.items():
         promotion = state.promotions.pop(number, None)
-        for record in () if promotion is None else state.records.pop(promotion.id, ()):
-            record.done[Type.SHIFT_UP] += 1
-        running = state.running.get(number)
-        if running is None:
+        for progress in () if promotion is None else state.counted_for.pop(promotion.id, ()):
+            progress.done[Type.SHIFT_UP] += 1
+        operation = state.migrations.get(number)
+        if operation is None:
             continue
-        if running.step is Step.STORE and row.version == running.version:
-            state.running.pop(number)
+        if operation.step is Step.STORE and row.version == operation.version:
+            state.migrations.pop(number)
             state.service_failures.pop(number, None)
             state.retries.note_done(number)
-            for record in state.records.pop(running.id, ()):
-                record.done[running.migration.type] += 1
-                record.failures.pop(number, None)
-        elif running.step is Step.VOID:
-            note_failed(state, running, now)
+            for progress in state.counted_for.pop(operation.id, ()):
+                progress.done[operation.migration.type] += 1
+                progress.failures.pop(number, None)
+        elif operation.step is Step.VOID:
+            note_failed(state, operation, now)
 
 
-def drive_waves(state: State, seen: Observation) -> None:
+def drive_sessions(state: State, observation: Observation) -> None:
     """Open waves for what needs a copy, take in progress, and let go of what ended."""
-    gone = unusable(state, seen.wishes, seen.now)
-    if seen.copier_problem:
+    gone = unusable(state, observation.desired, observation.now)
+    if observation.copier_problem:
         # Drivers end with the copier that they ran in.
         state.spark_used_seconds.clear()
-    for wave in list(state.waves.values()):
+    for session in list(state.copy_sessions.values()):
         # A source may leave the cluster as soon as the row does not name it any more.
-        left = {wave.source, wave.destination} - state.table.members.keys()
-        wave.forget_gone({member: state.name_of(member) for member in gone | left})
-        contact = state.contacts.get(wave.destination)
-        if contact is not None and contact.report is not None:
-            wave.heard_fetch(next((f for f in contact.report.fetches if f.session == wave.session), None))
-        source = state.contacts.get(wave.source)
+        left = {session.source, session.destination} - state.table.members.keys()
+        session.forget_gone({member: state.name_of(member) for member in gone | left})
+        liveness = state.liveness.get(session.destination)
+        if liveness is not None and liveness.report is not None:
+            session.heard_fetch(
+                next((f for f in liveness.report.fetches if f.session == session.session), None)
+            )
+        source = state.liveness.get(session.source)
         if source is not None and source.report is not None:
-            wave.heard_sessions(source.report.sessions)
-        wave.heard_job(seen.jobs.get(wave.session))
-        wave.note_progress(seen.now)
-        if wave.stage is Stage.COPY and wave.engine is None:
-            _choose(state, seen, wave)
-        if wave.stage in (Stage.CLOSE, Stage.CLOSED):
-            _end_wave(state, wave, seen.now)
-        if wave.stage is Stage.CLOSED:
-            del state.waves[wave.session]
-    give_up_stalled(state.waves.values(), seen.now)
-    for pair, waiting in _gathered(state, gone, seen.now).items():
-        if has_room(state.waves.values(), *pair):
-            _open(state, seen, pair, waiting)
-    share_bandwidth(state.waves.values(), seen.wishes.bandwidth_per_member)
+            session.heard_sessions(source.report.sessions)
+        session.heard_job(observation.jobs.get(session.session))
+        session.note_progress(observation.now)
+        if session.stage is Stage.COPY and session.engine is None:
+            _choose(state, observation, session)
+        if session.stage in (Stage.CLOSE, Stage.CLOSED):
+            _end_wave(state, session, observation.now)
+        if session.stage is Stage.CLOSED:
+            del state.copy_sessions[session.session]
+    give_up_stalled(state.copy_sessions.values(), observation.now)
+    for pair, waiting in _gathered(state, gone, observation.now).items():
+        if has_room(state.copy_sessions.values(), *pair):
+            _open(state, observation, pair, waiting)
+    share_bandwidth(state.copy_sessions.values(), observation.desired.bandwidth_per_member)
 
 
-def _end_wave(state: State, wave: Wave, now: float) -> None:
+def _end_wave(state: State, session: CopySession, now: float) -> None:
     """Once: its migrations go on (ingested), copy again (without Spark if it failed), or are rolled back."""
-    mine = [state.running[p] for p, id in wave.partitions.items() if _is(state, p, id)]
-    _count_bytes(state, wave, mine)
-    note_end(state, wave, now)
-    if wave.blames_spark and mine:
-        if _spark_failure(state, wave.destination, now) != wave.failure:
-            text = f"copies to {state.name_of(wave.destination)} go on without Spark: {wave.failure}"
-            state.say("SparkFailed", text, warning=True)
-        before = state.spark_failures.get(wave.destination)
-        state.spark_failures[wave.destination] = SparkFailure.after(before, wave.failure, now)
-        state.spark_used_seconds.pop(wave.destination, None)
-    elif wave.spoiled and mine:
-        text = f"what was copied to {state.name_of(wave.destination)} was damaged there, and is copied again"
-        state.say("CopySpoiled", f"{text}: {wave.failure}", warning=True)
-    elif wave.engine is Engine.SPARK and mine and not wave.failure:
-        state.spark_used_seconds[wave.destination] = now
-        state.spark_failures.pop(wave.destination, None)
-    for running in mine:
-        running.session = ""
-        if running.step is not Step.COPY:
+    mine = [state.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
+    _count_bytes(state, session, mine)
+    note_end(state, session, now)
+    if session.blames_spark and mine:
+        if _spark_failure(state, session.destination, now) != session.failure:
+            text = f"copies to {state.name_of(session.destination)} go on without Spark: {session.failure}"
+            state.emit("SparkFailed", text, warning=True)
+        before = state.spark_failures.get(session.destination)
+        state.spark_failures[session.destination] = SparkFailure.after(before, session.failure, now)
+        state.spark_used_seconds.pop(session.destination, None)
+    elif session.spoiled and mine:
+        text = (
+            f"what was copied to {state.name_of(session.destination)} was damaged there, and is copied again"
+        )
+        state.emit("CopySpoiled", f"{text}: {session.failure}", warning=True)
+    elif session.engine is Engine.SPARK and mine and not session.failure:
+        state.spark_used_seconds[session.destination] = now
+        state.spark_failures.pop(session.destination, None)
+    for operation in mine:
+        operation.session = ""
+        if operation.step is not Step.COPY:
             continue
-        again = wave.blames_spark or (wave.spoiled and running.copies + 1 < COPIES_MAX)
-        if wave.failure and not again:
-            running.abort(wave.failure, now)
+        again = session.blames_spark or (session.spoiled and operation.copies + 1 < COPIES_MAX)
+        if session.failure and not again:
+            operation.abort(session.failure, now)
             continue
-        running.go(Step.CATCH_UP, now)
-        running.copies += 1
-        running.copied_seconds = float("-inf") if wave.failure else now
-    wave.partitions = {}
+        operation.go(Step.CATCH_UP, now)
+        operation.copies += 1
+        operation.copied_seconds = float("-inf") if session.failure else now
+    session.partitions = {}
 
 
 def _is(state: State, number: PartitionId, id: str) -> bool:
-    return number in state.running and state.running[number].id == id
+    return number in state.migrations and state.migrations[number].id == id
 
 
-def _count_bytes(state: State, wave: Wave, mine: list[Running]) -> None:
+def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperation]) -> None:
     """To each plan by the share that its tablets have in the wave."""
-    copied = max(wave.copied_bytes, 0 if wave.failure else wave.bytes)
-    wave.copied_bytes = copied
-    for running in mine:
-        part = wave.part_of((running.id,))
-        for record in state.records.get(running.id, ()):
-            record.bytes_copied += part
-            record.bytes_by_spark += part if wave.engine is Engine.SPARK else 0
+    copied = max(session.copied_bytes, 0 if session.failure else session.bytes)
+    session.copied_bytes = copied
+    for operation in mine:
+        part = session.part_of((operation.id,))
+        for progress in state.counted_for.get(operation.id, ()):
+            progress.bytes_copied += part
+            progress.bytes_by_spark += part if session.engine is Engine.SPARK else 0
 
 
-def _gathered(state: State, gone: frozenset[MemberIndex], now: float) -> dict[tuple[int, int], list[Running]]:
+def _gathered(
+    state: State, gone: frozenset[MemberIndex], now: float
+) -> dict[tuple[int, int], list[MigrationOperation]]:
     """Migrations that may be copied now, by source and destination, unless others are about to join."""
-    waiting: dict[tuple[int, int], list[Running]] = {}
+    waiting: dict[tuple[int, int], list[MigrationOperation]] = {}
     coming: set[tuple[int, int]] = set()
     sources = Sources(state, gone)
-    for running in state.running.values():
-        if running.destination is None or not running.migration.copies:
+    for operation in state.migrations.values():
+        if operation.destination is None or not operation.migration.copies:
             continue
-        if running.step not in (Step.START, Step.ATTACH, Step.CATCH_UP):
+        if operation.step not in (Step.START, Step.ATTACH, Step.CATCH_UP):
             continue
-        pair = (sources.of(running), running.destination)
-        if running.step in (Step.START, Step.ATTACH) or (
-            running.step is Step.CATCH_UP and not running.attached
+        pair = (sources.of(operation), operation.destination)
+        if operation.step in (Step.START, Step.ATTACH) or (
+            operation.step is Step.CATCH_UP and not operation.attached
         ):
             coming.add(pair)
-        elif running.step is Step.CATCH_UP and running.needs_copy and _believable(running, now):
-            waiting.setdefault(pair, []).append(running)
-    busy = {(wave.source, wave.destination) for wave in state.waves.values() if wave.copying}
-    ready: dict[tuple[int, int], list[Running]] = {}
+        elif operation.step is Step.CATCH_UP and operation.needs_copy and _believable(operation, now):
+            waiting.setdefault(pair, []).append(operation)
+    busy = {
+        (session.source, session.destination) for session in state.copy_sessions.values() if session.copying
+    }
+    ready: dict[tuple[int, int], list[MigrationOperation]] = {}
     for pair, found in waiting.items():
-        if pair in busy or not has_room(state.waves.values(), *pair):
-            for running in found:
+        if pair in busy or not has_room(state.copy_sessions.values(), *pair):
+            for operation in found:
                 # It waits for its turn, however long that takes: it is not stuck.
-                running.progressed_seconds = now
+                operation.progressed_seconds = now
         elif pair not in coming or now - min(r.progressed_seconds for r in found) > GATHER_SECONDS:
             ready[pair] = found
     return ready
 
 
-def _believable(running: Running, now: float) -> bool:
+def _believable(operation: MigrationOperation, now: float) -> bool:
     """Whether the owner's word that a copy is needed is newer than the last copy."""
-    return now - running.copied_seconds > SETTLE_SECONDS
+    return now - operation.copied_seconds > SETTLE_SECONDS
 
 
-def _open(state: State, seen: Observation, pair: tuple[int, int], waiting: list[Running]) -> None:
+def _open(
+    state: State, observation: Observation, pair: tuple[int, int], waiting: list[MigrationOperation]
+) -> None:
     source, destination = pair
-    for running in [each for each in waiting if each.copies >= COPIES_MAX]:
-        waiting.remove(running)
-        running.abort(f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", seen.now)
+    for operation in [each for each in waiting if each.copies >= COPIES_MAX]:
+        waiting.remove(operation)
+        operation.abort(
+            f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", observation.now
+        )
     if not waiting:
         return
     session = state.new_id("s")
-    partitions = {running.partition: running.id for running in waiting}
-    generations = {running.partition: running.generation for running in waiting}
-    fragments = seen.wishes.fragments
-    state.waves[session] = Wave(session, source, destination, partitions, generations, seen.now, fragments)
-    for running in waiting:
-        running.session, running.needs_copy = session, False
-        running.go(Step.COPY, seen.now)
-
-
-def _choose(state: State, seen: Observation, wave: Wave) -> None:
-    """Who copies what the source has put into the wave's snapshot."""
-    used = state.spark_used_seconds.get(wave.destination, float("-inf"))
-    wave.engine, wave.engine_reason = choose_engine(
-        seen.wishes.engine,
-        wave.bytes + _needed_besides(state, wave),
-        seen.wishes.spark_threshold_bytes,
-        warm=seen.now - used < seen.wishes.spark_idle_seconds,
-        copier_problem=seen.copier_problem,
-        spark_failure=_spark_failure(state, wave.destination, seen.now),
+    partitions = {operation.partition: operation.id for operation in waiting}
+    generations = {operation.partition: operation.generation for operation in waiting}
+    fragments = observation.desired.fragments
+    state.copy_sessions[session] = CopySession(
+        session, source, destination, partitions, generations, observation.now, fragments
     )
-    for id in wave.partitions.values():
-        for record in state.records.get(id, ()):
-            if record.engine is not Engine.SPARK:
-                record.engine, record.engine_reason = wave.engine, wave.engine_reason
-    note_engine(state, wave, seen.now)
-    if lack := Space(state, but=wave.session).lack(wave.destination, wave.bytes):
-        wave.fail(f"{NO_SPACE}: {lack}")
+    for operation in waiting:
+        operation.session, operation.needs_copy = session, False
+        operation.go(Step.COPY, observation.now)
+
+
+def _choose(state: State, observation: Observation, session: CopySession) -> None:
+    """Who copies what the source has put into the wave's snapshot."""
+    used = state.spark_used_seconds.get(session.destination, float("-inf"))
+    session.engine, session.engine_reason = choose_engine(
+        observation.desired.engine,
+        session.bytes + _needed_besides(state, session),
+        observation.desired.spark_threshold_bytes,
+        warm=observation.now - used < observation.desired.spark_idle_seconds,
+        copier_problem=observation.copier_problem,
+        spark_failure=_spark_failure(state, session.destination, observation.now),
+    )
+    for id in session.partitions.values():
+        for progress in state.counted_for.get(id, ()):
+            if progress.engine is not Engine.SPARK:
+                progress.engine, progress.engine_reason = session.engine, session.engine_reason
+    note_engine(state, session, observation.now)
+    if lack := Space(state, but=session.session).lack(session.destination, session.bytes):
+        session.fail(f"{NO_SPACE}: {lack}")
 
 
 def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
@@ -434,14 +448,14 @@ def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
     return "" if failure is None or now >= failure.until_seconds else failure.text
 
 
-def _needed_besides(state: State, wave: Wave) -> int:
+def _needed_besides(state: State, session: CopySession) -> int:
     """Bytes, as owners report them, of other tablets under way to the same member that need a copy, too."""
     total = 0
-    for running in state.running.values():
-        if running.destination != wave.destination or running.partition in wave.partitions:
+    for operation in state.migrations.values():
+        if operation.destination != session.destination or operation.partition in session.partitions:
             continue
-        owner = state.contacts.get(running.owner)
-        if owner is not None and (running.step is Step.COPY or running.needs_copy):
-            tablet = owner.tablets.get(running.partition)
+        owner = state.liveness.get(operation.owner)
+        if owner is not None and (operation.step is Step.COPY or operation.needs_copy):
+            tablet = owner.tablets.get(operation.partition)
             total += 0 if tablet is None else tablet.bytes
     return total

@@ -9,8 +9,8 @@ needed after a restart: the objects and the table say the same again.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from stele.core.control.requests import Ask, NamedMove
-from stele.core.control.state import Observation, Record, State
+from stele.core.control.requests import NamedMove, RebalanceRequest
+from stele.core.control.state import Observation, RebalanceProgress, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Code, DataMember, Move, Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -39,23 +39,29 @@ def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
     return tuple(found)
 
 
-def in_force(state: State, asks: Sequence[Ask]) -> tuple[Ask, ...]:
-    """Users' plans whose moves are wished for or kept, oldest first."""
-    return tuple(ask for ask in asks if not ask.plan and ask.holds and _phase(state, ask) != "Failed")
+def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[RebalanceRequest, ...]:
+    """Users' plans whose moves are desired for or kept, oldest first."""
+    return tuple(
+        request
+        for request in requests
+        if not request.plan and request.holds and _phase(state, request) != "Failed"
+    )
 
 
-def _phase(state: State, ask: Ask) -> str:
-    record = state.asked.get(ask.name)
-    return ask.phase if record is None else record.phase
+def _phase(state: State, request: RebalanceRequest) -> str:
+    progress = state.user_plans.get(request.name)
+    return request.phase if progress is None else progress.phase
 
 
-def moves_of(state: State, asks: Iterable[Ask], table: PartitionTable, replicas: int) -> tuple[Move, ...]:
+def moves_of(
+    state: State, requests: Iterable[RebalanceRequest], table: PartitionTable, replicas: int
+) -> tuple[Move, ...]:
     """What the planner is told: replicas to be moved, and those that were moved and stay. The newer wins."""
     indexes = {member.name: index for index, member in table.members.items()}
     found: dict[tuple[PartitionId, MemberIndex], Move] = {}
-    for ask in asks:
-        for named in paired(ask.moves):
-            if named.partition in ask.cancelled or named.partition >= len(table.partitions):
+    for request in requests:
+        for named in paired(request.moves):
+            if named.partition in request.cancelled or named.partition >= len(table.partitions):
                 continue
             move = _indexed(named, indexes)
             row = table.partitions[named.partition].members
@@ -69,7 +75,7 @@ def moves_of(state: State, asks: Iterable[Ask], table: PartitionTable, replicas:
             elif move.destination in row:
                 stays = Move(move.partition, move.destination, move.destination)
                 found[move.partition, move.destination] = stays
-            elif not ask.final and (move.source is None or move.source in row):
+            elif not request.final and (move.source is None or move.source in row):
                 found[move.partition, move.destination] = move
     return tuple(found.values())
 
@@ -83,18 +89,18 @@ def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | Non
     return Move(named.partition, indexes.get(named.source), indexes.get(named.destination))
 
 
-def begin_asked(state: State, seen: Observation, members: Sequence[DataMember]) -> None:
+def begin_asked(state: State, observation: Observation, members: Sequence[DataMember]) -> None:
     """Check the moves of each plan that is new: refuse, find done, or take up."""
-    for ask in seen.asks:
-        record = state.asked.get(ask.name)
-        if record is None or record.phase != "Pending":
+    for request in observation.requests:
+        progress = state.user_plans.get(request.name)
+        if progress is None or progress.phase != "Pending":
             continue
-        wished, refused = checked(state, ask.moves, members, seen.wishes.replicas)
-        record.refusals.update({refusal.partition: refusal for refusal in refused})
-        record.partitions = frozenset(move.partition for move in wished)
-        record.started_seconds = seen.now
-        record.phase = "Running"
-        _end(state, record, seen.now)
+        accepted, refused = checked(state, request.moves, members, observation.desired.replicas)
+        progress.refusals.update({refusal.partition: refusal for refusal in refused})
+        progress.partitions = frozenset(move.partition for move in accepted)
+        progress.started_seconds = observation.now
+        progress.phase = "Running"
+        _end(state, progress, observation.now)
 
 
 def checked(
@@ -102,14 +108,14 @@ def checked(
 ) -> tuple[tuple[NamedMove, ...], tuple[Refusal, ...]]:
     """The moves that are to be made, and why others cannot be; what is so already is left out."""
     able = frozenset(member.index for member in members if not member.leaving)
-    wished, refused = [], []
+    accepted, refused = [], []
     for move in paired(moves):
         refusal = _refusal(state, move, able, replicas)
         if refusal is not None:
             refused.append(refusal)
         elif not _satisfied(state, move):
-            wished.append(move)
-    return tuple(wished), tuple(refused)
+            accepted.append(move)
+    return tuple(accepted), tuple(refused)
 
 
 def _row(state: State, number: PartitionId) -> Replicas:
@@ -164,74 +170,81 @@ def _taking(
     return None
 
 
-def note_planned(state: State, asks: Iterable[Ask], made: Plan, bytes_of: Mapping[PartitionId, int]) -> None:
+def note_planned(
+    state: State, requests: Iterable[RebalanceRequest], made: Plan, bytes_of: Mapping[PartitionId, int]
+) -> None:
     """Count what a plan has for each user's plan; moves that the planner refused are not waited for."""
     refused = {each.partition: each for each in made.refusals}
-    for ask in asks:
-        record = state.asked.get(ask.name)
-        if record is None or record.phase != "Running":
+    for request in requests:
+        progress = state.user_plans.get(request.name)
+        if progress is None or progress.phase != "Running":
             continue
-        mine = [each for each in made.migrations if each.partition in record.partitions]
+        mine = [each for each in made.migrations if each.partition in progress.partitions]
         left = {each.partition for each in mine}
-        for number in record.partitions - left:
+        for number in progress.partitions - left:
             if number in refused:
-                record.refusals[number] = refused[number]
-        record.partitions -= refused.keys() - left
-        count_planned(state, record, mine, bytes_of)
+                progress.refusals[number] = refused[number]
+        progress.partitions -= refused.keys() - left
+        count_planned(state, progress, mine, bytes_of)
 
 
 def count_planned(
-    state: State, record: Record, left: Iterable[Migration], bytes_of: Mapping[PartitionId, int]
+    state: State, progress: RebalanceProgress, left: Iterable[Migration], bytes_of: Mapping[PartitionId, int]
 ) -> None:
     """What a record shows as planned: what is done, what is under way, and what is left."""
-    begun, left = state.under_way(record), list(left)
-    left += [running.migration for running in begun]
-    counted = {running.partition for running in begun if running.copies}
-    record.planned = record.done + Counter(each.type for each in left)
-    record.bytes_planned = record.bytes_copied + sum(
+    begun, left = state.under_way(progress), list(left)
+    left += [operation.migration for operation in begun]
+    counted = {operation.partition for operation in begun if operation.copies}
+    progress.planned = progress.done + Counter(each.type for each in left)
+    progress.bytes_planned = progress.bytes_copied + sum(
         bytes_of.get(each.partition, 0) for each in left if each.copies and each.partition not in counted
     )
 
 
-def wished_partitions(state: State) -> frozenset[PartitionId]:
+def user_plan_partitions(state: State) -> frozenset[PartitionId]:
     """Partitions of which a user's plan is being carried out."""
     return frozenset[PartitionId]().union(
-        *(record.partitions for record in state.asked.values() if record.phase == "Running")
+        *(progress.partitions for progress in state.user_plans.values() if progress.phase == "Running")
     )
 
 
-def end_asked(state: State, seen: Observation) -> None:
+def end_user_plans(state: State, observation: Observation) -> None:
     """A user's plan is over when all its rows are as it asks for, or nothing more of it is tried."""
-    for ask in seen.asks:
-        record = state.asked.get(ask.name)
-        if record is None or record.phase not in ("Running", "Cancelling") or _busy(state, record):
+    for request in observation.requests:
+        progress = state.user_plans.get(request.name)
+        if progress is None or progress.phase not in ("Running", "Cancelling") or _busy(state, progress):
             continue
-        if record.phase == "Cancelling":
-            record.finish("Superseded", seen.now)
+        if progress.phase == "Cancelling":
+            progress.finish("Superseded", observation.now)
             continue
-        left = {m.partition for m in paired(ask.moves) if m.partition in record.partitions - ask.cancelled}
-        record.partitions &= {
+        left = {
+            m.partition
+            for m in paired(request.moves)
+            if m.partition in progress.partitions - request.cancelled
+        }
+        progress.partitions &= {
             move.partition
-            for move in paired(ask.moves)
+            for move in paired(request.moves)
             if move.partition in left and not _satisfied(state, move)
         }
-        _end(state, record, seen.now)
+        _end(state, progress, observation.now)
 
 
-def _busy(state: State, record: Record) -> bool:
-    waiting, running = state.queues.waiting, state.running
+def _busy(state: State, progress: RebalanceProgress) -> bool:
+    waiting, operation = state.queues.waiting, state.migrations
     return any(
-        number in running or number in waiting or number in state.promotions for number in record.partitions
+        number in operation or number in waiting or number in state.promotions
+        for number in progress.partitions
     )
 
 
-def _end(state: State, record: Record, now: float) -> None:
-    if record.partitions:
+def _end(state: State, progress: RebalanceProgress, now: float) -> None:
+    if progress.partitions:
         return
-    refused = len(record.refusals)
-    record.finish("Failed" if refused else "Done", now)
-    text = f"{record.name}: {sum(record.done.values())} migrations are done"
+    refused = len(progress.refusals)
+    progress.finish("Failed" if refused else "Done", now)
+    text = f"{progress.name}: {sum(progress.done.values())} migrations are done"
     if refused:
-        first = next(iter(record.refusals.values()))
+        first = next(iter(progress.refusals.values()))
         text += f", {refused} moves are refused, such as partition {first.partition}: {first.detail}"
-    state.say("MovesRefused" if refused else "MovesDone", text, warning=bool(refused))
+    state.emit("MovesRefused" if refused else "MovesDone", text, warning=bool(refused))

@@ -21,7 +21,7 @@ async def test_copies_are_added_and_taken_away_while_clients_write() -> None:
     harness = await formed(members=5, partitions=20, replicas=2)
     for wanted in (4, 1, 3, 2):
         before = fewest(harness)
-        harness.rewish(replicas=wanted)
+        harness.change_spec(replicas=wanted)
         for _ in range(400):
             busy = await harness.tick()
             assert fewest(harness) >= min(before, wanted)
@@ -58,7 +58,7 @@ def test_copies_are_taken_away_from_cold_to_hot_and_never_below_the_new_number()
 
 async def test_below_the_number_of_copies_only_with_their_number_said_and_approved() -> None:
     harness = await formed(members=2, partitions=8, replicas=2)
-    harness.rewish(members=1)
+    harness.change_spec(members=1)
     await harness.settle()
     record = plan_of(harness)
     assert (record.phase, record.copies_left) == ("Proposed", 1)
@@ -72,19 +72,19 @@ async def test_below_the_number_of_copies_only_with_their_number_said_and_approv
     await harness.settle()
     assert copies(harness) == {1}
     assert sorted(harness.world.pods) == [0]
-    harness.rewish(members=2)
+    harness.change_spec(members=2)
     await harness.settle()
     balanced(harness, 2, 2)
 
 
 async def test_a_scale_down_below_the_copies_moves_what_it_can_before_it_asks() -> None:
     harness = await formed(members=4, partitions=12, replicas=2)
-    harness.rewish(members=1)
+    harness.change_spec(members=1)
     await harness.settle()
     assert plan_of(harness).copies_left == 1
     assert copies(harness) == {2}
     assert held(harness, 0) == set(range(12))
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     await harness.settle()
     assert state_of(harness).proposal is None
     balanced(harness, 4, 2)
@@ -96,10 +96,10 @@ async def test_a_drain_that_is_undone_half_way_keeps_the_member() -> None:
     before = held(harness, 1)
     while len(held(harness, 1)) > len(before) - 3:
         await harness.tick()
-    under_way = {each.partition for each in state_of(harness).running.values()}
+    under_way = {each.partition for each in state_of(harness).migrations.values()}
     harness.world.drained.discard(1)
     await harness.tick()
-    assert under_way <= {each.partition for each in state_of(harness).running.values()} | _changed(harness)
+    assert under_way <= {each.partition for each in state_of(harness).migrations.values()} | _changed(harness)
     await harness.settle()
     balanced(harness, 4, 2)
     assert not any(each.reason == "RebalanceIncomplete" for each in harness.world.events)
@@ -111,8 +111,8 @@ def _changed(harness: Harness) -> set[int]:
 
 async def test_a_member_dies_while_another_is_drained() -> None:
     harness = await formed(members=5, partitions=20, parallel_per_member=2)
-    harness.rewish(members=4)
-    while not state_of(harness).running:
+    harness.change_spec(members=4)
+    while not state_of(harness).migrations:
         await harness.tick()
     harness.kill(1)
     for _ in range(20):
@@ -140,19 +140,19 @@ async def test_the_drained_member_itself_dies_and_nothing_is_lost() -> None:
 
 async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:
     harness = await formed(partitions=24, parallel_per_member=1)
-    harness.rewish(members=4)
+    harness.change_spec(members=4)
     while not held(harness, 3):
         await harness.tick()
-    harness.rewish(migration_paused=True)
+    harness.change_spec(migration_paused=True)
     for _ in range(40):
         await harness.tick()
-    assert not state_of(harness).running
+    assert not state_of(harness).migrations
     before = held(harness, 3)
     for _ in range(20):
         await harness.tick()
     assert held(harness, 3) == before
     assert len(before) < 6
-    harness.rewish(migration_paused=False)
+    harness.change_spec(migration_paused=False)
     await harness.settle()
     balanced(harness, 4, 2)
 
@@ -186,7 +186,7 @@ async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pyt
     for _ in range(10):
         await harness.tick(1.1)
     assert made == []
-    harness.rewish(replicas=1)
+    harness.change_spec(replicas=1)
     await harness.tick()
     assert len(made) == 1
 
@@ -201,8 +201,8 @@ async def test_a_planned_clear_does_not_take_the_copy_that_a_death_made_the_seco
     Found by seeds 410249 and 410259 of `migrations` (e5d48fc).
     """
     harness = await formed(members=3, partitions=24, replicas=3, parallel_per_member=1)
-    harness.rewish(replicas=2)
-    while not state_of(harness).running:
+    harness.change_spec(replicas=2)
+    while not state_of(harness).migrations:
         await harness.tick()
     harness.kill(victim)
     for _ in range(ticks):

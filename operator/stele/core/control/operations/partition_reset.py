@@ -7,7 +7,7 @@ from stele.core.table.ids import MemberIndex, PartitionId, Version
 
 
 @dataclass(slots=True)
-class Beginning:
+class PartitionReset:
     """Invariant: the row is stored only when `member` has the tablet, empty and on its disk.
 
     `refused` are members that hold data of it, which is older than what was lost: it is left alone.
