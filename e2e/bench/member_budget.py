@@ -21,17 +21,17 @@ from typing import Any
 import uvloop
 
 from stele.core.tablet.owner import Owner
-from stele.member.control.dispatch import Commands
+from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.process import open_volume
-from stele.member.replication.replicator import Replication
-from stele.member.replication.tablet_store import Tablets
-from stele.member.resp.batching import Lane, Turns
-from stele.member.resp.server import Door, DoorLimits, _Connection
-from stele.member.serving.executor import Serving
-from stele.member.serving.router import Store
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.resp.batching import BatchCollector, PartitionBatch
+from stele.member.resp.server import RespServer, RespServerLimits, _Connection
+from stele.member.serving.executor import CommandExecutor
+from stele.member.serving.router import RequestRouter
 from stele.member.settings import Fsync, Settings
 from stele.member.storage.write_back import WriteBack
 from stele.wire import control as m
@@ -46,18 +46,18 @@ GROUP = 16
 # Stage -> the functions that are its entry points; what a stage calls of another counts there.
 STAGES: dict[str, list[tuple[type, str]]] = {
     "parse": [(RequestReader, "feed")],
-    "route to partitions": [(Turns, "gather"), (Turns, "_run")],
-    "find the owner": [(Store, "start")],
-    "evaluate": [(Serving, "run"), (Serving, "read_now")],
-    "log in memory": [(Replication, "append")],
-    "log to RocksDB": [(Tablets, "write")],
-    "commit": [(Replication, "_pump"), (Owner, "advance"), (Owner, "applied")],
-    "apply": [(Tablets, "apply")],
+    "route to partitions": [(BatchCollector, "gather"), (BatchCollector, "_run")],
+    "find the owner": [(RequestRouter, "start")],
+    "evaluate": [(CommandExecutor, "run"), (CommandExecutor, "read_now")],
+    "log in memory": [(Replicator, "append")],
+    "log to RocksDB": [(TabletStore, "write")],
+    "commit": [(Replicator, "_pump"), (Owner, "advance"), (Owner, "applied")],
+    "apply": [(TabletStore, "apply")],
     "look up": [(WriteBack, "get")],
-    "data to RocksDB": [(WriteBack, "settle")],
-    "collect replies": [(Serving, "applied"), (Lane, "set_result")],
+    "data to RocksDB": [(WriteBack, "write_out")],
+    "collect replies": [(CommandExecutor, "applied"), (PartitionBatch, "set_result")],
     "encode and write replies": [(_Connection, "_answer")],
-    "rest of the door": [(_Connection, "data_received")],
+    "rest of the RESP server": [(_Connection, "data_received")],
 }
 
 
@@ -134,7 +134,7 @@ async def serving_node(folder: Path, fsync: Fsync, partitions: int = 271) -> Nod
     volume, instance, engine = open_volume(settings)
     node = Node(settings, (volume, instance), engine, sys.exit)
     node.load()
-    exchange = Exchange(node, Commands(node, LocalTransfer(settings)))
+    exchange = Exchange(node, CommandDispatcher(node, LocalTransfer(settings)))
     exchange.started = True
     node.start()
     info = m.MemberInfo(0, "m0", node.uuid, "127.0.0.1")
@@ -154,10 +154,10 @@ class Crowd:
     """Connections that send at the same moment and wait for their replies."""
 
     def __init__(self, node: Node, connections: int, pipeline: int) -> None:
-        self._door = Door(node.store, DoorLimits(), node.serving_requests.turn)
+        self._server = RespServer(node.router, RespServerLimits(), node.command_executor.turn_budget)
         self._pipeline = pipeline
         self._wires = [Wire() for _ in range(connections)]
-        self._connections = [_Connection(self._door) for _ in range(connections)]
+        self._connections = [_Connection(self._server) for _ in range(connections)]
         for connection, wire in zip(self._connections, self._wires, strict=True):
             connection.connection_made(wire)  # type: ignore[arg-type]
         self._random = random.Random(1)
@@ -231,7 +231,7 @@ async def group_commit(folder: Path, seconds: float, window: int = 20_000) -> Co
         for replica in replicas if sent - done < window else ():
             assert replica.owner is not None
             term = replica.owner.term
-            node.replication.append(
+            node.replicator.append(
                 replica,
                 [
                     put_record(term, b"default", b"key:%d" % (next(keys) % KEYS), value, 0)

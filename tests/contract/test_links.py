@@ -14,7 +14,7 @@ import pytest
 
 from stele.adapters.rpc.connection import Connection
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, encode_frame
-from stele.wire.peer import Heartbeat, Message, Refuse, encode_message
+from stele.wire.peer import Heartbeat, HelloRejected, Message, encode_message
 from tests.contract.simulated import finish, pass_time
 from tests.simulation.loop import Clock, Handle, ProcessLoop
 from tests.simulation.network import Network
@@ -219,8 +219,8 @@ async def raw_to(case: Case, *, greeted: bool = True) -> tuple[Raw, Notes]:
     return raw, there
 
 
-def message(number: int, size: int = 0) -> Refuse:
-    return Refuse(str(number), "x" * size)
+def message(number: int, size: int = 0) -> HelloRejected:
+    return HelloRejected(str(number), "x" * size)
 
 
 async def test_messages_arrive_whole_and_in_order_both_ways(case: Case) -> None:
@@ -253,7 +253,7 @@ async def test_what_was_sent_before_the_end_arrives_and_nothing_after(case: Case
 
     await case.do(last_words)
     await until(case, lambda: there.reasons)
-    assert [each.code for each in there.messages if isinstance(each, Refuse)] == ["1", "2"]
+    assert [each.code for each in there.messages if isinstance(each, HelloRejected)] == ["1", "2"]
     await case.do(lambda: there.link.send(message(4)), there=True)
     for _ in range(5):
         await case.step()
@@ -340,7 +340,7 @@ async def test_who_sends_more_than_goes_out_is_full_until_it_went(case: Case) ->
     case.let_go(there)
     await until(case, lambda: here.drains and len(there.messages) == sent)
     assert not here.link.full
-    assert [each.code for each in there.messages if isinstance(each, Refuse)] == [
+    assert [each.code for each in there.messages if isinstance(each, HelloRejected)] == [
         str(number) for number in range(1, sent + 1)
     ]
 
@@ -351,5 +351,5 @@ async def test_a_message_that_does_not_fit_ends_the_connection_and_raises_nothin
     await case.do(lambda: here.link.send(message(2, FRAME_BYTES_MAX + 1)))
     await until(case, lambda: here.reasons and there.reasons)
     assert there.messages == [message(1)]
-    assert "Refuse to" in here.reasons[0]
+    assert "HelloRejected to" in here.reasons[0]
     assert f"at most {FRAME_BYTES_MAX} are allowed" in here.reasons[0]

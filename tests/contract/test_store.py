@@ -1,4 +1,4 @@
-"""One suite for `ports.Store`, what a client's door needs of the tablets: a member's own, and in memory.
+"""One suite for the `KeyValueService` of tablets: a member's own, and in memory.
 
 The one in memory answers each command by the same `core.kv.commands`; the rest is a twin.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stele.core.kv.commands import Failure, Reply, Simple
-from stele.ports.store import Store
+from stele.ports.key_value_service import KeyValueService
 from stele.wire import control as m
 from tests.member.door_twin import MemoryStore
 from tests.member.solo import ME, Solo
@@ -30,13 +30,13 @@ class Owner(Solo):
 
 
 @pytest.fixture(params=["memory", "member"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyValueService]:
     if request.param == "memory":
         yield MemoryStore(2)
         return
     member = Owner(tmp_path)
     await member.start()
-    yield member.node.store
+    yield member.node.router
     await member.stop()
 
 
@@ -56,29 +56,31 @@ class Outcome:
         self.told.append(exception)
 
 
-async def do(store: Store, *commands: bytes, keyspace: bytes = KEYSPACE, partition: int = P) -> list[Reply]:
+async def do(
+    store: KeyValueService, *commands: bytes, keyspace: bytes = KEYSPACE, partition: int = P
+) -> list[Reply]:
     return await store.execute(partition, keyspace, [each.split() for each in commands])
 
 
-async def test_commands_are_answered_one_by_one_and_in_order(store: Store) -> None:
+async def test_commands_are_answered_one_by_one_and_in_order(store: KeyValueService) -> None:
     told = await do(store, b"SET k 1", b"GET k", b"INCR k", b"DEL k", b"GET k", b"DEL k")
     assert told == [OK, b"1", 2, 1, None, 0]
 
 
-async def test_a_command_that_fails_says_why_and_the_others_are_done(store: Store) -> None:
+async def test_a_command_that_fails_says_why_and_the_others_are_done(store: KeyValueService) -> None:
     told = await do(store, b"SET k text", b"INCR k", b"GET k")
     assert (told[0], told[2]) == (OK, b"text")
     assert isinstance(told[1], Failure)
 
 
-async def test_a_later_read_finds_what_was_written(store: Store) -> None:
+async def test_a_later_read_finds_what_was_written(store: KeyValueService) -> None:
     await do(store, b"SET k 1")
     assert await do(store, b"GET k") == [b"1"]
     now = store.read_now(KEYSPACE, [P, P], [b"k", b"none"])
     assert now in (None, [b"1", None])
 
 
-async def test_keyspaces_and_partitions_are_apart(store: Store) -> None:
+async def test_keyspaces_and_partitions_are_apart(store: KeyValueService) -> None:
     assert store.partitions == 2
     await do(store, b"SET k here")
     await do(store, b"SET k there", keyspace=b"other")
@@ -89,7 +91,7 @@ async def test_keyspaces_and_partitions_are_apart(store: Store) -> None:
     assert [await store.count(p, KEYSPACE) for p in (0, 1)] == [1, 1]
 
 
-async def test_a_scan_goes_page_by_page_in_order(store: Store) -> None:
+async def test_a_scan_goes_page_by_page_in_order(store: KeyValueService) -> None:
     keys = [b"k%d" % number for number in range(5)]
     for key in reversed(keys):
         await do(store, b"SET " + key + b" v")
@@ -101,7 +103,7 @@ async def test_a_scan_goes_page_by_page_in_order(store: Store) -> None:
     assert (await store.count(P, KEYSPACE), await store.count(P, b"other")) == (5, 0)
 
 
-async def test_what_expired_is_not_read(store: Store) -> None:
+async def test_what_expired_is_not_read(store: KeyValueService) -> None:
     await do(store, b"SET k v PX 1", b"SET l v PX 100000")
     for _ in range(100):
         if (await do(store, b"GET k")) == [None]:
@@ -110,7 +112,7 @@ async def test_what_expired_is_not_read(store: Store) -> None:
     assert await do(store, b"GET k", b"GET l") == [None, b"v"]
 
 
-async def test_who_does_not_wait_is_told_once(store: Store) -> None:
+async def test_who_does_not_wait_is_told_once(store: KeyValueService) -> None:
     outcome: Any = Outcome()
     store.start(P, KEYSPACE, [[b"SET", b"k", b"1"], [b"GET", b"k"]], outcome)
     for _ in range(100):
@@ -119,6 +121,6 @@ async def test_who_does_not_wait_is_told_once(store: Store) -> None:
     assert outcome.told == [[OK, b"1"]]
 
 
-async def test_facts_are_told_with_the_number_of_partitions(store: Store) -> None:
+async def test_facts_are_told_with_the_number_of_partitions(store: KeyValueService) -> None:
     facts = store.info()
     assert all(isinstance(value, str | int) for value in facts.values())

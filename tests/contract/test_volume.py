@@ -235,7 +235,7 @@ def test_a_volume_that_is_not_whole_is_another_one_once_it_is_put_aside(case: Ca
     found = case.open()
     with pytest.raises(Corrupt):
         found.load_instance(CLUSTER, "uuid-2")
-    found.put_aside("it is not whole")
+    found.quarantine_volume("it is not whole")
     made = found.load_instance(CLUSTER, "uuid-2")
     assert (made.uuid, made.incarnation) == ("uuid-2", 1)
     assert (blocks(found), found.load_table()) == ({}, TableFile())
@@ -255,7 +255,7 @@ def test_a_sweep_takes_folders_but_those_that_are_kept(case: Case) -> None:
     for name in ("one", "two"):
         volume.path(f"{STAGING}/{name}").mkdir()
         (volume.path(f"{STAGING}/{name}") / "file").write_bytes(b"x")
-    volume.sweep(STAGING, frozenset({"two"}))
+    volume.delete_folders(STAGING, frozenset({"two"}))
     assert [path.name for path in volume.path(STAGING).iterdir()] == ["two"]
 
 

@@ -503,7 +503,7 @@ async def test_the_client_names_a_copier_that_does_not_answer_or_is_something_el
 async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, monkeypatch):
     """The source cuts its first streams: a task begins a fragment again, within itself."""
     cut = []
-    send = transfer_sessions.Sessions.send
+    send = transfer_sessions.OpenCheckpoints.send
 
     async def send_once_cut(self, session, data, write):
         if len(cut) < 4:
@@ -511,7 +511,7 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
             raise ConnectionResetError("cut")
         await send(self, session, data, write)
 
-    monkeypatch.setattr(transfer_sessions.Sessions, "send", send_once_cut)
+    monkeypatch.setattr(transfer_sessions.OpenCheckpoints, "send", send_once_cut)
     big = {(b"default", b"k%d" % number): (bytes(1000), 0) for number in range(2000)}
     volume = tmp_path / "source"
     (volume / "staging").mkdir(parents=True)

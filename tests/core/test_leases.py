@@ -2,13 +2,13 @@
 
 from itertools import product
 
-from stele.core.tablet.leases import DRIFT, Granted, Held
+from stele.core.tablet.leases import DRIFT, LeaseGrantor, LeaseHolder
 
 L = 10.0
 
 
 def test_a_lease_counts_from_when_it_was_asked_less_the_drift() -> None:
-    held = Held()
+    held = LeaseHolder()
     held.begin_session(1)
     held.followed(1, 0, 5)
     assert not held.may_read(0, 5, (1,), 0.0)
@@ -20,7 +20,7 @@ def test_a_lease_counts_from_when_it_was_asked_less_the_drift() -> None:
 
 
 def test_every_other_member_has_to_grant_and_follow_in_this_term_and_session() -> None:
-    held = Held()
+    held = LeaseHolder()
     for member in (1, 2):
         held.begin_session(member)
         held.renewed(member, 0.0, L, frozenset())
@@ -35,7 +35,7 @@ def test_every_other_member_has_to_grant_and_follow_in_this_term_and_session() -
 
 
 def test_an_answer_that_was_late_does_not_end_an_exclusion() -> None:
-    held = Held()
+    held = LeaseHolder()
     held.begin_session(1)
     held.renewed(1, 0.0, L, frozenset({0}))
     held.followed(1, 0, 5)
@@ -45,21 +45,21 @@ def test_an_answer_that_was_late_does_not_end_an_exclusion() -> None:
 
 
 def test_a_new_process_counts_as_if_everybody_held_a_lease() -> None:
-    granted = Granted(100.0, L)
+    granted = LeaseGrantor(100.0, L)
     granted.leave(0, 7, 101.0)
     assert granted.wait_seconds(0, 101.0) == 9.0
     assert granted.wait_seconds(0, 110.0) == 0.0
 
 
 def test_leaving_nobody_known_waits_for_all() -> None:
-    granted = Granted(0.0, L)
+    granted = LeaseGrantor(0.0, L)
     granted.renew(3, 50.0)
     granted.leave(0, None, 51.0)
     assert granted.wait_seconds(0, 51.0) == 9.0
 
 
 def test_the_wait_is_that_of_the_last_lease_without_the_partition() -> None:
-    granted = Granted(0.0, L)
+    granted = LeaseGrantor(0.0, L)
     granted.renew(7, 50.0)
     granted.leave(0, 7, 52.0)
     seconds, excluded = granted.renew(7, 53.0)
@@ -81,7 +81,7 @@ def test_no_two_members_read_at_once_in_any_interleaving() -> None:
 
 
 def _check_interleaving(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    granted, held = Granted(-100.0, L), Held()
+    granted, held = LeaseGrantor(-100.0, L), LeaseHolder()
     held.begin_session(1)
     held.followed(1, 0, 5)
     granted.follow(0, 9)

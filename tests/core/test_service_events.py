@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.placement.migration import Migration, Type, clear, copy, move, shift_down, shift_up, step
-from stele.core.service_events import Endpoint, PartitionMigrationEvent, begun, index_of, told_by_row
+from stele.core.service_events import Endpoint, PartitionMigrationEvent, begun, event_of_row, index_of
 from stele.core.table.table import Partition, Replicas
 
 A, B, C, D = 0, 1, 2, 3
@@ -31,7 +31,7 @@ def told(migration: Migration, row: Replicas) -> dict[int, tuple[Endpoint, int, 
             assert record.outcome(after) is True
             assert record.outcome(Partition(7, row)) is False
             known, event = record.index_after(True), record.event
-        by_row = told_by_row(0, before, after, me, known)
+        by_row = event_of_row(0, before, after, me, known)
         assert event is None or by_row is None
         event = event or by_row
         if event is not None:
@@ -81,7 +81,7 @@ def test_every_type_tells_its_members_their_own_indexes(
 
 
 def test_the_first_row_moves_nothing() -> None:
-    assert told_by_row(0, Partition(0, ()), Partition(1, (A, B)), A, -1) is None
+    assert event_of_row(0, Partition(0, ()), Partition(1, (A, B)), A, -1) is None
 
 
 rows = st.lists(st.sampled_from([A, B, C, D]), unique=True, min_size=1, max_size=3).map(tuple)
@@ -107,7 +107,7 @@ def test_whatever_rows_are_missed_a_member_ends_with_the_index_that_it_has(
             open_now -= 1
             known = record.index_after(committed)
             index = known
-        event = told_by_row(0, before, row, me, known)
+        event = event_of_row(0, before, row, me, known)
         if event is not None:
             assert isinstance(event, PartitionMigrationEvent)
             assert event.current_replica_index == index

@@ -8,7 +8,7 @@ from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Place, Tablet
 from stele.core.tablet.lifecycle import TRANSITIONS, Event, TabletState, step
 from stele.core.tablet.log import Log, OpId
-from stele.core.tablet.owner import Answer, Fetch, LearnerState, Owner, Phase
+from stele.core.tablet.owner import Fetch, LearnerState, LogPosition, Owner, Phase
 from stele.errors import Corrupt, Refused
 
 
@@ -115,7 +115,7 @@ def establish(made: Owner, **lasts: OpId) -> None:
     """All members answer with these ends; the first operation of the term is appended and held by all."""
     for member in made.members:
         last = lasts.get(f"m{member}", made.tablet.log.last)
-        made.on_answer(member, made.term, Code.OK, Answer(last, (0, 0)), 0)
+        made.on_probe_result(member, made.term, Code.OK, LogPosition(last, (0, 0)), 0)
     assert made.next_step() is None
     made.tablet.log.append(made.term, 1, 10)
     made.appended_first()
@@ -129,9 +129,9 @@ def establish(made: Owner, **lasts: OpId) -> None:
 
 def test_an_owner_asks_all_and_serves_when_its_first_operation_is_everywhere() -> None:
     made = owner(3, 3)
-    assert made.to_ask(0.0) == [1, 2]
-    assert made.to_ask(0.1) == []
-    assert made.to_ask(0.2) == [1, 2]
+    assert made.to_probe(0.0) == [1, 2]
+    assert made.to_probe(0.1) == []
+    assert made.to_probe(0.2) == [1, 2]
     assert not made.serving
     establish(made)
     assert (made.phase, made.term, made.serving) == (Phase.SERVING, 4, True)
@@ -139,9 +139,9 @@ def test_an_owner_asks_all_and_serves_when_its_first_operation_is_everywhere() -
 
 def test_the_longest_log_is_adopted_first() -> None:
     made = owner(3, 3)
-    made.on_answer(1, 4, Code.OK, Answer((3, 2), (0, 0)), 0)
+    made.on_probe_result(1, 4, Code.OK, LogPosition((3, 2), (0, 0)), 0)
     assert made.next_step() is None
-    made.on_answer(2, 4, Code.OK, Answer((3, 4), (0, 0)), 0)
+    made.on_probe_result(2, 4, Code.OK, LogPosition((3, 4), (0, 0)), 0)
     assert made.next_step() == Fetch(2, (3, 2))
     assert not made.ready_to_commit
     made.tablet.log.append(3, 2, 1)
@@ -188,7 +188,7 @@ def test_a_promise_of_a_higher_term_deposes_until_a_row_of_that_version() -> Non
     assert made.phase is Phase.DEPOSED
     made.tablet.adopt(Partition(6, (0, 1)))
     made.row_changed(made.tablet.row)
-    assert (made.phase, made.term) == (Phase.ASKING, 6)
+    assert (made.phase, made.term) == (Phase.PROBING, 6)
 
 
 def learner(made: Owner) -> LearnerState:
@@ -200,8 +200,8 @@ def test_a_learner_is_probed_fed_waited_for_and_then_in_sync() -> None:
     made = owner(3)
     establish(made)
     made.add_learner("m", 7, 4)
-    assert (learner(made), made.to_ask(5.0)) == (LearnerState.PROBING, [7])
-    made.on_answer(7, 4, Code.OK, Answer((0, 0), (0, 0)), 0)
+    assert (learner(made), made.to_probe(5.0)) == (LearnerState.PROBING, [7])
+    made.on_probe_result(7, 4, Code.OK, LogPosition((0, 0), (0, 0)), 0)
     assert (learner(made), made.wants_waiting) == (LearnerState.STREAMING, True)
     made.wait_for_learner("m")
     assert (learner(made), made.waited_for) == (LearnerState.STREAMING, (1, 2, 7))
@@ -218,7 +218,7 @@ def test_an_empty_learner_is_not_waited_for_before_it_takes_operations() -> None
     made = owner(3)
     establish(made)
     made.add_learner("m", 7, 4)
-    made.on_answer(7, 4, Code.NO_TABLET, Answer((0, 0), (0, 0), empty=True), 0)
+    made.on_probe_result(7, 4, Code.NO_TABLET, LogPosition((0, 0), (0, 0), empty=True), 0)
     assert (learner(made), made.wants_waiting) == (LearnerState.STREAMING, False)
     made.on_ack(7, 4, Code.OK, 1, 0)
     assert made.wants_waiting
@@ -229,9 +229,9 @@ def test_a_learner_beyond_the_log_needs_a_copy() -> None:
     establish(made)
     made.tablet.log.trim(2)
     made.add_learner("m", 7, 4)
-    made.on_answer(7, 4, Code.OK, Answer((1, 1), (1, 1)), 0)
+    made.on_probe_result(7, 4, Code.OK, LogPosition((1, 1), (1, 1)), 0)
     assert learner(made) is LearnerState.NEEDS_COPY
-    made.on_answer(7, 4, Code.OK, Answer((9, 9), (1, 3)), 0)
+    made.on_probe_result(7, 4, Code.OK, LogPosition((9, 9), (1, 3)), 0)
     assert learner(made) is LearnerState.STREAMING
 
 
@@ -241,7 +241,7 @@ def test_hand_over_freezes_and_tells_the_end_when_all_is_there() -> None:
     made.add_learner("m", 7, 4)
     with pytest.raises(Refused, match="IN_SYNC"):
         made.freeze("m")
-    made.on_answer(7, 4, Code.OK, Answer((0, 0), (0, 0)), 0)
+    made.on_probe_result(7, 4, Code.OK, LogPosition((0, 0), (0, 0)), 0)
     made.wait_for_learner("m")
     end = made.tablet.log.last
     made.on_ack(7, 4, Code.OK, end[1], 0)
@@ -260,9 +260,9 @@ def test_hand_over_freezes_and_tells_the_end_when_all_is_there() -> None:
 
 def test_a_frozen_owner_that_restarts_asks_nobody() -> None:
     made = Owner(tablet(0, ROW, 3), None, ("m", 4))
-    assert (made.phase, made.to_ask(9.0)) == (Phase.HELD, [])
+    assert (made.phase, made.to_probe(9.0)) == (Phase.HELD, [])
     assert made.drop_learner("m")
-    assert made.phase is Phase.ASKING
+    assert made.phase is Phase.PROBING
 
 
 def test_learners_are_one_at_a_time_and_of_the_present_row() -> None:

@@ -1,4 +1,4 @@
-"""The in-memory twin of ports.Store that the tests of the door use, with ways to make it slow or fail."""
+"""The in-memory twin of `KeyValueService` for tests of the RESP server, with ways to make it slow or fail."""
 
 import asyncio
 import time

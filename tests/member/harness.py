@@ -31,7 +31,12 @@ _hosts = count(2)
 T = TypeVar("T")
 HASTY = {
     "LIMITS": json.dumps(
-        {"FLUSH_SECONDS": 0.2, "LOG_RETAINED_BYTES": 0, "SWEEP_SECONDS": 0.3, "RECONNECT_SECONDS_MAX": 0.2}
+        {
+            "FLUSH_SECONDS": 0.2,
+            "LOG_RETAINED_BYTES": 0,
+            "GC_INTERVAL_SECONDS": 0.3,
+            "RECONNECT_SECONDS_MAX": 0.2,
+        }
     )
 }
 """For the environment of members whose periods are not what is looked at."""

@@ -13,16 +13,16 @@ import msgspec
 
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.table.table import Partition
-from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Phase
 from stele.errors import Refused, SteleError
 from stele.member.replication.follower import Follower
 from stele.member.replication.replica import Replica
-from stele.member.replication.replicator import Replication
+from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Kind, Request
-from stele.member.replication.tablet_store import Tablets
-from stele.member.serving.executor import Serving
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.serving.executor import CommandExecutor
 from stele.member.storage.write_back import WriteBack
 from stele.wire import peer
 from stele.wire.storage import keys
@@ -122,16 +122,16 @@ class SimLink:
         self.member = other.index
         self.ready = False
         self.behind: dict[int, None] = {}
-        self.flying = 0
+        self.in_flight = 0
         self._session = 0
         self._there = self._back = 0.0
 
     def open(self) -> None:
         self._session += 1
         self.ready = True
-        self.flying = 0
+        self.in_flight = 0
         self.behind.clear()
-        self.mine.replication.session_began(self)  # type: ignore[arg-type]
+        self.mine.replicator.session_began(self)  # type: ignore[arg-type]
 
     def cut(self) -> None:
         self._session += 1
@@ -145,25 +145,25 @@ class SimLink:
 
     @property
     def has_room(self) -> bool:
-        return self.flying < WINDOW_MESSAGES
+        return self.in_flight < WINDOW_MESSAGES
 
     def send_append(self, items: list[peer.AppendItem], size: int) -> None:
         """Nothing leaves before it is written."""
         for item in items:
             for index, record in enumerate(item.records, item.prev_index + 1):
                 assert self.mine.disk.get_log(keys.log_key(P, index)) == record, (index, item)
-        self.flying += 1
+        self.in_flight += 1
         self.send(peer.Append(items))
 
     def acknowledged(self) -> None:
-        self.flying -= 1
+        self.in_flight -= 1
 
     def answer(self, session: int, message: peer.Message) -> None:
         process = self.mine.loop
 
         def take() -> None:
             if session == self._session and process is self.mine.loop:
-                self.mine.replication.on_message(self, copied(message))  # type: ignore[arg-type]
+                self.mine.replicator.on_message(self, copied(message))  # type: ignore[arg-type]
 
         if session == self._session:
             self._back = self._deliver(self._back, process, take)
@@ -216,14 +216,18 @@ class SimMember:
 
     def start(self) -> None:
         self.up, self.loop = True, MemberLoop(self.sim)
-        self.tablets = Tablets(self.engine)
+        self.tablets = TabletStore(self.engine)
         self.tablets.has_room = lambda size: self.sim.now >= self.full_until
-        self.held = Held()
-        granted = Granted(self.sim.now, LEASE_SECONDS)
-        self.replication = Replication(self.tablets, SimSyncer(self), (granted, self.held), self, self.loop)
-        self.follower = Follower(self.replication, self, self.loop)
-        self.serving_requests = Serving(self.replication, self.held, self.loop.time, self.sim.wall)
-        self.tablets.on_cut = self.serving_requests.cut
+        self.lease_holder = LeaseHolder()
+        granted = LeaseGrantor(self.sim.now, LEASE_SECONDS)
+        self.replicator = Replicator(
+            self.tablets, SimSyncer(self), (granted, self.lease_holder), self, self.loop
+        )
+        self.follower = Follower(self.replicator, self, self.loop)
+        self.command_executor = CommandExecutor(
+            self.replicator, self.lease_holder, self.loop.time, self.sim.wall
+        )
+        self.tablets.on_cut = self.command_executor.cut
         if self.block is not None and self.block.state == "COPYING":
             self.block = msgspec.structs.replace(self.block, state="DELETED")
         self.replica = self.tablets.load(P, self.index, self.block, self.meta)
@@ -232,7 +236,7 @@ class SimMember:
         for other in self.others:
             if other is not self:
                 self.links[other.index] = SimLink(self, other)
-        self.replication.links = self.links  # type: ignore[assignment]
+        self.replicator.links = self.links  # type: ignore[assignment]
         self.take_role()
         self._heartbeat()
         self._tick()
@@ -261,17 +265,17 @@ class SimMember:
         self.loop.call_later(self.sim.random.uniform(least, most), callback)
 
     def _heartbeat(self) -> None:
-        self.replication.heartbeat()
+        self.replicator.heartbeat()
         self.loop.call_later(HEARTBEAT_SECONDS, self._heartbeat)
 
     def _tick(self) -> None:
         for link in self.links.values():
             if not link.ready and self.connects(link.other) and self.sim.random.random() < 0.3:
                 link.open()
-        self.replication.tick()
-        self.serving_requests.leases_changed()
+        self.replicator.tick()
+        self.command_executor.leases_changed()
         if self.tablets.stalled:
-            self.replication.wake()
+            self.replicator.wake()
         if self.sim.random.random() < 0.02:
             self._flush()
         self.loop.call_later(0.05, self._tick)
@@ -290,13 +294,13 @@ class SimMember:
     # -- hooks
 
     def applied(self, replica: Replica) -> None:
-        self.serving_requests.applied(replica)
+        self.command_executor.applied(replica)
 
     def serving(self, replica: Replica) -> None:
         replica.forget_ahead()
 
     def leases_changed(self) -> None:
-        self.serving_requests.leases_changed()
+        self.command_executor.leases_changed()
 
     def stalled(self) -> None:
         """Writes are not refused here: so more of them wait for room."""
@@ -339,7 +343,7 @@ class SimMember:
 
     def fresh(self, applied: tuple[int, int]) -> None:
         replica = self.replica
-        replica.tablet.begin_anew(Log(applied))
+        replica.tablet.replace_log(Log(applied))
         replica.keyspaces = dict(self.tablets.read_state(P, replica.generation).keyspaces)
         replica.records.clear()
 
@@ -362,13 +366,13 @@ class SimMember:
             elif row.version > replica.owner_row:
                 replica.owner.row_changed(row)
             replica.owner_row = row.version
-            self.replication.own(replica)
-            self.replication.mark(replica)
-            self.replication.to_apply(replica)
+            self.replicator.own(replica)
+            self.replicator.mark_dirty(replica)
+            self.replicator.to_apply(replica)
         elif replica.owner is not None:
             replica.owner = None
-            for request in self.serving_requests.give_up(replica, follows=replica.tablet.named):
-                self.serving_requests.uncertain(request)
+            for request in self.command_executor.give_up(replica, follows=replica.tablet.named):
+                self.command_executor.uncertain(request)
 
     # -- commands of the master
 
@@ -379,9 +383,9 @@ class SimMember:
             if replica.owner is not None:
                 replica.owner.phase = Phase.DEPOSED
             elif holder is not None:
-                self.replication.granted.leave(P, holder, self.loop.time())
+                self.replicator.lease_grantor.leave(P, holder, self.loop.time())
         self.save(promised=max(term, self.meta.promised))
-        if not dead and self.replication.granted.wait_seconds(P, self.loop.time()) > 0:
+        if not dead and self.replicator.lease_grantor.wait_seconds(P, self.loop.time()) > 0:
             return None
         return replica.last.term, replica.last.index
 
@@ -390,7 +394,7 @@ class SimMember:
         if owner is None:
             raise Refused("not the owner")
         owner.add_learner(id, destination, self.replica.tablet.row.version)
-        self.replication.own(self.replica)
+        self.replicator.own(self.replica)
 
     def hand_over(self, id: str) -> tuple[int, int] | None:
         """The last operation, None while it is not drained."""
@@ -402,15 +406,15 @@ class SimMember:
             self.save(frozen=Frozen(id, replica.owner.frozen_base))
         else:
             replica.owner.check_hand_over(id)
-        return None if replica.waiters or replica.starved else replica.owner.handed_over
+        return None if replica.waiters or replica.waiting_for_lease else replica.owner.handed_over
 
     def abort(self, id: str) -> None:
         self.save(waited=None, frozen=None)
         replica = self.replica
         if replica.owner is not None and replica.owner.drop_learner(id):
-            self.replication.own(replica)
-            self.replication.mark(replica)
-            self.replication.to_apply(replica)
+            self.replicator.own(replica)
+            self.replicator.mark_dirty(replica)
+            self.replicator.to_apply(replica)
 
     def receive(self) -> None:
         """StartTabletCopy: a READY tablet stays, anything else begins anew."""
@@ -418,7 +422,7 @@ class SimMember:
             generation = 1 if self.block is None else self.block.highest + 1
             self.set_block("COPYING", generation)
             self.tablets.clear_log(self.replica)
-            self.replica.tablet.begin_anew(Log())
+            self.replica.tablet.replace_log(Log())
 
     def ingest(self, source: "SimMember") -> None:
         """A whole copy of what the source applied, under the next generation."""
@@ -453,7 +457,7 @@ class SimMember:
         request = Request(Kind.EXECUTE, P, KEYSPACE, future)
         request.commands = [args]
         request.deadline = self.sim.now + 1000
-        self.serving_requests.run(replica, request)
+        self.command_executor.run(replica, request)
         return True
 
     @property

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.kv.keyslot import partition_of
 from stele.errors import Unavailable
-from stele.member.control.dispatch import Commands
+from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
@@ -72,8 +72,8 @@ class Solo:
         kept = self.retention_seconds
         settings = Settings(data_dir=self.folder, cluster=CLUSTER, name="m0", retention_seconds=kept)
         self.node = Node(settings, (volume, instance), self.engine, self.failures.append)
-        self.commands = Commands(self.node, NoTransfer())
-        self.exchange = Exchange(self.node, self.commands)
+        self.dispatcher = CommandDispatcher(self.node, NoTransfer())
+        self.exchange = Exchange(self.node, self.dispatcher)
         self.node.load()
         for replica in self.node.replicas.values():
             self.node.take_role(replica)
@@ -82,7 +82,7 @@ class Solo:
 
     async def stop(self) -> None:
         await self.settle()
-        await self.commands.sessions.stop()
+        await self.dispatcher.sessions.stop()
         await self.node.stop()
         for executor in (self.node.slow, self.node._sync_thread, self.node._meta_thread):
             executor.shutdown()

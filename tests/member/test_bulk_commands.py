@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from stele.member.control import dispatch as module
-from stele.member.control.dispatch import Commands
+from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.state_lock import StateLock
 from stele.wire import control as m
 
@@ -14,17 +14,17 @@ INGEST = m.Ingest("s1", (1, 2, 3))
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Commands:
+def made(monkeypatch: pytest.MonkeyPatch) -> CommandDispatcher:
     """Without a node: only the running of commands is looked at."""
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
-    made = object.__new__(Commands)
+    made = object.__new__(CommandDispatcher)
     made._bulk, made._slow_kinds = {}, module._BULK
     made._node = cast("Any", None)
     made.state_lock = StateLock(made._node)
     return made
 
 
-async def test_bulk_work_answers_wait_until_it_is_done_and_runs_once(made: Commands) -> None:
+async def test_bulk_work_answers_wait_until_it_is_done_and_runs_once(made: CommandDispatcher) -> None:
     runs, may_end = 0, asyncio.Event()
 
     async def ingest(_: m.Ingest) -> m.Result:
@@ -43,7 +43,7 @@ async def test_bulk_work_answers_wait_until_it_is_done_and_runs_once(made: Comma
     assert not made._bulk
 
 
-async def test_what_nobody_asks_for_again_is_forgotten(made: Commands) -> None:
+async def test_what_nobody_asks_for_again_is_forgotten(made: CommandDispatcher) -> None:
     async def ingest(_: m.Ingest) -> m.Result:
         await asyncio.sleep(0.05)
         return m.Result()

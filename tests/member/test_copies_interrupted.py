@@ -25,7 +25,7 @@ async def die_at(made: Solo, point: str, command: m.Command) -> None:
         if name == point:
             raise Died
 
-    with patch.object(failpoints, "reached", reached), pytest.raises(Died):
+    with patch.object(failpoints, "hit", reached), pytest.raises(Died):
         await made.ask(command)
     await made.restart(power_lost=True)
 
@@ -88,7 +88,7 @@ async def test_a_generation_is_not_given_twice_after_a_death_in_the_order(
         assert await made.code(m.DeleteTablet(P, made.rows[P].version)) == "OK"
         assert await made.code(again(made, "three")) == "OK"
         await take_in(made, "three")
-        await made.commands.migrations.sweep()
+        await made.dispatcher.migrations.collect_garbage()
         for _ in range(2):
             assert state(made) == ("READY", b"yes")
             await made.restart(power_lost=True)
@@ -119,7 +119,7 @@ async def test_a_tablet_that_was_only_taken_offline_outlives_an_order_that_died(
         made.replica.broken = "its owner and it contradicted each other"
         await die_at(made, "copy.saved", again(made, "two"))
         assert await made.code(m.Abort("two", P)) == "OK"
-        await made.commands.migrations.sweep()
+        await made.dispatcher.migrations.collect_garbage()
         assert state(made) == ("READY", b"yes")
 
 
@@ -132,7 +132,7 @@ async def test_a_sweep_never_deletes_what_serves_whatever_its_list_says(tmp_path
         for _ in range(2):
             entry = Quarantined(block.generation, 0.0, m.OpId(1, 5))
             await made.node.save_block(made.replica, msgspec.structs.replace(block, quarantined=(entry,)))
-            await made.commands.migrations.sweep()
+            await made.dispatcher.migrations.collect_garbage()
             assert made.replica.block is not None
             assert (state(made), made.replica.block.quarantined) == (("READY", b"yes"), ())
             await made.restart(power_lost=True)

@@ -92,7 +92,7 @@ def test_every_point_is_passed() -> None:
     for name in POINTS:
         prefix, _, kind = name.partition(".")
         derived = kind in {"saved", "cleared"} or prefix == "block"
-        assert derived or f'failpoints.reached("{name}")' in text, name
+        assert derived or f'failpoints.hit("{name}")' in text, name
 
 
 class Round:

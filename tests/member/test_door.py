@@ -1,4 +1,4 @@
-"""The door with clients that are not ours (redis-py, redis-cli, redis-benchmark) and with bare sockets."""
+"""RESP server with clients that are not ours (redis-py, redis-cli, redis-benchmark) and with bare sockets."""
 
 import asyncio
 import importlib.util
@@ -13,9 +13,9 @@ import redis.asyncio
 
 from stele.core.kv.keyslot import partition_of
 from stele.errors import Unavailable, Uncertain
-from stele.member.resp import server as door_module
-from stele.member.resp.seldom import Seldom
-from stele.member.resp.server import DoorLimits, start_door
+from stele.member.resp import server as server_module
+from stele.member.resp.rate_limited_log import RateLimitedLog
+from stele.member.resp.server import RespServerLimits, start_resp_server
 from stele.wire.resp import encode_request
 
 _spec = importlib.util.spec_from_file_location("door_twin", Path(__file__).with_name("door_twin.py"))
@@ -30,20 +30,20 @@ def store():
 
 
 @pytest.fixture
-async def door(store):
-    door = await start_door(store, "127.0.0.1", 0)
-    yield door
-    await door.close()
+async def server(store):
+    server = await start_resp_server(store, "127.0.0.1", 0)
+    yield server
+    await server.close()
 
 
 @pytest.fixture
-async def client(door):
-    async with redis.asyncio.Redis(host="127.0.0.1", port=door.port) as client:
+async def client(server):
+    async with redis.asyncio.Redis(host="127.0.0.1", port=server.port) as client:
         yield client
 
 
 async def talk(port, sent, until_closed=False, replies=1):
-    """Send bytes on a bare socket; all lines until the door closes, or the first ones."""
+    """Send bytes on a bare socket; all lines until the server closes, or the first ones."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     try:
@@ -56,8 +56,8 @@ async def talk(port, sent, until_closed=False, replies=1):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_redis_py_asyncio(door, protocol):
-    async with redis.asyncio.Redis(host="127.0.0.1", port=door.port, protocol=protocol) as client:
+async def test_redis_py_asyncio(server, protocol):
+    async with redis.asyncio.Redis(host="127.0.0.1", port=server.port, protocol=protocol) as client:
         assert await client.ping()
         assert await client.echo("hi") == b"hi"
         assert await client.set("a", b"\x00\xff", ex=100)
@@ -76,9 +76,9 @@ async def test_redis_py_asyncio(door, protocol):
         assert (await client.info())["stele_partitions"] == 271
 
 
-async def test_redis_py_sync(door):
+async def test_redis_py_sync(server):
     def use():
-        with redis.Redis(host="127.0.0.1", port=door.port, decode_responses=True) as client:
+        with redis.Redis(host="127.0.0.1", port=server.port, decode_responses=True) as client:
             client.set("k", "v")
             with client.pipeline(transaction=False) as pipe:
                 for number in range(3000):
@@ -100,9 +100,9 @@ async def run(*args):
 
 
 @pytest.mark.parametrize("flag", ["-2", "-3"])
-async def test_redis_cli(door, flag):
+async def test_redis_cli(server, flag):
     assert shutil.which("redis-cli"), "install the Debian package redis-tools"
-    cli = ("redis-cli", flag, "-p", str(door.port))
+    cli = ("redis-cli", flag, "-p", str(server.port))
     assert await run(*cli, "SET", "k", "v") == (0, "OK\n")
     assert await run(*cli, "-n", "2", "GET", "k") == (0, "\n")
     assert await run(*cli, "MGET", "k", "none") == (0, "v\n\n")
@@ -113,8 +113,8 @@ async def test_redis_cli(door, flag):
     assert await run(*cli, "--scan", "--pattern", "k*") == (0, "k\n")
 
 
-async def test_redis_benchmark(door):
-    port = str(door.port)
+async def test_redis_benchmark(server):
+    port = str(server.port)
     code, text = await run(
         "redis-benchmark",
         "-p",
@@ -131,11 +131,11 @@ async def test_redis_benchmark(door):
     assert '"MSET (10 keys)"' in text
 
 
-async def test_keyspaces_are_apart(client, door, store):
+async def test_keyspaces_are_apart(client, server, store):
     await client.set("k", "default")
     for name, value in (("orders", "o"), ("7", "seven")):
         async with redis.asyncio.Redis(
-            host="127.0.0.1", port=door.port, single_connection_client=True
+            host="127.0.0.1", port=server.port, single_connection_client=True
         ) as one:
             await one.execute_command("SELECT", name)
             assert await one.get("k") is None
@@ -196,31 +196,31 @@ async def test_wrong_use_is_answered_and_the_connection_goes_on(client, args, er
         (b"PING\r\nQUIT\r\nPING\r\n", b"+PONG\r\n+OK\r\n"),
     ],
 )
-async def test_garbage_gets_an_error_and_the_connection_is_closed(door, sent, reply):
-    assert (await talk(door.port, sent, until_closed=True)).startswith(reply)
+async def test_garbage_gets_an_error_and_the_connection_is_closed(server, sent, reply):
+    assert (await talk(server.port, sent, until_closed=True)).startswith(reply)
 
 
-async def test_what_was_asked_before_the_client_closed_its_side_is_answered(door, store):
+async def test_what_was_asked_before_the_client_closed_its_side_is_answered(server, store):
     store.delay_seconds = 0.05
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(encode_request([b"INCR", b"k"]) * 2)
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), 5) == b":1\r\n:2\r\n"
     writer.close()
 
 
-async def test_a_pipeline_is_batched_by_partition_and_answered_in_order(door, store):
+async def test_a_pipeline_is_batched_by_partition_and_answered_in_order(server, store):
     store.delay_seconds = 0.01
     sent = b"".join(encode_request([b"INCR", b"k%d" % (number % 10)]) for number in range(100))
-    replies = await talk(door.port, sent, replies=100)
+    replies = await talk(server.port, sent, replies=100)
     assert replies == b"".join(b":%d\r\n" % (number // 10 + 1) for number in range(100))
     assert len(store.calls) <= 20
     assert store.running_max > 1
 
 
-async def test_a_session_command_waits_for_all_before_it(door, store):
+async def test_a_session_command_waits_for_all_before_it(server, store):
     sent = b"SET k 1\r\nSELECT other\r\nSET k 2\r\nSELECT 0\r\nGET k\r\n"
-    assert (await talk(door.port, sent, replies=6)).endswith(b"$1\r\n1\r\n")
+    assert (await talk(server.port, sent, replies=6)).endswith(b"$1\r\n1\r\n")
     assert [keyspace for _, keyspace, _ in store.calls] == [b"default", b"other", b"default"]
 
 
@@ -239,7 +239,7 @@ async def test_errors_of_the_store_are_replies(client, store):
 
 async def test_a_defect_is_logged_once_a_minute(client, store, caplog, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(door_module, "_defects", Seldom(60.0, lambda: now[0]))
+    monkeypatch.setattr(server_module, "_defects", RateLimitedLog(60.0, lambda: now[0]))
     store.failures = [LookupError("a defect") for _ in range(4)]
     for _ in range(3):
         with pytest.raises(redis.ResponseError, match="internal error LookupError"):
@@ -275,8 +275,8 @@ async def test_scan_returns_every_key_and_matches_patterns(client):
 
 
 async def test_a_scan_that_jumps_between_members_ends_and_misses_nothing(store):
-    doors = [await start_door(store, "127.0.0.1", 0) for _ in range(2)]
-    clients = [redis.asyncio.Redis(host="127.0.0.1", port=door.port) for door in doors]
+    servers = [await start_resp_server(store, "127.0.0.1", 0) for _ in range(2)]
+    clients = [redis.asyncio.Redis(host="127.0.0.1", port=server.port) for server in servers]
     keys = {f"{{tag}}{number}".encode() for number in range(1000)}
     await clients[0].mset(dict.fromkeys(keys, b"v"))
     seen, cursor, calls = set(), 0, 0
@@ -286,36 +286,36 @@ async def test_a_scan_that_jumps_between_members_ends_and_misses_nothing(store):
         calls += 1
         assert calls < 100
     assert seen == keys
-    for client, door in zip(clients, doors, strict=True):
+    for client, server in zip(clients, servers, strict=True):
         await client.aclose()
-        await door.close()
+        await server.close()
 
 
-async def test_large_values_and_the_limit_of_their_size(client, door):
+async def test_large_values_and_the_limit_of_their_size(client, server):
     large = bytes(range(256)) * 32768
     assert await client.set("k", large)
     assert await client.get("k") == large
-    reply = await talk(door.port, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8388609\r\n", until_closed=True)
+    reply = await talk(server.port, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8388609\r\n", until_closed=True)
     assert reply == b"-ERR Protocol error: invalid bulk length: 8388609, expected 0 to 8388608 bytes\r\n"
 
 
 async def test_clients_are_limited(store):
-    door = await start_door(store, "127.0.0.1", 0, DoorLimits(clients_max=1))
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    server = await start_resp_server(store, "127.0.0.1", 0, RespServerLimits(clients_max=1))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"PING\r\n")
     assert await reader.readline() == b"+PONG\r\n"
     assert (
-        await talk(door.port, b"", until_closed=True)
+        await talk(server.port, b"", until_closed=True)
         == b"-ERR max number of clients reached: this member takes 1\r\n"
     )
     writer.close()
-    await door.close()
+    await server.close()
 
 
 async def test_a_long_pipeline_is_worked_off_with_back_pressure(store):
-    limits = DoorLimits(pipeline_commands_max=8, batch_commands_max=4, output_bytes_high=1000)
-    door = await start_door(store, "127.0.0.1", 0, limits)
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    limits = RespServerLimits(pipeline_commands_max=8, batch_commands_max=4, output_bytes_high=1000)
+    server = await start_resp_server(store, "127.0.0.1", 0, limits)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     count = 5000
     writer.write(encode_request([b"SET", b"k", b"v" * 1000]))
     sending = asyncio.create_task(_send(writer, encode_request([b"GET", b"k"]), count))
@@ -324,8 +324,8 @@ async def test_a_long_pipeline_is_worked_off_with_back_pressure(store):
         assert await reader.readexactly(1009) == b"$1000\r\n%b\r\n" % (b"v" * 1000)
     await sending
     writer.close()
-    await door.close()
-    assert door.waiting_bytes == 0
+    await server.close()
+    assert server.waiting_bytes == 0
 
 
 async def _send(writer, request, count):
@@ -335,41 +335,41 @@ async def _send(writer, request, count):
 
 
 async def test_a_client_that_never_reads_is_cut_off(store):
-    door = await start_door(
-        store, "127.0.0.1", 0, DoorLimits(output_bytes_high=1000, stalled_seconds_max=0.2)
+    server = await start_resp_server(
+        store, "127.0.0.1", 0, RespServerLimits(output_bytes_high=1000, stalled_seconds_max=0.2)
     )
-    with socket.create_connection(("127.0.0.1", door.port)) as sock:
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(sock, encode_request([b"SET", b"k", b"v" * 1_000_000]))
         await loop.sock_sendall(sock, encode_request([b"GET", b"k"]) * 50)
         for _ in range(100):
             await asyncio.sleep(0.05)
-            if not list(door.sessions()):
+            if not list(server.sessions()):
                 break
-        assert list(door.sessions()) == []
-    assert door.waiting_bytes == 0
-    await door.close()
+        assert list(server.sessions()) == []
+    assert server.waiting_bytes == 0
+    await server.close()
 
 
 async def test_waiting_bytes_of_all_connections_are_limited(store):
     store.delay_seconds = 0.5
-    door = await start_door(store, "127.0.0.1", 0, DoorLimits(waiting_bytes_max=100_000))
+    server = await start_resp_server(store, "127.0.0.1", 0, RespServerLimits(waiting_bytes_max=100_000))
     request = encode_request([b"SET", b"k", b"v" * 60_000])
-    first = asyncio.create_task(talk(door.port, request))
+    first = asyncio.create_task(talk(server.port, request))
     await asyncio.sleep(0.1)
     assert b"-ERR requests of more than 100000 bytes wait" in await talk(
-        door.port, request, until_closed=True
+        server.port, request, until_closed=True
     )
     assert await first == b"+OK\r\n"
-    await door.close()
-    assert door.waiting_bytes == 0
+    await server.close()
+    assert server.waiting_bytes == 0
 
 
 async def test_closing_lets_running_requests_end(store):
     store.delay_seconds = 0.1
-    door = await start_door(store, "127.0.0.1", 0)
-    asked = asyncio.create_task(talk(door.port, b"INCR k\r\n"))
+    server = await start_resp_server(store, "127.0.0.1", 0)
+    asked = asyncio.create_task(talk(server.port, b"INCR k\r\n"))
     await asyncio.sleep(0.05)
-    await door.close()
+    await server.close()
     assert await asked == b":1\r\n"

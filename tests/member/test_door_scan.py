@@ -12,7 +12,7 @@ from stele.member.replication.request import Kind, Request
 from stele.member.resp import match
 from stele.member.resp.match import read_pattern
 from stele.member.resp.scan import SCAN_POSITIONS_MAX, SCAN_STEPS_MAX, Positions, scan
-from stele.member.turn import Turn
+from stele.member.turn_budget import TurnBudget
 
 HOSTILE = b"*?" + b"a" * 1000 + b"b*"
 """At each place of a key of many `a` a thousand bytes are compared."""
@@ -20,7 +20,7 @@ HOSTILE = b"*?" + b"a" * 1000 + b"b*"
 
 def turn():
     """That of the running loop."""
-    return Turn(asyncio.get_running_loop().call_soon)
+    return TurnBudget(asyncio.get_running_loop().call_soon)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_what_a_turn_compares_is_limited():
     """A search is cut into windows, whose steps are counted as entries; nothing else is searched."""
     searched = []
 
-    class Counted(Turn):
+    class Counted(TurnBudget):
         async def run(self, entries, work):
             searched.append((entries, work.args[2] - work.args[1]))
             return await super().run(entries, work)
@@ -140,8 +140,8 @@ def test_a_page_of_nothing_is_work_too(quiet: Sim):
     owner = quiet.members[0]
     request = Request(Kind.SCAN, 0, b"default", None)
     request.limit = 10
-    owner.serving_requests._scan(owner.replica, request)
-    assert owner.serving_requests.turn.entries == 1
+    owner.command_executor._scan(owner.replica, request)
+    assert owner.command_executor.turn_budget.entries == 1
 
 
 async def test_a_long_pattern_is_refused():

@@ -13,8 +13,8 @@ from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.replication.request import Kind, Request
 from stele.member.resp.budget import ReplyBytes
-from stele.member.resp.server import Door, start_door
-from stele.member.serving.router import Store
+from stele.member.resp.server import RespServer, start_resp_server
+from stele.member.serving.router import RequestRouter
 from stele.wire.resp import encode_request
 
 HALF_ROOM = 400_000
@@ -37,14 +37,14 @@ class Wire:
 
 
 @pytest.fixture
-async def place() -> AsyncIterator[tuple[Door, Wire, Wire]]:
+async def place() -> AsyncIterator[tuple[RespServer, Wire, Wire]]:
     """A door on a store of one partition, and two connections."""
-    door = await start_door(MemoryStore(1), "127.0.0.1", 0)
-    wires = [Wire(*await asyncio.open_connection("127.0.0.1", door.port)) for _ in range(2)]
-    yield door, wires[0], wires[1]
+    server = await start_resp_server(MemoryStore(1), "127.0.0.1", 0)
+    wires = [Wire(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(2)]
+    yield server, wires[0], wires[1]
     for wire in wires:
         await wire.close()
-    await door.close(0)
+    await server.close(0)
 
 
 def bulk_length(size: int) -> int:
@@ -57,7 +57,7 @@ async def large(wire: Wire, *keys: bytes, size: int = HALF_ROOM) -> None:
 
 
 async def test_writes_of_one_pipeline_keep_their_order_whatever_others_ask_in_the_same_turn(
-    place: tuple[Door, Wire, Wire],
+    place: tuple[RespServer, Wire, Wire],
 ) -> None:
     """The replies that others get fill the room of the requests that come before."""
     _, one, other = place
@@ -77,24 +77,24 @@ async def test_writes_of_one_pipeline_keep_their_order_whatever_others_ask_in_th
     ("many", "keys", "size"), [(5120, (b"a", b"b"), HALF_ROOM), (5000, (b"a",), 8_000_000)]
 )
 async def test_a_long_pipeline_that_ends_with_large_replies_is_followed_by_others(
-    place: tuple[Door, Wire, Wire], many: int, keys: tuple[bytes, ...], size: int
+    place: tuple[RespServer, Wire, Wire], many: int, keys: tuple[bytes, ...], size: int
 ) -> None:
-    door, wire, _ = place
+    server, wire, _ = place
     await large(wire, *keys, size=size)
     data = encode_request((b"GET", b"none")) * many + b"".join(encode_request((b"GET", key)) for key in keys)
     await wire.ask(data, many * len(b"$-1\r\n") + len(keys) * bulk_length(size))
     assert await wire.ask(encode_request((b"PING",)), 7) == b"+PONG\r\n"
-    assert door.waiting_bytes == 0
+    assert server.waiting_bytes == 0
 
 
-async def test_nothing_is_held_once_large_replies_were_read(place: tuple[Door, Wire, Wire]) -> None:
-    door, wire, _ = place
+async def test_nothing_is_held_once_large_replies_were_read(place: tuple[RespServer, Wire, Wire]) -> None:
+    server, wire, _ = place
     await large(wire, b"a", b"b")
     for _ in range(5):
         gets = encode_request((b"GET", b"a")) + encode_request((b"GET", b"b"))
         await wire.ask(gets, 2 * bulk_length(HALF_ROOM))
     await asyncio.sleep(0.05)
-    assert (door.waiting_bytes, door.replies.held) == (0, 0)
+    assert (server.waiting_bytes, server.replies.held) == (0, 0)
 
 
 async def test_room_that_comes_as_the_wait_for_it_ends_is_not_lost() -> None:
@@ -121,20 +121,20 @@ async def test_who_waits_for_room_in_vain_holds_none() -> None:
 
 @pytest.mark.parametrize("how", ["gets", "mget between", "many"])
 async def test_one_connection_waits_for_room_once(
-    place: tuple[Door, Wire, Wire], monkeypatch: pytest.MonkeyPatch, how: str
+    place: tuple[RespServer, Wire, Wire], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """What follows fails at once, or takes the room that is there."""
     monkeypatch.setattr(limits, "WAIT_SECONDS_MAX", 0.05)
-    door, wire, other = place
+    server, wire, other = place
     await large(wire, b"a", b"b", b"c")
-    waited, take = list[float](), door.replies.take
+    waited, take = list[float](), server.replies.take
 
     async def taken(size: int, seconds: float) -> None:
         waited.append(seconds)
         await take(size, seconds)
 
-    monkeypatch.setattr(door.replies, "take", taken)
-    door.replies.add(limits.LARGE_REPLIES_BYTES_MAX)
+    monkeypatch.setattr(server.replies, "take", taken)
+    server.replies.add(limits.LARGE_REPLIES_BYTES_MAX)
     gets = b"".join(encode_request((b"GET", key)) for key in (b"a", b"b", b"c"))
     between = {"gets": b"", "mget between": encode_request((b"MGET", b"a", b"b")), "many": gets * 200}[how]
     wire._writer.write(gets + between + gets + encode_request((b"ECHO", b"end")))
@@ -143,9 +143,9 @@ async def test_one_connection_waits_for_room_once(
         read += await asyncio.wait_for(wire._reader.read(limits.REPLY_BYTES), 20)
     assert read.count(b"-TRYAGAIN replies of") == len(waited) > 3
     assert waited == [0.05] + [0.0] * (len(waited) - 1)
-    door.replies.add(-limits.LARGE_REPLIES_BYTES_MAX)
+    server.replies.add(-limits.LARGE_REPLIES_BYTES_MAX)
     await other.ask(gets, 3 * bulk_length(HALF_ROOM))
-    assert door.replies.held == 0
+    assert server.replies.held == 0
 
 
 async def test_room_that_is_there_is_taken_without_waiting() -> None:
@@ -160,12 +160,14 @@ async def test_room_that_is_there_is_taken_without_waiting() -> None:
 async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it() -> None:
     """A read waits for a lease; the next request meets damage, and the tablet gives the read back."""
     loop = asyncio.get_running_loop()
-    turn = SimpleNamespace(fits=lambda entries: True, spend=lambda *_: None, later=lambda *_: None)
-    serving = SimpleNamespace(has_room=True, turn=turn, counters=SimpleNamespace(errors=0, forwarded=0))
+    turn_budget = SimpleNamespace(fits=lambda entries: True, spend=lambda *_: None, later=lambda *_: None)
+    serving = SimpleNamespace(
+        has_room=True, turn_budget=turn_budget, counters=SimpleNamespace(errors=0, forwarded=0)
+    )
     replica = SimpleNamespace(owner=SimpleNamespace(serving=False), loads={}, loading=False, partition=0)
     row = SimpleNamespace(owner=0, version=1, replicas=(0,))
     routes = SimpleNamespace(me=0, rows=[row], links={}, replicas={0: replica})
-    store = Store(cast("Any", routes), cast("Any", serving))
+    store = RequestRouter(cast("Any", routes), cast("Any", serving))
     older, newer = (Request(Kind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
     older.order, newer.order = 1, 2
     older.deadline = newer.deadline = loop.time() + 1
@@ -186,7 +188,7 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     assert store._queued == 1
 
 
-async def test_commands_about_the_member_leave_turns_to_others(place: tuple[Door, Wire, Wire]) -> None:
+async def test_commands_about_the_member_leave_turns_to_others(place: tuple[RespServer, Wire, Wire]) -> None:
     """Each of them is work; a pipeline of them is no one piece of it."""
     _, one, other = place
     command = encode_request((b"COMMAND", b"INFO", *[b"get"] * 300))

@@ -43,16 +43,16 @@ def test_expired_entries_go_at_every_replica_and_others_stay(quiet: Sim) -> None
     assert ask(owner, b"SET", b"later", b"v", b"EX", b"500").text == "OK"
     assert ask(owner, b"SET", b"stays", b"v").text == "OK"
     assert ask(owner, ONCE, b"client", b"1", b"INCR", b"n") == 1
-    expiry = Expiry(owner.serving_requests)
-    assert expiry.turn({0: owner.replica}) == 0
+    expiry = Expiry(owner.command_executor)
+    assert expiry.run_once({0: owner.replica}) == 0
     quiet.loop.wall_at_start += 200
-    assert expiry.turn({0: owner.replica}) == 20
-    assert expiry.turn({0: owner.replica}) == 0
+    assert expiry.run_once({0: owner.replica}) == 20
+    assert expiry.run_once({0: owner.replica}) == 0
     settle(quiet)
     for member in quiet.members[:3]:
         assert held(member) == {b"later", b"stays", b"n", b"client"}
         assert member.replica.entries == 3
-    assert expiry.turn({0: owner.replica}) == 0
+    assert expiry.run_once({0: owner.replica}) == 0
 
 
 def test_what_is_written_again_in_the_meantime_stays(quiet: Sim) -> None:
@@ -61,7 +61,7 @@ def test_what_is_written_again_in_the_meantime_stays(quiet: Sim) -> None:
     quiet.loop.wall_at_start += 200
     replies: list[Any] = []
     assert owner.call([b"SET", b"gone0", b"new"], SimFuture(replies.append))
-    assert Expiry(owner.serving_requests).turn({0: owner.replica}) == 1
+    assert Expiry(owner.command_executor).run_once({0: owner.replica}) == 1
     assert owner.call([b"SET", b"gone1", b"new"], SimFuture(replies.append))
     settle(quiet)
     assert len(replies) == 2
@@ -76,9 +76,9 @@ def test_one_turn_looks_at_a_bounded_piece_and_the_next_goes_on(
     owner = quiet.members[0]
     fill(owner, 20, 100)
     quiet.loop.wall_at_start += 200
-    expiry, removed = Expiry(owner.serving_requests), []
+    expiry, removed = Expiry(owner.command_executor), []
     for _ in range(8):
-        removed.append(expiry.turn({0: owner.replica}))
+        removed.append(expiry.run_once({0: owner.replica}))
         settle(quiet)
     assert sum(removed) == 20
     assert 0 < max(removed) <= 7
@@ -100,10 +100,10 @@ def test_large_entries_are_read_in_smaller_pieces(quiet: Sim, monkeypatch: pytes
 
     monkeypatch.setattr(owner.engine, "scan", watched)
     quiet.loop.wall_at_start += 200
-    expiry = Expiry(owner.serving_requests)
+    expiry = Expiry(owner.command_executor)
     for _ in range(9):
         before = sum(read)
-        expiry.turn({0: owner.replica})
+        expiry.run_once({0: owner.replica})
         assert sum(read) - before < 1000
     settle(quiet)
     assert held(owner) == set()
@@ -115,16 +115,16 @@ def test_nothing_is_removed_while_writes_are_refused_or_wait(
     owner = quiet.members[0]
     fill(owner, 3, 100)
     quiet.loop.wall_at_start += 200
-    expiry = Expiry(owner.serving_requests)
-    owner.serving_requests.refusal = PASSIVE
-    assert expiry.turn({0: owner.replica}) == 0
-    owner.serving_requests.refusal = None
+    expiry = Expiry(owner.command_executor)
+    owner.command_executor.refusal = PASSIVE
+    assert expiry.run_once({0: owner.replica}) == 0
+    owner.command_executor.refusal = None
     monkeypatch.setattr(limits, "PENDING_BYTES_MAX", 0)
-    assert expiry.turn({0: owner.replica}) == 0
+    assert expiry.run_once({0: owner.replica}) == 0
     monkeypatch.setattr(limits, "PENDING_BYTES_MAX", 1)
     backup = quiet.members[1]
-    assert expiry.turn({0: backup.replica}) == 0
-    assert expiry.turn({0: owner.replica}) == 3
+    assert expiry.run_once({0: backup.replica}) == 0
+    assert expiry.run_once({0: owner.replica}) == 3
 
 
 def test_a_damaged_tablet_goes_offline_and_nothing_else_ends(
@@ -137,5 +137,5 @@ def test_a_damaged_tablet_goes_offline_and_nothing_else_ends(
         raise Corrupt("database: block checksum mismatch")
 
     monkeypatch.setattr(owner.engine, "scan", damaged)
-    assert Expiry(owner.serving_requests).turn({0: owner.replica}) == 0
+    assert Expiry(owner.command_executor).run_once({0: owner.replica}) == 0
     assert "block checksum mismatch" in owner.replica.broken

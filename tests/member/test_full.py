@@ -55,7 +55,7 @@ async def backup(made: Solo) -> None:
 
 async def woken(made: Solo) -> None:
     """What a tick does while the log is stalled."""
-    made.node.replication.wake()
+    made.node.replicator.wake()
     await made.settle()
 
 
@@ -72,14 +72,14 @@ async def test_nothing_is_acknowledged_or_applied_before_it_is_written(tmp_path:
         await made.settle()
         assert asker.answers == []
         assert made.get(b"one") is None
-        assert made.node.replication.full_here
-        assert made.node.serving_requests.refusal is not None
+        assert made.node.replicator.full_here
+        assert made.node.command_executor.refusal is not None
         full.now, made.node.volume.free_bytes = False, free  # type: ignore[method-assign]
         await woken(made)
         assert (await made.acked(asker)).match == 6
         assert made.get(b"one") == b"v"
         made.node._every_second(made.node.loop.time())
-        assert made.node.serving_requests.refusal is None
+        assert made.node.command_executor.refusal is None
 
 
 async def test_what_was_taken_back_while_nothing_could_be_written_stays_away(tmp_path: Path) -> None:
@@ -106,17 +106,17 @@ async def test_questions_that_are_asked_again_and_again_do_not_gather(tmp_path: 
         full.now = True
         ack, ask = (
             made.append((1, 5), [ONE]),
-            peer.AskItem(P, row.version, row.version, cut=False, row=(row.version, row.replicas)),
+            peer.ProbeItem(P, row.version, row.version, cut=False, row=(row.version, row.replicas)),
         )
         for _ in range(9):
-            asked = made.tell(peer.Ask([ask]))
+            asked = made.tell(peer.Probe([ask]))
             await made.settle()
-        assert len(made.node.replication._replies) == 1
+        assert len(made.node.replicator._replies) == 1
         full.now = False
         await woken(made)
         assert (await made.acked(ack)).match == 6
         assert asked.answers == []
-        again = made.tell(peer.Ask([ask]))
+        again = made.tell(peer.Probe([ask]))
         await made.settle()
         assert len(again.answers) == 1
 

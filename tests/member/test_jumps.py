@@ -76,12 +76,12 @@ async def test_a_member_that_tells_rows_and_terms_that_jump_is_not_followed(tmp_
         hello = peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
         reader, writer = await asyncio.open_connection(member.host, member.ports[1])
         items = [
-            peer.AskItem(mine, VERSION_MAX, version, False, (VERSION_MAX, row.replicas)),
-            peer.AskItem(mine, version, VERSION_MAX - 1, False, (version, row.replicas)),
+            peer.ProbeItem(mine, VERSION_MAX, version, False, (VERSION_MAX, row.replicas)),
+            peer.ProbeItem(mine, version, VERSION_MAX - 1, False, (version, row.replicas)),
         ]
         writer.write(encode_frame(peer.encode_message(hello)))
         await asyncio.wait_for(reader.readexactly(8), 10)
-        writer.write(encode_frame(peer.encode_message(peer.Ask(items))))
+        writer.write(encode_frame(peer.encode_message(peer.Probe(items))))
         await asyncio.wait_for(reader.readexactly(8 + 30), 10)
         writer.close()
         reply = await made.exchange(0, rows=(), want=True)

@@ -18,7 +18,7 @@ from stele.core.kv.dedup import CLIENT_ID_BYTES_MAX, CLIENTS_MAX, REPLY_BYTES_MA
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import Log
-from stele.core.tablet.owner import Answer, Flow, LearnerState, Owner
+from stele.core.tablet.owner import Flow, LearnerState, LogPosition, Owner
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.storage.volume import CONSENSUS, TABLETS
@@ -224,7 +224,7 @@ async def test_kudu_1538_a_generation_is_never_used_twice(tmp_path: Path) -> Non
                 await made.restart()
             assert await made.code(m.Abort(f"c{turn}", P)) == "OK"
             if turn != 3:
-                await made.commands.migrations.sweep()
+                await made.dispatcher.migrations.collect_garbage()
         assert seen == sorted(set(seen))
 
 
@@ -259,7 +259,7 @@ async def test_kudu_1337_a_deleted_tablet_does_not_come_back_by_itself(tmp_path:
             assert (await made.acked(made.append(prev, [ONE]))).code == Code.NO_TABLET
         assert await made.code(START) == "STALE_VERSION"
         assert await made.code(m.Ingest("s-copy", (P,))) == "ILLEGAL_STATE"
-        await made.commands.migrations.sweep()
+        await made.dispatcher.migrations.collect_garbage()
         assert (made.replica.state.value, made.get(b"copied"), await delete(made)) == ("DELETED", None, "OK")
 
 
@@ -315,7 +315,7 @@ async def test_kudu_1853_an_aborted_copy_takes_nothing_but_its_own(tmp_path: Pat
         assert made.replica.state.value == "READY"
         assert await made.code(m.Abort("back", P)) == "OK"
         assert (await made.command(m.CloseSession("half"))).code == "OK"
-        await made.commands.migrations.sweep()
+        await made.dispatcher.migrations.collect_garbage()
         for _ in range(2):
             assert (made.replica.state.value, made.get(b"copied")) == ("READY", b"yes")
             await made.restart()
@@ -385,11 +385,11 @@ def test_kudu_2748_no_tablet_yet_is_no_reason_for_a_copy() -> None:
     tablet = Tablet(P, 0, Log(), 0)
     tablet.row = Partition(1, (0, 1))
     owner = Owner(tablet, None, None)
-    owner.on_answer(1, 1, Code.NO_TABLET, Answer((0, 0), (0, 0)), 0)
+    owner.on_probe_result(1, 1, Code.NO_TABLET, LogPosition((0, 0), (0, 0)), 0)
     assert owner.next_step() is None
     assert not owner.ready_to_commit
-    assert owner.to_ask(100.0) == [1]
-    owner.on_answer(1, 1, Code.OK, Answer((0, 0), (0, 0)), 0)
+    assert owner.to_probe(100.0) == [1]
+    owner.on_probe_result(1, 1, Code.OK, LogPosition((0, 0), (0, 0)), 0)
     owner.next_step()
     tablet.log.append(1, 1, 1)
     owner.appended_first()
@@ -397,7 +397,7 @@ def test_kudu_2748_no_tablet_yet_is_no_reason_for_a_copy() -> None:
     assert not owner.on_ack(1, 1, Code.NO_TABLET, 1, 0)
     assert (owner.progress[1].flow, owner.progress[1].match, tablet.log.committed) == (Flow.PROBE, 0, 0)
     owner.add_learner("m", 7, 1)
-    owner.on_answer(7, 1, Code.NO_TABLET, Answer((0, 0), (0, 0)), 0)
+    owner.on_probe_result(7, 1, Code.NO_TABLET, LogPosition((0, 0), (0, 0)), 0)
     assert owner.learner is not None
     assert owner.learner.state is LearnerState.PROBING
 

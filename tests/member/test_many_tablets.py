@@ -5,11 +5,11 @@ from typing import Any, cast
 
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.tablet.follower import Tablet
-from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.member.replication.replica import Replica
-from stele.member.replication.replicator import Replication
-from stele.member.replication.tablet_store import Tablets
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.tablet_store import TabletStore
 from stele.wire.storage.volume import Consensus
 
 
@@ -28,11 +28,11 @@ class Loop:
 
 def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
     loop, anything = Loop(), cast(Any, None)
-    leases = (Granted(0.0, 1.0), Held())
-    replication = Replication(Tablets(MemoryEngine()), anything, leases, anything, cast(Any, loop))
+    leases = (LeaseGrantor(0.0, 1.0), LeaseHolder())
+    replicator = Replicator(TabletStore(MemoryEngine()), anything, leases, anything, cast(Any, loop))
     for partition in range(100):
-        replication.own(Replica(Tablet(partition, 0, Log(), 0), None, Consensus()))
+        replicator.own(Replica(Tablet(partition, 0, Log(), 0), None, Consensus()))
     assert len(loop.soon) == 1
     loop.soon.pop()()
-    replication.own(Replica(Tablet(1, 0, Log(), 0), None, Consensus()))
+    replicator.own(Replica(Tablet(1, 0, Log(), 0), None, Consensus()))
     assert len(loop.soon) == 1

@@ -84,7 +84,7 @@ def test_a_greeting_names_both_sides_or_nothing_is_taken(change: dict[str, Any],
     inbound.received(wire, msgspec.structs.replace(hello, **change))
     answer = wire.sent[0]
     if code:
-        assert isinstance(answer, peer.Refuse)
+        assert isinstance(answer, peer.HelloRejected)
         assert (answer.code, code in wire.closed) == (code, True)
     else:
         assert answer == peer.Welcome("uuid-0")
@@ -158,10 +158,10 @@ async def test_operations_that_do_not_follow_are_refused(tmp_path: Path) -> None
 async def test_a_tombstone_and_another_member_take_nothing(tmp_path: Path) -> None:
     async with solo(tmp_path) as made:
         assert (await made.acked(made.append((0, 0), [put(1)]))).code == Code.NO_TABLET
-        answers = made.tell(peer.Ask([peer.AskItem(P, 1, 1, False, (1, (OTHER, THIRD)))]))
+        answers = made.tell(peer.Probe([peer.ProbeItem(P, 1, 1, False, (1, (OTHER, THIRD)))]))
         await made.settle()
         (answer,) = answers.answers
-        assert isinstance(answer, peer.Answers)
+        assert isinstance(answer, peer.ProbeResult)
         assert (answer.items[0].code, answer.items[0].empty) == (Code.NO_TABLET, False)
         assert P not in made.node.replicas
 
@@ -258,7 +258,7 @@ def test_what_was_promised_never_goes_back_whatever_log_comes() -> None:
         made.row = row
         before = made.promised
         assert before == max(promised, mine)
-        made.begin_anew(Log((theirs, theirs)))
+        made.replace_log(Log((theirs, theirs)))
         assert (made.promised, made.row) == (max(before, theirs), row)
         for term in range(4):
             code = made.check(0, 3, term)
@@ -337,7 +337,7 @@ async def test_lost_promises_are_forgotten_on_disk_first(tmp_path: Path, step: s
             assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "NO_SPACE"
         else:
             with pytest.raises(OSError, match="No space"):
-                await made.commands.tidy([P])
+                await made.dispatcher.tidy([P])
         assert replica.tablet.promised == PROMISES_LOST.promised
         made.node.meta.save = save  # type: ignore[method-assign]
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"

@@ -15,16 +15,16 @@ from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.volume import Frozen, Waited
 
-ASK = peer.AskRefusal(P, "move", 1)
+ASK = peer.CancelHandover(P, "move", 1)
 
 
-async def refusal(made: Solo, ask: peer.AskRefusal = ASK) -> bool:
+async def refusal(made: Solo, ask: peer.CancelHandover = ASK) -> bool:
     asker = made.tell(ask)
     await made.settle()
     (answer,) = asker.answers
-    assert isinstance(answer, peer.Refusal)
+    assert isinstance(answer, peer.CancelHandoverResult)
     assert (answer.partition, answer.id) == (ask.partition, ask.id)
-    return answer.refused
+    return answer.cancelled
 
 
 async def arrive(made: Solo) -> m.Accept:
@@ -75,7 +75,7 @@ async def test_the_refusal_is_on_the_disk_before_it_is_told(tmp_path: Path) -> N
         assert (asker.answers, accepting.done()) == ([], False)
         may_write.set()
         assert await accepting == "ILLEGAL_STATE"
-        assert asker.answers == [peer.Refusal(P, "move", True)]
+        assert asker.answers == [peer.CancelHandoverResult(P, "move", True)]
 
 
 class Destination:
@@ -108,18 +108,21 @@ async def test_a_frozen_owner_asks_when_no_master_speaks_and_resumes_by_a_refusa
         await made.restart()
         link: Any = Destination()
         made.node.links[OTHER] = link
-        write = asyncio.create_task(made.node.store.execute(P, b"default", [[b"SET", key_here(), b"v"]]))
-        made.node.orphans.ask()
-        assert not [sent for sent in link.sent if isinstance(sent, peer.AskRefusal)]
+        write = asyncio.create_task(made.node.router.execute(P, b"default", [[b"SET", key_here(), b"v"]]))
+        made.node.abandoned_handovers.cancel_abandoned()
+        assert not [sent for sent in link.sent if isinstance(sent, peer.CancelHandover)]
         await asyncio.sleep(0.15)
-        made.node.orphans.ask()
-        assert [sent for sent in link.sent if isinstance(sent, peer.AskRefusal)] == [
-            peer.AskRefusal(P, "on", 2)
+        made.node.abandoned_handovers.cancel_abandoned()
+        assert [sent for sent in link.sent if isinstance(sent, peer.CancelHandover)] == [
+            peer.CancelHandover(P, "on", 2)
         ]
-        for answer in (peer.Refusal(P, "before", True), peer.Refusal(P, "on", refused)):
+        for answer in (
+            peer.CancelHandoverResult(P, "before", True),
+            peer.CancelHandoverResult(P, "on", refused),
+        ):
             made.node.link_message(link, answer)
             await made.settle()
-        made.node.store.drain(P)
+        made.node.router.drain(P)
         await made.settle()
         assert write.done() == refused
         assert (made.replica.meta.frozen is None) == refused

@@ -16,7 +16,7 @@ import hypothesis.strategies as st
 from stele.core.kv.commands import VALUE_BYTES_MAX, Delete, Failure, Put, Reply, Stored, evaluate
 from stele.member import limits
 from stele.member.resp.multi_key import MANY_KEYS
-from stele.member.resp.server import Door, DoorLimits, start_door
+from stele.member.resp.server import RespServer, RespServerLimits, start_resp_server
 from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import FrameDecoder, encode_frame
@@ -49,8 +49,8 @@ class Wire:
 
 
 @asynccontextmanager
-async def owner_and_asker(folder: Path) -> AsyncIterator[tuple[Door, Wire, Wire]]:
-    """A door at a member that owns nothing, and the connection to the owner of all, there and back."""
+async def owner_and_asker(folder: Path) -> AsyncIterator[tuple[RespServer, Wire, Wire]]:
+    """A RESP server at a member that owns nothing, and the connection to the owner of all, there and back."""
     owner, asker = Solo(folder / "owner"), Solo(folder / "asker")
     owner.rows = {p: m.Row(p, 1, (ME,)) for p in owner.rows}
     asker.rows = {p: m.Row(p, 1, (OTHER,)) for p in asker.rows}
@@ -60,11 +60,11 @@ async def owner_and_asker(folder: Path) -> AsyncIterator[tuple[Door, Wire, Wire]
     back = Wire(lambda message: asker.node.link_message(there, message))  # type: ignore[arg-type]
     there = Wire(lambda message: owner.node.take_message(back, message))  # type: ignore[arg-type]
     asker.node.links[OTHER] = there  # type: ignore[assignment]
-    door = await start_door(asker.node.store, "127.0.0.1", 0, DoorLimits())
+    server = await start_resp_server(asker.node.router, "127.0.0.1", 0, RespServerLimits())
     try:
-        yield door, there, back
+        yield server, there, back
     finally:
-        await door.close()
+        await server.close()
         asker.node.links.clear()
         for each in (owner, asker):
             await each.stop()
@@ -117,8 +117,8 @@ async def _play(pipelines: Sequence[Sequence[Request]]) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))
     model = Model()
     with TemporaryDirectory() as folder:
-        async with owner_and_asker(Path(folder)) as (door, there, back):
-            reader, writer = await asyncio.open_connection("127.0.0.1", door.port, limit=2**20)
+        async with owner_and_asker(Path(folder)) as (server, there, back):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=2**20)
             for pipeline in pipelines:
                 writer.write(b"".join(map(encode_request, pipeline)))
                 for request in pipeline:
@@ -154,12 +154,12 @@ def test_a_reply_of_many_large_values_is_refused_and_the_next_is_given() -> None
 
 
 async def test_a_read_whose_owner_is_lost_is_sent_again_once(tmp_path: Path) -> None:
-    async with owner_and_asker(tmp_path) as (door, there, _):
+    async with owner_and_asker(tmp_path) as (server, there, _):
         sent: list[int] = []
         there._take = lambda message: sent.append(message.id)
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET a\r\nGET a\r\n")
-        store: Any = door.store
+        store: Any = server.store
         for times in (1, 2):
             async with asyncio.timeout(5):
                 while len(sent) < times:

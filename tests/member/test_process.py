@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> process.Process:
-    monkeypatch.setattr(process, "spare_the_collector", lambda: None)
+    monkeypatch.setattr(process, "tune_gc", lambda: None)
     settings = read_settings(MemberProcess(0, HOST, tmp_path / "m0", free_ports(4)).environment())
     return process.Process(settings)
 
@@ -42,13 +42,13 @@ async def test_nothing_is_told_or_promised_before_the_volume_is_read(
                 async with http.get(f"http://{HOST}:{settings.admin_port}{path}") as response:
                     told.append((response.status, await response.text()))
 
-    def sweep(*_: object) -> None:
+    def delete_folders(*_: object) -> None:
         asyncio.run_coroutine_threadsafe(ask(), loop).result(10)
         with socket.socket() as peer:
             refused.append(peer.connect_ex((HOST, settings.peer_port)) != 0)
         loop.call_soon_threadsafe(member._stop.set)
 
-    monkeypatch.setattr(Volume, "sweep", sweep)
+    monkeypatch.setattr(Volume, "delete_folders", delete_folders)
     assert await member.run() == 0
     assert set(refused) == {True}
     assert {status for status, _ in told} == {503}

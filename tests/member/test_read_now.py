@@ -14,22 +14,22 @@ HOME = partition_of(KEY, P)
 
 async def test_only_what_is_committed_here_and_leased_is_read_at_once(tmp_path: Path) -> None:
     node = await serving_node(tmp_path, Fsync.NEVER, P)
-    store, owner = node.store, node.replicas[HOME].owner
+    router, owner = node.router, node.replicas[HOME].owner
     assert owner is not None
 
     def read() -> object:
-        return store.read_now(b"default", [HOME], [KEY])
+        return router.read_now(b"default", [HOME], [KEY])
 
     assert read() == [None]
     outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    store.start(HOME, b"default", [[b"SET", KEY, b"1"]], outcome)
+    router.start(HOME, b"default", [[b"SET", KEY, b"1"]], outcome)
     assert read() is None, "logged, not committed"
     await outcome
     assert read() == [b"1"]
-    assert store.read_now(b"default", [HOME, HOME], [KEY, b"x" * 70_000]) is None
-    await store.execute(HOME, b"default", [[b"PEXPIRE", KEY, b"100000"]])
+    assert router.read_now(b"default", [HOME, HOME], [KEY, b"x" * 70_000]) is None
+    await router.execute(HOME, b"default", [[b"PEXPIRE", KEY, b"100000"]])
     assert read() == [b"1"]
-    node.serving_requests._wall = lambda: 2.0**33
+    node.command_executor._wall = lambda: 2.0**33
     assert read() == [None], "expired"
     await _refused(node, owner, read)
     await node.stop()
@@ -43,9 +43,9 @@ async def _refused(node, owner, read) -> None:  # type: ignore[no-untyped-def]
     owner.frozen = "migration"
     assert read() is None, "frozen for a hand-over"
     owner.frozen = ""
-    node.store._waiting[HOME] = None
+    node.router._waiting[HOME] = None
     assert read() is None, "others wait for an owner"
-    node.store._waiting.clear()
+    node.router._waiting.clear()
     node.replicas[HOME].owner = None
     assert read() is None, "not the owner"
     node.replicas[HOME].owner = owner
@@ -53,7 +53,7 @@ async def _refused(node, owner, read) -> None:  # type: ignore[no-untyped-def]
 
 async def test_reads_are_counted_each(tmp_path: Path) -> None:
     node = await serving_node(tmp_path, Fsync.NEVER, P)
-    assert node.store.read_now(b"default", [HOME] * 3, [KEY] * 3) == [None] * 3
-    assert node.serving_requests.counters.reads == 3
-    assert node.serving_requests.latencies["read"].buckets()[-1] == ("+Inf", 3.0)
+    assert node.router.read_now(b"default", [HOME] * 3, [KEY] * 3) == [None] * 3
+    assert node.command_executor.counters.reads == 3
+    assert node.command_executor.latencies["read"].buckets()[-1] == ("+Inf", 3.0)
     await node.stop()

@@ -12,7 +12,7 @@ async def test_a_process_names_the_time_of_its_first_answer(tmp_path: Path) -> N
     async with solo(tmp_path) as made:
         now = [100.0]
         made.node.wall = lambda: now[0]
-        made.exchange = Exchange(made.node, made.commands)
+        made.exchange = Exchange(made.node, made.dispatcher)
         made.exchange.started = True
         now[0] = 103.5
         assert (await made.ask()).started_seconds == 103.5

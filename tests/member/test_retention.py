@@ -12,16 +12,16 @@ from test_simulation import Sim, shrink
 
 from stele.core.kv.dedup import ONCE
 from stele.core.table.table import Partition
-from stele.core.tablet.log import Log, beyond
+from stele.core.tablet.log import Log, over_limit
 from stele.core.tablet.owner import Learner, LearnerState
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
-from stele.member.replication.retention import pinned_bytes, release
-from stele.member.serving.executor import Counters, Serving
-from stele.member.serving.router import Store
-from stele.member.turn import Turn
+from stele.member.replication.retention import pinned_bytes, unpin_logs
+from stele.member.serving.executor import CommandExecutor, Counters
+from stele.member.serving.router import RequestRouter
+from stele.member.turn_budget import TurnBudget
 from stele.wire import control as m
 
 FOREVER = 2**62
@@ -33,9 +33,9 @@ def learner_of(owner: SimMember) -> Learner:
     return owner.replica.owner.learner
 
 
-def let_go(owner: SimMember) -> None:
+def unpin(owner: SimMember) -> None:
     """What a member does once a second."""
-    release([owner.replica], lambda p: FOREVER, lambda p: None, scarce=False)
+    unpin_logs([owner.replica], lambda p: FOREVER, lambda p: None, scarce=False)
 
 
 # -- logs
@@ -73,13 +73,13 @@ def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(
     began = owner.replica.tablet.log.applied[1]
     write(owner, 10)
     owner._flush()
-    let_go(owner)
+    unpin(owner)
     assert learner_of(owner).pinned
     assert owner.replica.tablet.log.first <= began + 1
     write(owner, 100)
     owner._flush()
     assert pinned_bytes(owner.replica, FOREVER) > 2000
-    let_go(owner)
+    unpin(owner)
     assert not learner_of(owner).pinned
     owner._flush()
     assert owner.replica.tablet.log.first > began + 1
@@ -110,7 +110,7 @@ def test_a_destination_that_writes_wait_for_keeps_the_log(
     for n in range(60):
         assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(lambda reply: None))
     quiet.loop.run(quiet.loop.now + 3)
-    let_go(owner)
+    unpin(owner)
     owner._flush()
     assert owner.replica.tablet.log.committed == match
     assert learner_of(owner).pinned
@@ -118,12 +118,12 @@ def test_a_destination_that_writes_wait_for_keeps_the_log(
 
 
 def test_the_largest_go_first_and_no_more_than_needed() -> None:
-    assert beyond({}, 10, 10) == []
-    assert beyond({1: 5, 2: 5}, 5, 10) == []
-    assert beyond({1: 5, 2: 6, 3: 1}, 5, 100) == [2]
-    assert beyond({1: 5, 2: 4, 3: 1}, 100, 9) == [1]
-    assert beyond({1: 5, 2: 4, 3: 1}, 100, 1) == [1, 2]
-    assert beyond({1: 5, 2: 4, 3: 1}, 100, 0) == [1, 2, 3]
+    assert over_limit({}, 10, 10) == []
+    assert over_limit({1: 5, 2: 5}, 5, 10) == []
+    assert over_limit({1: 5, 2: 6, 3: 1}, 5, 100) == [2]
+    assert over_limit({1: 5, 2: 4, 3: 1}, 100, 9) == [1]
+    assert over_limit({1: 5, 2: 4, 3: 1}, 100, 1) == [1, 2]
+    assert over_limit({1: 5, 2: 4, 3: 1}, 100, 0) == [1, 2, 3]
 
 
 def test_bytes_are_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
         floor = opened.session.tablets[0].applied.index
         key = key_here()
         for n in range(80):
-            await made.node.store.execute(P, b"default", [[b"SET", key, b"%d" % n]])
+            await made.node.router.execute(P, b"default", [[b"SET", key, b"%d" % n]])
         await made.node.flush()
         log = made.replica.tablet.log
         assert log.first <= floor + 1
@@ -169,7 +169,7 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
 def test_a_full_window_lets_operations_wait_in_the_log(quiet: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = quiet.members[0]
     link = owner.links[1]
-    link.flying += WINDOW_MESSAGES
+    link.in_flight += WINDOW_MESSAGES
     sent: list[object] = []
     deliver = SimLink.send_append
     monkeypatch.setattr(
@@ -180,8 +180,8 @@ def test_a_full_window_lets_operations_wait_in_the_log(quiet: Sim, monkeypatch: 
         assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(replies.append))
     quiet.loop.run(quiet.loop.now + 3)
     assert (replies, link.behind, 1 in sent, 2 in sent) == ([], {P: None}, False, True)
-    link.flying -= WINDOW_MESSAGES
-    owner.replication.send_behind(link)  # type: ignore[arg-type]
+    link.in_flight -= WINDOW_MESSAGES
+    owner.replicator.send_behind(link)  # type: ignore[arg-type]
     quiet.loop.run(quiet.loop.now + 3)
     assert len(replies) == 50
 
@@ -200,7 +200,7 @@ def test_a_window_is_full_at_its_bytes_and_at_its_messages(
 
     link = object.__new__(Link)
     link.ready, link._connection = True, cast("Any", Room())
-    link.flying, link.flying_bytes = deque(), 0
+    link.in_flight, link.in_flight_bytes = deque(), 0
     for _ in range(3):
         assert link.has_room
         link.send_append([], 1)
@@ -226,8 +226,8 @@ class Stub:
         self.owner = cast("Any", self)
         self.serving = True
         self.loads: dict[int, Any] = {}
-        self.turn = Turn(asyncio.get_running_loop().call_soon)
-        self.store = Store(cast("Any", self), cast("Serving", self))
+        self.turn_budget = TurnBudget(asyncio.get_running_loop().call_soon)
+        self.store = RequestRouter(cast("Any", self), cast("CommandExecutor", self))
 
     def run(self, replica: object, request: Request) -> None:
         self.ran.append(request)
@@ -237,7 +237,7 @@ class Stub:
         request.failed(Uncertain("?"))
 
 
-async def asked(store: Store, *args: bytes) -> "asyncio.Task[Any]":
+async def asked(store: RequestRouter, *args: bytes) -> "asyncio.Task[Any]":
     task = asyncio.create_task(store.execute(0, b"default", [list(args)]))
     await asyncio.sleep(0)
     return task
@@ -305,7 +305,7 @@ def test_there_is_no_room_above_the_bytes_that_are_not_committed(
     owner = quiet.members[0]
 
     def room() -> bool:
-        return owner.serving_requests.has_room
+        return owner.command_executor.has_room
 
     quiet.members[1].isolate(quiet.loop.now + 5)
     replies: list[Any] = []
@@ -317,4 +317,4 @@ def test_there_is_no_room_above_the_bytes_that_are_not_committed(
     quiet.loop.run(quiet.loop.now + 3)
     assert (replies, room()) == ([], False)
     quiet.loop.run(quiet.loop.now + 20)
-    assert (len(replies) > 0, room(), owner.serving_requests.pending_bytes) == (True, True, 0)
+    assert (len(replies) > 0, room(), owner.command_executor.pending_bytes) == (True, True, 0)

@@ -119,7 +119,7 @@ async def test_a_session_does_not_outlive_the_process(tmp_path: Path) -> None:
         await made.restart()
         assert await told(made) is None
         assert await code(made, renewal()) == "SESSION_LOST"
-        await made.commands.sessions.sweep()
+        await made.dispatcher.sessions.collect_garbage()
         assert not folder(made).exists()
 
 
@@ -206,7 +206,7 @@ async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(tmp
         assert f"{free} bytes of the volume are free" in await ended(made, "b")
         await ended(made, "a")
         await asyncio.sleep(0.1)
-        assert list(made.commands.sessions.open) == ["c"]
+        assert list(made.dispatcher.sessions.open) == ["c"]
 
 
 async def test_reasons_of_ended_sessions_are_kept_for_a_limited_number(
@@ -217,7 +217,7 @@ async def test_reasons_of_ended_sessions_are_kept_for_a_limited_number(
         await owning(made)
         for name in ("a", "b", "c"):
             assert await code(made, opening(name)) == "OK"
-            await made.commands.sessions.cancel(name, "cancelled")
+            await made.dispatcher.sessions.cancel(name, "cancelled")
         assert [each.session for each in (await made.ask()).sessions or ()] == ["b", "c"]
 
 
@@ -246,7 +246,7 @@ def fetching(size: int = 100) -> m.FetchDirect:
 async def test_a_copy_without_room_for_it_does_not_begin(tmp_path: Path) -> None:
     async with solo(tmp_path) as made:
         await owning(made)
-        transfer = made.commands.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+        transfer = made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 99  # type: ignore[method-assign]
         refused = (await made.ask(fetching())).results[0]
         assert (refused.code, "100 bytes are to come" in refused.detail) == ("NO_SPACE", True)
@@ -258,7 +258,7 @@ async def test_a_copy_without_room_for_it_does_not_begin(tmp_path: Path) -> None
 async def test_tasks_and_retries_of_a_copy_are_reported(tmp_path: Path) -> None:
     async with solo(tmp_path) as made:
         await owning(made)
-        made.commands.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+        made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         assert await made.code(fetching()) == "OK"
         reply = await eventually(made.ask, lambda found: found.fetches[0].tasks > 0)
         report = reply.fetches[0]
@@ -268,7 +268,7 @@ async def test_tasks_and_retries_of_a_copy_are_reported(tmp_path: Path) -> None:
 async def test_closing_a_session_stops_its_copy_and_removes_what_came(tmp_path: Path) -> None:
     async with solo(tmp_path) as made:
         await owning(made)
-        transfer = made.commands.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+        transfer = made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         assert await made.code(fetching()) == "OK"
         staged = made.node.volume.path(STAGING) / "s"
         staged.mkdir()
@@ -285,7 +285,7 @@ async def test_staging_folders_are_told_so_that_a_master_can_end_those_it_does_n
         staged = made.node.volume.path(STAGING) / "of-a-dead-copier"
         staged.mkdir()
         (staged / "7-1.part").write_bytes(b"half")
-        await made.commands.sessions.sweep()
+        await made.dispatcher.sessions.collect_garbage()
         assert (await made.ask()).staged == ("of-a-dead-copier",)
         assert (await made.command(m.CloseSession("of-a-dead-copier"))).code == "OK"
         assert ((await made.ask()).staged, staged.exists()) == ((), False)
@@ -302,7 +302,7 @@ async def test_a_staging_folder_goes_by_itself_once_nobody_wrote_to_it_for_long(
             os.utime(staged, (old, old))
         # A large file grows, and the folder's own time does not tell.
         os.utime(made.node.volume.path(STAGING) / "growing" / "7-1.part")
-        await made.commands.sessions.sweep()
+        await made.dispatcher.sessions.collect_garbage()
         assert [path.name for path in made.node.volume.path(STAGING).iterdir()] == ["growing"]
 
 
@@ -315,7 +315,7 @@ async def test_sessions_may_come_and_go_while_folders_are_swept(tmp_path: Path) 
         (made.node.volume.path(STAGING) / ".hidden").mkdir()
         assert await code(made, opening("a")) == "OK"
         for turn in range(20):
-            sweeping = asyncio.create_task(made.commands.sessions.sweep())
+            sweeping = asyncio.create_task(made.dispatcher.sessions.collect_garbage())
             assert await code(made, opening(f"b{turn}")) == "OK"
             await made.code(m.CloseSession(f"b{turn}"))
             await sweeping

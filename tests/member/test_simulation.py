@@ -10,7 +10,7 @@ import stele.core.tablet.log
 import stele.core.tablet.owner
 import stele.member.limits
 from stele.core.table.table import Partition
-from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Corrupt, SteleError
 from stele.wire.storage import keys
@@ -372,12 +372,12 @@ def test_the_checker_sees_writes_that_are_acknowledged_too_early(monkeypatch: py
 
 
 def test_the_checker_sees_reads_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Held, "may_read", lambda *_: True)
+    monkeypatch.setattr(LeaseHolder, "may_read", lambda *_: True)
     assert fails([77, *range(200)])
 
 
 def test_the_checker_sees_a_fence_that_waits_for_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Granted, "wait_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(LeaseGrantor, "wait_seconds", lambda *_: 0.0)
     assert fails([3, *range(80)])
 
 

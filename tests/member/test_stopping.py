@@ -13,8 +13,8 @@ import pytest
 from harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
 from stele.core.kv.keyslot import partition_of
-from stele.member.serving.executor import Serving
-from stele.member.serving.router import Routes, Store
+from stele.member.serving.executor import CommandExecutor
+from stele.member.serving.router import RequestRouter, Routes
 from stele.member.storage.volume import LOCK
 
 KEYS = 64
@@ -178,14 +178,16 @@ async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
             self.looked += 1
             return super().values()
 
-    replicas = Replicas({n: SimpleNamespace(waiters=[], starved=[]) for n in range(3)})
+    replicas = Replicas({n: SimpleNamespace(waiters=[], waiting_for_lease=[]) for n in range(3)})
     replicas[1].waiters.append("a request")
-    store = Store(cast("Routes", SimpleNamespace(replicas=replicas, links={})), cast("Serving", None))
+    store = RequestRouter(
+        cast("Routes", SimpleNamespace(replicas=replicas, links={})), cast("CommandExecutor", None)
+    )
     store.stop()
     assert [store.busy(), store.busy()] == [True, True]
-    replicas[1].starved.append(replicas[1].waiters.pop())
+    replicas[1].waiting_for_lease.append(replicas[1].waiters.pop())
     assert store.busy()
-    replicas[1].starved.clear()
+    replicas[1].waiting_for_lease.clear()
     assert not store.busy()
     assert replicas.looked == 1
 

@@ -1,13 +1,13 @@
 """The table that a member persists."""
 
 from stele.core.table.table import Partition
-from stele.member.replication.table_cache import Table
+from stele.member.replication.table_cache import TableCache
 from stele.wire.control import Row
 from stele.wire.storage.volume import StoredRow, TableFile
 
 
-def _table() -> Table:
-    return Table(TableFile(epoch=1, self_index=0, rows=(StoredRow(1, (0,)), StoredRow(0, ()))))
+def _table() -> TableCache:
+    return TableCache(TableFile(epoch=1, self_index=0, rows=(StoredRow(1, (0,)), StoredRow(0, ()))))
 
 
 def test_rows_that_are_about_to_take_effect_are_in_every_file() -> None:

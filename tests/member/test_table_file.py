@@ -9,7 +9,7 @@ from harness import Client, cluster
 
 from stele.core.table.table import Partition, stamp_of
 from stele.errors import Corrupt
-from stele.member.replication.table_cache import Table
+from stele.member.replication.table_cache import TableCache
 from stele.member.storage import volume as volume_module
 from stele.member.storage.volume import MetaWriter, Volume
 from stele.wire.control import MemberInfo, Row
@@ -29,20 +29,20 @@ def volume(tmp_path: Path) -> Volume:
 
 
 def test_a_legacy_table_is_taken_in_with_one_version_for_all(volume: Volume) -> None:
-    table = Table(volume.load_table(), "u-4")
+    table = TableCache(volume.load_table(), "u-4")
     assert table.me == 4, "the legacy format names this member by its UUID only"
     assert table.rows == [Partition(7, (0, 4)), Partition(7, (4,)), Partition(7, ())]
     assert table.stamp == stamp_of([7, 7, 7])
-    assert Table(volume.load_table(), "another").me == -1
+    assert TableCache(volume.load_table(), "another").me == -1
 
 
 async def test_the_first_persist_writes_the_new_format(volume: Volume) -> None:
-    table = Table(volume.load_table(), "u-4")
+    table = TableCache(volume.load_table(), "u-4")
     assert volume.path(TABLE_FILE).read_bytes().startswith(OLD_TITLE), "reading alone changes nothing"
     with ThreadPoolExecutor(1) as thread:
         await MetaWriter(volume, thread).save(TABLE_FILE, table.to_file([Row(1, 8, (0,))]))
     assert volume.path(TABLE_FILE).read_bytes().startswith(NEW_TITLE)
-    read = Table(volume.load_table(), "u-4")
+    read = TableCache(volume.load_table(), "u-4")
     assert read.rows == [Partition(7, (0, 4)), Partition(8, (0,)), Partition(7, ())]
     assert (read.me, read.members) == (4, {0: MEMBERS[0], 4: MEMBERS[1]})
 
@@ -53,7 +53,7 @@ def test_a_crash_while_upgrading_leaves_a_whole_table(
 ) -> None:
     """Until the rename it is the legacy table, afterwards the new one; both say the same."""
     before = volume.load_table()
-    content = encode_file(Table(before, "u-4").to_file())
+    content = encode_file(TableCache(before, "u-4").to_file())
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def test_a_table_of_a_later_format_is_put_aside(volume: Volume) -> None:
     ],
 )
 def test_rows_that_cannot_be_are_refused(volume: Volume, row: Row, reason: str) -> None:
-    table = Table(volume.load_table(), "u-4")
+    table = TableCache(volume.load_table(), "u-4")
     with pytest.raises(Corrupt, match=reason):
         table.newer([row])
     assert table.newer([Row(0, 7, (0, 4)), Row(1, 6, (0,)), Row(2, 8, (0,))]) == [Row(2, 8, (0,))]

@@ -22,7 +22,7 @@ from stele.transfer.client import copy, sst_writer
 from stele.transfer.jobs import direct
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.server import stream_server
-from stele.transfer.server.open_checkpoints import Sessions
+from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.control import CopyItem, MemberInfo, OpId, SessionTablet
 from stele.wire.copy.blocks import End, encode_end, encode_stream
 from stele.wire.copy.jobs import CopyJob, damage_note, decode_manifest
@@ -257,13 +257,13 @@ def test_a_note_of_damage_is_there_at_once_with_all_its_text(volume, monkeypatch
 
     monkeypatch.setattr(Path, "write_text", watched)
     tablet = SessionTablet(7, 3, OpId(1, 1), 0)
-    Sessions(volume / "checkpoints").note_damage("s-1", tablet, "checksum mismatch")
+    OpenCheckpoints(volume / "checkpoints").note_damage("s-1", tablet, "checksum mismatch")
     assert list(folder.iterdir()) == [note]
     assert note.read_text() == ("" if full else "checksum mismatch")
 
 
 async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
-    monkeypatch.setattr(stream_server, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(stream_server, "CLOSE_ENDED_SECONDS", 0.05)
     make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
     base = volume / "checkpoints" / "s-1"
 

@@ -23,7 +23,7 @@ from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable, trimmed
 from stele.master.requests import request_of
-from stele.member.replication.table_cache import Table
+from stele.member.replication.table_cache import TableCache
 from stele.wire import control as m
 from stele.wire.storage.volume import TableFile, decode_table, encode_file
 
@@ -36,7 +36,7 @@ class Pushes(RuleBasedStateMachine):
     @initialize(partitions=st.integers(1, 12))
     def begin(self, partitions: int) -> None:
         self.state = self.leadership(PartitionTable((Partition(0, ()),) * partitions, MEMBERS), 1)
-        self.table = Table(TableFile())
+        self.table = TableCache(TableFile())
         self.incarnation = 1
         self.last: m.ExchangeRequest | None = None
 
@@ -59,7 +59,7 @@ class Pushes(RuleBasedStateMachine):
     def restart(self, damaged: bool) -> None:
         """The member reads its file again; a damaged one is put aside."""
         written = encode_file(self.table.to_file())
-        self.table = Table(TableFile() if damaged else decode_table(written, "f"), ME.uuid)
+        self.table = TableCache(TableFile() if damaged else decode_table(written, "f"), ME.uuid)
         self.incarnation += 1
 
     @rule(request_arrives=st.booleans(), answer_arrives=st.booleans())

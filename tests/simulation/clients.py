@@ -8,7 +8,7 @@ from stele.core.kv.commands import Failure, Reply, Simple
 from stele.core.kv.dedup import ONCE
 from stele.core.kv.keyslot import partition_of
 from stele.errors import SteleError, Uncertain
-from stele.ports.store import Store
+from stele.ports.key_value_service import KeyValueService
 from tests.simulation.history import Histories, Operation
 from tests.simulation.kubelet import Kubelet, Machine
 from tests.simulation.loop import Clock, Handle, ProcessLoop
@@ -102,7 +102,7 @@ class Client:
         process = machine.process
         if process is None or not process.listens or process.node is None:
             return
-        store = process.node.store
+        store = process.node.router
         partition = self._keys.partition(operation.key)
         reads = self._clock.random.choice((0, 0, 1, 3))
 
@@ -135,7 +135,7 @@ class Client:
         self._trace.note(self.name, f"{operation}{told}", partition)
 
 
-async def _ask_store(store: Store, partition: int, operation: Operation, reads: int) -> Reply:
+async def _ask_store(store: KeyValueService, partition: int, operation: Operation, reads: int) -> Reply:
     """The reply, of a pipeline that reads the key some times before: what did not run is asked again."""
     commands = [*[[b"GET", operation.key]] * reads, _command(operation)]
     replies: list[Reply] = []

@@ -121,5 +121,5 @@ def points_told(clock: Clock, told: Callable[[str], None]) -> Iterator[None]:
         if clock.current is not None:
             told(name)
 
-    with patch.object(failpoints, "reached", reached):
+    with patch.object(failpoints, "hit", reached):
         yield

@@ -281,7 +281,7 @@ class SimVolume(Volume):
             self._disk.saved(name, content, self._disk.files.get(name))
             self._disk.files[name] = content
 
-    def put_aside(self, reason: str) -> Path:
+    def quarantine_volume(self, reason: str) -> Path:
         """All of the member's state goes, as in the product."""
         self._disk.files.clear()
         self._disk.engine = SimEngine(self._disk.now, self._disk.has_room)

@@ -7,11 +7,11 @@ from functools import partial
 
 from stele.errors import Corrupt, SteleError
 from stele.member import limits
-from stele.member.control.dispatch import Commands
+from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.settings import Settings
-from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.member.storage.write_back import WriteBack
 from stele.ports.transfer import Transfer
@@ -46,7 +46,7 @@ class MemberProcess:
         self.place = loop.name
         self.node: Node | None = None
         self.exchange: Exchange | None = None
-        self.commands: Commands | None = None
+        self.dispatcher: CommandDispatcher | None = None
         self._closed = False
         loop.before_slow = disk.before_slow
         loop.create_task(self._run())
@@ -70,14 +70,14 @@ class MemberProcess:
         volume, instance = self._open()
         engine = WriteBack(self.disk.engine)
         node = self.node = Node(self.settings, (volume, instance), engine, self._failed, self._wall)
-        commands = self.commands = Commands(node, self._transfer(self))
-        self.exchange = Exchange(node, commands)
+        dispatcher = self.dispatcher = CommandDispatcher(node, self._transfer(self))
+        self.exchange = Exchange(node, dispatcher)
         for folder in (CHECKPOINTS, STAGING):
-            await self.loop.run_in_executor(node.slow, partial(volume.sweep, folder))
+            await self.loop.run_in_executor(node.slow, partial(volume.delete_folders, folder))
         node.load()
         node.start()
         await self.loop.create_server(node.inbound.accept, "0.0.0.0", PEER_PORT)
-        node.spawn(self._sweeps(commands))
+        node.spawn(self._collect_garbage(dispatcher))
         self.exchange.started = True
 
     def _open(self) -> tuple[SimVolume, Instance]:
@@ -85,7 +85,7 @@ class MemberProcess:
         try:
             instance = volume.load_instance(self.settings.cluster, self._new_uuid())
         except Corrupt as error:
-            volume.put_aside(str(error))
+            volume.quarantine_volume(str(error))
             instance = volume.load_instance(self.settings.cluster, self._new_uuid())
         volume.make_database()
         return volume, instance
@@ -93,14 +93,14 @@ class MemberProcess:
     def _new_uuid(self) -> str:
         return f"uuid-{self.place}-{self.loop.clock.random.getrandbits(32):08x}"
 
-    async def _sweeps(self, commands: Commands) -> None:
+    async def _collect_garbage(self, dispatcher: CommandDispatcher) -> None:
         while True:
-            await asyncio.sleep(limits.SWEEP_SECONDS)
+            await asyncio.sleep(limits.GC_INTERVAL_SECONDS)
             try:
-                await commands.migrations.sweep()
-                await commands.sessions.sweep()
+                await dispatcher.migrations.collect_garbage()
+                await dispatcher.sessions.collect_garbage()
             except (OSError, SteleError) as error:
-                raise_unless_full(error)
+                raise_unless_disk_full(error)
 
     def _wall(self) -> float:
         return BEGAN_UNIX_SECONDS + self.loop.clock.now + self.loop.wall_seconds
@@ -126,12 +126,12 @@ class MemberProcess:
 
     async def stop(self) -> None:
         """SIGTERM: what the product does before it ends."""
-        if self.node is not None and self.commands is not None:
+        if self.node is not None and self.dispatcher is not None:
             await self.node.drain()
             self._closed = True
             self.network.stop_listening((self.place, PEER_PORT))
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
-                await self.commands.sessions.stop()
+                await self.dispatcher.sessions.stop()
                 await self.node.stop()
 
     # -- its ports

@@ -13,7 +13,7 @@ from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.rebalance import planner
 from stele.core.control.state import State, TableCursor
-from stele.core.tablet.leases import Held
+from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Uncertain
@@ -21,12 +21,12 @@ from stele.master import status
 from stele.member.control.exchange import Exchange
 from stele.member.control.migrations import Migrations
 from stele.member.node import Node
-from stele.member.replication.group_commit import Syncer
+from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import InboundConnections
-from stele.member.replication.replicator import Replication
-from stele.member.replication.tablet_store import Tablets, log_range
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.tablet_store import TabletStore, log_range
 from stele.member.serving import executor
-from stele.member.serving.router import Store
+from stele.member.serving.router import RequestRouter
 from stele.member.settings import Fsync
 from stele.member.storage.write_back import WriteBack
 from stele.model.cluster import PartitionCounts
@@ -89,7 +89,7 @@ def vote_not_persisted() -> AbstractContextManager[Any]:
 
 def lease_ignored() -> AbstractContextManager[Any]:
     """An owner reads whether its replicas follow it or not."""
-    return patch.object(Held, "may_read", lambda *_: True)
+    return patch.object(LeaseHolder, "may_read", lambda *_: True)
 
 
 def acknowledged_before_the_replicas() -> AbstractContextManager[Any]:
@@ -99,7 +99,7 @@ def acknowledged_before_the_replicas() -> AbstractContextManager[Any]:
 
 def answered_before_the_disk() -> AbstractContextManager[Any]:
     """Operations count as held before they are synced."""
-    return patch.object(Syncer, "after_write", lambda self, then: then())
+    return patch.object(GroupCommit, "after_write", lambda self, then: then())
 
 
 def conflict_taken_for_success() -> AbstractContextManager[Any]:
@@ -155,13 +155,13 @@ def one_version_for_two_rows() -> AbstractContextManager[Any]:
 
 def committed_entries_cut() -> AbstractContextManager[Any]:
     """A start drops the operations that are not applied yet, the acknowledged ones too."""
-    real = Tablets._restore_log
+    real = TabletStore._restore_log
 
-    def restore_log(self: Tablets, partition: int, applied: tuple[int, int]) -> Log:
+    def restore_log(self: TabletStore, partition: int, applied: tuple[int, int]) -> Log:
         self.engine.write_log([], [log_range(partition, applied[1] + 1)])
         return real(self, partition, applied)
 
-    return patch.object(Tablets, "_restore_log", restore_log)
+    return patch.object(TabletStore, "_restore_log", restore_log)
 
 
 def what_ran_once_is_forgotten() -> AbstractContextManager[Any]:
@@ -215,15 +215,15 @@ def freeze_not_persisted() -> AbstractContextManager[Any]:
 
 def interval_without_end() -> AbstractContextManager[Any]:
     """With fsync Interval the log is synced when data is flushed, and never in between."""
-    real = Syncer.after_write
+    real = GroupCommit.after_write
 
-    def after_write(self: Syncer, then: Any) -> None:
+    def after_write(self: GroupCommit, then: Any) -> None:
         if self._mode is Fsync.INTERVAL:
             then()
         else:
             real(self, then)
 
-    return patch.object(Syncer, "after_write", after_write)
+    return patch.object(GroupCommit, "after_write", after_write)
 
 
 def acknowledged_by_the_owner_alone() -> AbstractContextManager[Any]:
@@ -274,20 +274,20 @@ def acknowledges_while_stopping() -> AbstractContextManager[Any]:
             self._log, self._synced, self._unsynced = self.kept
         return crashed(self, **how)
 
-    def settle_and_close(self: WriteBack) -> None:
-        self.settle()
+    def write_out_and_close(self: WriteBack) -> None:
+        self.write_out()
         self._engine.close()
 
-    async def stop(self: Syncer) -> None:
+    async def stop(self: GroupCommit) -> None:
         self._mode = Fsync.NEVER
 
     crashed, stack = SimEngine.after_crash, ExitStack()
     stack.enter_context(patch.object(SimEngine, "close", close))
-    stack.enter_context(patch.object(WriteBack, "close", settle_and_close))
+    stack.enter_context(patch.object(WriteBack, "close", write_out_and_close))
     stack.enter_context(patch.object(SimEngine, "after_crash", after_crash))
-    stack.enter_context(patch.object(Store, "stop", lambda self: None))
-    stack.enter_context(patch.object(Syncer, "stop", stop))
-    stack.enter_context(patch.object(Replication, "stop", lambda self: None))
+    stack.enter_context(patch.object(RequestRouter, "stop", lambda self: None))
+    stack.enter_context(patch.object(GroupCommit, "stop", stop))
+    stack.enter_context(patch.object(Replicator, "stop", lambda self: None))
     stack.enter_context(patch.object(InboundConnections, "close_all", lambda self, reason: None))
     return stack
 

@@ -99,7 +99,7 @@ KNOBS = (
     (stele.core.tablet.owner, "LEARNER_LAG_OPERATIONS", (1, 4, 256)),
     (stele.member.limits, "LOG_RETAINED_BYTES", (0, 500, 4000)),
     (stele.member.limits, "FLUSH_SECONDS", (0.5, 3.0, 30.0)),
-    (stele.member.limits, "SWEEP_SECONDS", (1.0, 5.0)),
+    (stele.member.limits, "GC_INTERVAL_SECONDS", (1.0, 5.0)),
     (stele.member.limits, "WAIT_SECONDS_MAX", (2.0, 6.0)),
     (stele.member.limits, "LOST_SECONDS_MAX", (3.0, 10.0)),
     (stele.member.limits, "APPEND_BYTES", (300, 512 * 1024)),

@@ -27,12 +27,12 @@ from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.plan import DataMember, plan
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.core.tablet.follower import Tablet
-from stele.core.tablet.leases import Held
+from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Learner, Owner, Phase
 from stele.master.loop import fresh_head
 from stele.member.replication.replica import Replica
-from stele.member.serving.executor import Serving
+from stele.member.serving.executor import CommandExecutor
 from stele.member.settings import Settings
 from stele.wire import control as m
 from stele.wire.configmap import decode_shard
@@ -368,14 +368,16 @@ def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
     owner = Owner(tablet, Learner("m", 5, 1, 0, waited=True), None)
     owner.phase = Phase.SERVING
     replica: Any = SimpleNamespace(partition=0, owner=owner)
-    held = Held()
-    serving = Serving(cast(Any, SimpleNamespace(tablets=SimpleNamespace(engine=None))), held, lambda: 1.0)
+    lease_holder = LeaseHolder()
+    serving = CommandExecutor(
+        cast(Any, SimpleNamespace(tablets=SimpleNamespace(engine=None))), lease_holder, lambda: 1.0
+    )
     for granter in (1, 5):
         assert not serving.may_read(replica)
         assert not serving._serves_reads(replica, 1.0)
-        held.begin_session(granter)
-        held.renewed(granter, 1.0, 3.0, frozenset())
-        held.followed(granter, 0, 1)
+        lease_holder.begin_session(granter)
+        lease_holder.renewed(granter, 1.0, 3.0, frozenset())
+        lease_holder.followed(granter, 0, 1)
     assert serving.may_read(replica)
     assert serving._serves_reads(replica, 1.0)
 

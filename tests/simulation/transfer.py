@@ -16,7 +16,7 @@ import msgspec
 
 from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
 from stele.member.copy.transfer_client import CALL_SECONDS_MAX
-from stele.member.storage.disk_full import is_full
+from stele.member.storage.disk_full import is_disk_full
 from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
 from stele.transfer.jobs.board import JobBoard, Report
@@ -124,7 +124,9 @@ class TransferContainer:
             try:
                 copied += self._publish(job.session, item, tablet, entries)
             except OSError as error:
-                raise Refused(f"staging: {error}", "NO_SPACE" if is_full(error) else "DISK_ERROR") from error
+                raise Refused(
+                    f"staging: {error}", "NO_SPACE" if is_disk_full(error) else "DISK_ERROR"
+                ) from error
             finished.append(item.partition)
             if job.session in self._running:
                 report(Report(copied, finished=tuple(finished)))

@@ -139,30 +139,30 @@ class _Job:
         """On this machine."""
         line = [sys.executable, "-m", "stele.client.job", self._command, str(self._file)]
         line += [*self._arguments, "--address", address, "--memory", _half(memory)]
-        told: dict[str, Any] = {}
+        latest: dict[str, Any] = {}
         with (
             tempfile.TemporaryFile("w+") as noise,
             subprocess.Popen(line, stdout=subprocess.PIPE, stderr=noise, text=True) as process,
         ):
             assert process.stdout is not None
-            said: list[str] = []
+            other_lines: list[str] = []
             try:
                 for text in process.stdout:
                     facts = _facts(text)
                     if facts is None:
-                        said = [*said, text.strip()][-STRAY_LINES_MAX:]
+                        other_lines = [*other_lines, text.strip()][-STRAY_LINES_MAX:]
                         continue
-                    told = facts
-                    _progress(told)
+                    latest = facts
+                    _progress(latest)
             except BaseException:
                 process.terminate()
                 raise
             process.wait()
             noise.seek(0)
             words = noise.read().strip()[-1000:]
-        if "result" not in told:
-            raise _failure(told.get("error") or {"code": "FAILED", "detail": words}, "; ".join(said))
-        found: dict[str, Any] = told["result"]
+        if "result" not in latest:
+            raise _failure(latest.get("error") or {"code": "FAILED", "detail": words}, "; ".join(other_lines))
+        found: dict[str, Any] = latest["result"]
         return found
 
     def run_there(self, cluster: str, image: str, memory: str) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _check_file(file: Path) -> None:
 
 
 def _facts(line: str) -> dict[str, Any] | None:
-    """What the job told; None for a line of another kind: Java warns and fails on the same output."""
+    """What the job reported; None for a line of another kind: Java warns and fails on the same output."""
     try:
         facts = json.loads(line)
     except ValueError:
@@ -208,11 +208,11 @@ def _facts(line: str) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) else None
 
 
-def _failure(facts: dict[str, str], said: str) -> SteleError:
-    """The job's error. What Java `said` besides is the only reason that there is when it did not start."""
+def _failure(facts: dict[str, str], other_lines: str) -> SteleError:
+    """The job's error. What else Java wrote is the only reason that there is when it did not start."""
     code, detail = facts["code"], facts["detail"]
-    if code == "FAILED" and said:
-        detail = f"{detail}; Java said: {said}"
+    if code == "FAILED" and other_lines:
+        detail = f"{detail}; Java said: {other_lines}"
     return (BadInput if code == "BAD_INPUT" else SteleError)(detail, code)
 
 
@@ -227,12 +227,12 @@ def _half(memory: str) -> str:
     return f"{megabytes}m"
 
 
-def _progress(told: dict[str, Any]) -> None:
-    if "step" not in told:
+def _progress(latest: dict[str, Any]) -> None:
+    if "step" not in latest:
         return
-    count = f" {told['done']}/{told['all']} tablets" if told["all"] else ""
+    count = f" {latest['done']}/{latest['all']} tablets" if latest["all"] else ""
     end = "\r" if sys.stderr.isatty() else "\n"
-    print(f"{told['step']}{count}".ljust(60), end=end, file=sys.stderr, flush=True)
+    print(f"{latest['step']}{count}".ljust(60), end=end, file=sys.stderr, flush=True)
 
 
 @contextmanager

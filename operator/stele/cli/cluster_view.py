@@ -22,7 +22,7 @@ _GONE = frozenset({MemberState.UNREACHABLE, MemberState.LOST, MemberState.LEFT})
 
 
 @dataclass(frozen=True)
-class Live:
+class ClusterView:
     """The objects of one cluster; `members` by member index."""
 
     cluster: "TabletCluster"
@@ -83,11 +83,11 @@ class Live:
         return f"{text} ({paused.message})" if told and paused is not None else text
 
 
-async def look(console: "Console", cluster: str) -> Live:
+async def read_cluster(console: "Console", cluster: str) -> ClusterView:
     """Read all objects of a cluster; raises NotFound."""
     found = await console.cluster(cluster)
     members = await console.members(cluster)
-    return Live(found, {each.spec.index: each for each in members}, await console.table(cluster))
+    return ClusterView(found, {each.spec.index: each for each in members}, await console.table(cluster))
 
 
 def _placed(member: "TabletMember | None") -> tuple[int, tuple[str, ...] | None]:

@@ -28,7 +28,7 @@ INPUT_BYTES_MAX = 32 * 1024 * 1024
 NAME_LETTERS_MAX = 253
 """Letters of the name of a member or a zone, as for names in Kubernetes."""
 MOVES_MAX = PARTITIONS_MAX
-"""Wished moves in one file."""
+"""Requested moves in one file."""
 FAULTS_SHOWN_MAX = 20
 """Faults that one message lists; the others are counted."""
 DIGITS_MAX = 4_000
@@ -55,7 +55,7 @@ class MemberEntry(_Strict):
 
 
 class MoveEntry(_Strict):
-    """A wish: the replica of `partition` on `source` should be on `destination`."""
+    """A requested move: the replica of `partition` on `source` should be on `destination`."""
 
     partition: Annotated[int, Field(ge=0, le=PARTITIONS_MAX - 1)]
     source: str
@@ -76,7 +76,7 @@ class PlanFile(_Strict):
 
 _NAME = f"a string of 1 to {NAME_LETTERS_MAX} printable characters"
 _EXPECTED = {
-    "$": 'an object with the keys "partitions", "replicas", "members", "current" and, when wished, "moves"',
+    "$": 'an object with the keys "partitions", "replicas", "members", "current" and, optionally, "moves"',
     "$.partitions": f"a whole number from 1 to {PARTITIONS_MAX}",
     "$.replicas": f"a whole number from 1 to {MAX_REPLICAS}, the owner included",
     "$.members": f"a list of 1 to {MEMBERS_MAX} members",

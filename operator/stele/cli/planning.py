@@ -53,7 +53,9 @@ def plan(
     from stele.cli import cluster_view
 
     name = str(cluster)
-    found = Where(namespace, context, kubeconfig).ask(lambda console: cluster_view.look(console, name))
+    found = Where(namespace, context, kubeconfig).ask(
+        lambda console: cluster_view.read_cluster(console, name)
+    )
     _show(found.situation, output, found.obstacles)
 
 

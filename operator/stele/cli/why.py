@@ -16,7 +16,7 @@ from stele.errors import BadInput
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
-    from stele.cli.cluster_view import Live
+    from stele.cli.cluster_view import ClusterView
     from stele.core.placement.plan import Migration
     from stele.core.table.ids import MemberIndex, PartitionId
     from stele.model import TabletRebalance
@@ -57,17 +57,17 @@ def why(
 
 async def _explain(console: "Console", about: str) -> list[str]:
     from stele.adapters.kubernetes.api import NotFound
-    from stele.cli.cluster_view import look
+    from stele.cli.cluster_view import read_cluster
 
     name, slash, number = about.partition("/")
     clusters = [each.metadata.name for each in await console.clusters()]
     if slash or name in clusters:
-        view = View(await look(console, name), await console.rebalances(name))
+        view = View(await read_cluster(console, name), await console.rebalances(name))
         return list(view.of_partition(view.number(number)) if slash else view.of_cluster())
     for member in await console.members():
         if member.metadata.name == name:
-            live = await look(console, member.spec.cluster)
-            return list(View(live, []).of_member(member.spec.index))
+            cluster_view = await read_cluster(console, member.spec.cluster)
+            return list(View(cluster_view, []).of_member(member.spec.index))
     raise NotFound(
         f'"{name}" is no TabletCluster and no TabletMember in namespace "{console.namespace}"; '
         f"the clusters there are: {', '.join(clusters) or 'none'}"
@@ -77,17 +77,17 @@ async def _explain(console: "Console", about: str) -> list[str]:
 class View:
     """One cluster with the plan that follows from it."""
 
-    def __init__(self, live: "Live", rebalances: "Sequence[TabletRebalance]") -> None:
+    def __init__(self, cluster_view: "ClusterView", rebalances: "Sequence[TabletRebalance]") -> None:
         from stele.cli.situation import planned
 
-        self.live = live
+        self.cluster_view = cluster_view
         self.rebalances = rebalances
-        self.outcome = planned(live.situation)
+        self.outcome = planned(cluster_view.situation)
         self.alive = frozenset(each.index for each in self.outcome.situation.members)
 
     def number(self, text: str) -> "PartitionId":
         """The partition that a user named; raises BadInput."""
-        count = len(self.live.table.rows)
+        count = len(self.cluster_view.table.rows)
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < count):
             raise BadInput(f'PARTITION is "{text}"; expected a whole number from 0 to {count - 1}')
         return int(text)
@@ -95,12 +95,12 @@ class View:
     def of_cluster(self) -> Iterator[str]:
         from stele.cli.plan_view import places, refusal_lines
 
-        cluster = self.live.cluster
+        cluster = self.cluster_view.cluster
         phase = cluster.status.phase
         yield f"phase {phase.value if phase else 'unknown'}: {cluster.status.message or 'no message'}"
         yield from _conditions(cluster.status.conditions)
         wanted = cluster.spec.replicas
-        thin = [number for number in range(len(self.live.table.rows)) if self._alive(number) < wanted]
+        thin = [number for number in range(len(self.cluster_view.table.rows)) if self._alive(number) < wanted]
         if thin:
             yield f"fewer than {wanted} copies on members that are alive: {places(thin, LISTED_MAX)}"
         kinds = Counter(each.type.value for each in self.outcome.plan.migrations)
@@ -114,12 +114,12 @@ class View:
     def of_partition(self, number: "PartitionId") -> Iterator[str]:
         from stele.core.placement.plan import WHOLE_CLUSTER
 
-        row = self.live.table.rows[number]
+        row = self.cluster_view.table.rows[number]
         holders = [
             self._holder(index, member) for index, member in enumerate(row.replicas) if member is not None
         ]
         yield f"version {row.version}, held by {', '.join(holders) or 'nobody'}"
-        wanted = self.live.cluster.spec.replicas
+        wanted = self.cluster_view.cluster.spec.replicas
         yield f"{self._alive(number)} of {wanted} wanted copies are on members that are alive"
         steps = [each for each in self.outcome.plan.migrations if each.partition == number]
         yield from (f"planned: {self._step(each)}" for each in steps)
@@ -135,17 +135,19 @@ class View:
     def of_member(self, index: "MemberIndex") -> Iterator[str]:
         from stele.cli.plan_view import places
 
-        member, rows = self.live.members[index], self.live.table.rows
+        member, rows = self.cluster_view.members[index], self.cluster_view.table.rows
         state = member.status.state
         yield f"state {state.value if state else 'unknown'}, {out.size(member.status.bytes)} on its volume"
-        if all(each.index != index for each in self.live.table.head.members):
+        if all(each.index != index for each in self.cluster_view.table.head.members):
             yield "it has not joined: the partition table does not know it"
         yield from _conditions(member.status.conditions)
         yield from self._leaving(index)
         owned = sum(row.owner == index for row in rows)
         held = [number for number, row in enumerate(rows) if index in row.replicas]
         yield f"owns {owned} partitions and holds backups of {len(held) - owned}"
-        only = [number for number in held if self.live.table.rows[number].members & self.alive <= {index}]
+        only = [
+            number for number in held if self.cluster_view.table.rows[number].members & self.alive <= {index}
+        ]
         if only:
             yield f"no other member that is alive holds {places(only, LISTED_MAX)}"
         steps = self.outcome.plan.migrations
@@ -155,21 +157,24 @@ class View:
         yield from self._obstacles()
 
     def _leaving(self, index: "MemberIndex") -> Iterator[str]:
-        member = self.live.members[index]
+        member = self.cluster_view.members[index]
         if member.spec.lite:
             yield "it is lite: it holds no partitions"
         if member.spec.drain:
             yield "it is being emptied: spec.drain is true"
         elif member.metadata.deletion_timestamp is not None:
             yield "it is being emptied: its TabletMember is being deleted"
-        elif index in self.live.leaving:
-            yield f"it is being emptied: spec.members of the cluster is {self.live.cluster.spec.members}"
+        elif index in self.cluster_view.leaving:
+            yield (
+                "it is being emptied: spec.members of the cluster is "
+                f"{self.cluster_view.cluster.spec.members}"
+            )
 
     def _alive(self, number: "PartitionId") -> int:
-        return len(self.live.table.rows[number].members & self.alive)
+        return len(self.cluster_view.table.rows[number].members & self.alive)
 
     def _holder(self, index: int, member: "MemberIndex") -> str:
-        found = self.live.members.get(member)
+        found = self.cluster_view.members.get(member)
         state = found.status.state if found is not None else None
         what = "owner" if index == 0 else f"backup {index}"
         return f"{self._name(member)} ({what}, {state.value if state else 'no TabletMember'})"
@@ -202,8 +207,8 @@ class View:
         yield from found[:LISTED_MAX]
 
     def _obstacles(self) -> Iterator[str]:
-        if self.live.obstacles:
-            yield f"nothing is migrated now: {', '.join(self.live.obstacles)}"
+        if self.cluster_view.obstacles:
+            yield f"nothing is migrated now: {', '.join(self.cluster_view.obstacles)}"
 
 
 def copied_lines(rebalances: "Iterable[TabletRebalance]") -> Iterator[str]:

@@ -74,7 +74,7 @@ def begun(
     return Begun(PartitionMigrationEvent(endpoint, partition, *indexes, type, id), row.version, destination)
 
 
-def told_by_row(
+def event_of_row(
     partition: PartitionId, before: Partition, row: Partition, me: MemberIndex, known: int
 ) -> PartitionMigrationEvent | None:
     """The change of this member's index from `known` that a newer row tells; None when there is none.

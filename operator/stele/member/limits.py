@@ -17,7 +17,7 @@ REPLY_BYTES = 512 * 1024
 """An owner answers of one request so much, or one longer reply; the commands behind it are asked again."""
 
 FIRST_REPLIES_BYTES = 16 * 1024 * 1024
-"""The room for replies that a door gives in all to the partitions that it asks at once."""
+"""The room for replies that a RESP server gives in all to the partitions that it asks at once."""
 
 REQUEST_REPLY_BYTES_MAX = 64 * 1024 * 1024
 """A longer reply is refused: that of an MGET."""
@@ -113,7 +113,7 @@ STAGED_REPORTED_MAX = 256
 LOAD_AGE_SECONDS = 3600.0
 """Files of a bulk load that no log names are swept when nothing of it was written for so long."""
 
-SWEEP_SECONDS = 10.0
+GC_INTERVAL_SECONDS = 10.0
 QUARANTINED_MAX = 4
 """Generations of one tablet that are kept in quarantine."""
 NO_SPACE_BYTES = 64 * 1024 * 1024

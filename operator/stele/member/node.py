@@ -15,28 +15,28 @@ import msgspec
 
 from stele.core.table.table import Partition, row_fault
 from stele.core.tablet.follower import Tablet
-from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.replication.follower import Follower
 from stele.member.replication.gc import drop_leftovers
-from stele.member.replication.group_commit import Syncer
+from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import Inbound, InboundConnections, Link
 from stele.member.replication.replica import PROMISES_LOST, Replica
-from stele.member.replication.replicator import Replication
+from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request
-from stele.member.replication.retention import release
-from stele.member.replication.table_cache import Table
-from stele.member.replication.tablet_store import Tablets
-from stele.member.serving.executor import NO_SPACE, PASSIVE, Serving
+from stele.member.replication.retention import unpin_logs
+from stele.member.replication.table_cache import TableCache
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.serving.executor import NO_SPACE, PASSIVE, CommandExecutor
 from stele.member.serving.expiry import Expiry
-from stele.member.serving.router import Store
+from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.disk_full import is_full, is_stopping
+from stele.member.storage.disk_full import is_disk_full, is_stopping
 from stele.member.storage.volume import CONSENSUS, TABLETS, MetaWriter, Volume
-from stele.member.turn import Turn
+from stele.member.turn_budget import TurnBudget
 from stele.ports.engine import Engine
 from stele.wire import peer
 from stele.wire.control import MemberInfo, Row
@@ -53,12 +53,12 @@ from stele.wire.storage.volume import (
 log = logging.getLogger("stele.member")
 
 
-class AbandonedHandovers(Protocol):
+class HandoverCanceller(Protocol):
     """Ends hand-overs that no master ends: asks the destination of each to refuse, answers who is asked."""
 
-    def ask(self) -> None: ...
-    def asked(self, sender: Inbound, message: peer.AskRefusal) -> None: ...
-    def answered(self, member: int, message: peer.Refusal) -> None: ...
+    def cancel_abandoned(self) -> None: ...
+    def on_cancel(self, sender: Inbound, message: peer.CancelHandover) -> None: ...
+    def on_cancel_result(self, member: int, message: peer.CancelHandoverResult) -> None: ...
 
 
 class LoadedFiles(Protocol):
@@ -88,20 +88,20 @@ class Node:
         self._sync_thread = ThreadPoolExecutor(1, "sync")
         self._meta_thread = ThreadPoolExecutor(1, "meta")
         self.meta = MetaWriter(volume, self._meta_thread)
-        self.table = Table(volume.load_table(), self.instance.uuid)
-        self.tablets = Tablets(engine)
+        self.table = TableCache(volume.load_table(), self.instance.uuid)
+        self.tablets = TabletStore(engine)
         self.tablets.has_room = self._has_room
-        self.granted = Granted(self.loop.time(), settings.lease_ms / 1000)
-        self.held = Held()
-        self.syncer = Syncer(engine, settings.fsync, self._sync_thread, self._not_synced)
-        leases = (self.granted, self.held)
-        self.replication = Replication(self.tablets, self.syncer, leases, self, self.loop)
-        self.follower = Follower(self.replication, self, self.loop)
-        self.serving_requests = Serving(
-            self.replication, self.held, self.loop.time, wall, Turn(self.loop.call_soon)
+        self.lease_grantor = LeaseGrantor(self.loop.time(), settings.lease_ms / 1000)
+        self.lease_holder = LeaseHolder()
+        self.group_commit = GroupCommit(engine, settings.fsync, self._sync_thread, self._not_synced)
+        leases = (self.lease_grantor, self.lease_holder)
+        self.replicator = Replicator(self.tablets, self.group_commit, leases, self, self.loop)
+        self.follower = Follower(self.replicator, self, self.loop)
+        self.command_executor = CommandExecutor(
+            self.replicator, self.lease_holder, self.loop.time, wall, TurnBudget(self.loop.call_soon)
         )
-        self.store = Store(self, self.serving_requests)
-        self.tablets.on_cut = self.serving_requests.cut
+        self.router = RequestRouter(self, self.command_executor)
+        self.tablets.on_cut = self.command_executor.cut
         self.tablets.on_broken = self.take_role
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushed_at = self.loop.time()
@@ -112,8 +112,8 @@ class Node:
         self.overtaken: set[int] = set()
         self._began_serving = 0
         self.inbound = InboundConnections(self, self.take_message)
-        self._expiry = Expiry(self.serving_requests)
-        self.orphans: AbandonedHandovers
+        self._expiry = Expiry(self.command_executor)
+        self.abandoned_handovers: HandoverCanceller
         self.loads: LoadedFiles
         self.row_changed: Callable[[int, Partition, Partition], None] = lambda partition, before, row: None
         self.pins: Callable[[int], int] = lambda partition: 2**62
@@ -123,7 +123,7 @@ class Node:
 
     def failed(self, reason: str) -> None:
         """The process has to end, and acknowledges nothing until then: its disk may have lost something."""
-        self.replication.stop()
+        self.replicator.stop()
         self._failed(reason)
 
     # -- identity and routes
@@ -146,7 +146,7 @@ class Node:
 
     @property
     def links(self) -> dict[int, Link]:
-        return self.replication.links
+        return self.replicator.links
 
     @property
     def replicas(self) -> dict[int, Replica]:
@@ -169,7 +169,7 @@ class Node:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if is_full(error) or is_stopping(error):
+        if is_disk_full(error) or is_stopping(error):
             log.warning("background work is put off: %s", error)
             return
         log.error("background work failed", exc_info=error)
@@ -227,11 +227,11 @@ class Node:
         if block.state == "COPYING":
             block = msgspec.structs.replace(block, state="DELETED")
             self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
-            failpoints.reached("start.rolled_back")
+            failpoints.hit("start.rolled_back")
         replica = self.tablets.load(partition, self.me, block, meta)
         try:
             if not replica.broken and drop_leftovers(self.engine, replica):
-                failpoints.reached("start.swept")
+                failpoints.hit("start.swept")
         except Corrupt as error:
             self.tablets.break_off(replica, error)
 
@@ -309,7 +309,7 @@ class Node:
         replica = self.replicas.get(partition)
         if replica is not None and replica.tablet.adopt(row):
             self.take_role(replica)
-        self.store.drain(partition)
+        self.router.drain(partition)
 
     def take_role(self, replica: Replica) -> None:
         """Own, go on owning, or stop, as the row says."""
@@ -320,9 +320,9 @@ class Node:
             elif replica.owner.tablet.row.version > replica.owner_row:
                 replica.owner.row_changed(row)
             replica.owner_row = row.version
-            self.replication.own(replica)
-            self.replication.mark(replica)
-            self.replication.to_apply(replica)
+            self.replicator.own(replica)
+            self.replicator.mark_dirty(replica)
+            self.replicator.to_apply(replica)
         elif replica.owner is not None:
             self.step_down(replica)
 
@@ -330,24 +330,24 @@ class Node:
         """Serve the tablet no more. What was logged and not committed may or may not survive."""
         replica.owner = None
         follows = replica.ready and replica.tablet.named
-        self.store.send_again(self.serving_requests.give_up(replica, follows=follows))
+        self.router.send_again(self.command_executor.give_up(replica, follows=follows))
 
     # -- hooks of replication
 
     def applied(self, replica: Replica) -> None:
-        self.serving_requests.applied(replica)
+        self.command_executor.applied(replica)
 
     def serving(self, replica: Replica) -> None:
         owner = replica.owner
         assert owner is not None
         self._began_serving += 1
         replica.forget_ahead()
-        self.store.drain(replica.partition)
+        self.router.drain(replica.partition)
         if owner.wants_waiting:
             self.wants_promise(replica)
 
     def leases_changed(self) -> None:
-        self.serving_requests.leases_changed()
+        self.command_executor.leases_changed()
 
     def wants_promise(self, replica: Replica) -> None:
         """Persist that every write waits for the learner, then wait for it; in this order."""
@@ -377,21 +377,21 @@ class Node:
             await self.meta.save(f"{CONSENSUS}/{replica.partition}", made)
             replica.meta = made
             for name, value in changes.items():
-                failpoints.reached(f"{name}.{'saved' if value else 'cleared'}")
+                failpoints.hit(f"{name}.{'saved' if value else 'cleared'}")
 
     async def save_block(self, replica: Replica, block: Superblock) -> None:
         """Replace a superblock; durable, and in memory, on return. Hold the partition's lock."""
         await self.meta.save(f"{TABLETS}/{replica.partition}", block)
         replica.block = block
         replica.prefixes.clear()
-        failpoints.reached(f"block.{block.state.lower()}")
+        failpoints.hit(f"block.{block.state.lower()}")
 
     async def save_first_block(self, replica: Replica, block: Superblock) -> None:
         """As `save_block`, where no consensus metadata may be yet: no superblock is ever without, so that a
         start can tell that what was promised is missing.
         """
         await self.meta.save(f"{CONSENSUS}/{replica.partition}", replica.meta)
-        failpoints.reached("create.consensus")
+        failpoints.hit("create.consensus")
         await self.save_block(replica, block)
 
     def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
@@ -413,18 +413,18 @@ class Node:
                 if replica.meta.copy != copy or replica.block is None or replica.block.state != "COPYING":
                     return
                 self.tablets.clear_log(replica)
-                await self.syncer.sync()
+                await self.group_commit.sync()
                 await self.save_block(replica, msgspec.structs.replace(replica.block, state="READY"))
-                self.fresh_tablet(replica, (0, 0), {})
+                self.reset_tablet(replica, (0, 0), {})
         finally:
             replica.busy = False
 
-    def fresh_tablet(
+    def reset_tablet(
         self, replica: Replica, applied: tuple[int, int], keyspaces: dict[bytes, tuple[int, int]]
     ) -> None:
-        """The tablet begins anew, at what a copy brought; promises and row stay."""
-        self.serving_requests.cut(replica, 0)
-        replica.tablet.begin_anew(Log(applied))
+        """The tablet begins again, at what a copy brought; promises and row stay."""
+        self.command_executor.cut(replica, 0)
+        replica.tablet.replace_log(Log(applied))
         replica.keyspaces = keyspaces
         replica.records.clear()
         replica.flushed = applied[1]
@@ -432,28 +432,28 @@ class Node:
     # -- links
 
     def link_ready(self, link: Link) -> None:
-        self.replication.session_began(link)
-        self.store.drain_all()
+        self.replicator.session_began(link)
+        self.router.drain_all()
 
     def link_message(self, link: Link, message: peer.Message) -> None:
         if isinstance(message, peer.Forwarded):
-            self.store.answered(link, message)
-        elif isinstance(message, peer.Refusal):
-            self.orphans.answered(link.member, message)
+            self.router.answered(link, message)
+        elif isinstance(message, peer.CancelHandoverResult):
+            self.abandoned_handovers.on_cancel_result(link.member, message)
         else:
-            self.replication.on_message(link, message)
+            self.replicator.on_message(link, message)
 
     def link_drained(self, link: Link) -> None:
-        self.replication.send_behind(link)
+        self.replicator.send_behind(link)
 
     def link_lost(self, link: Link, requests: list[Request]) -> None:
-        self.store.lost(requests)
+        self.router.lost(requests)
 
     def take_message(self, sender: Inbound, message: peer.Message) -> None:
         if isinstance(message, peer.Forward | peer.ForwardScan | peer.ForwardCount):
-            self.store.on_forward(sender, message)
-        elif isinstance(message, peer.AskRefusal):
-            self.orphans.asked(sender, message)
+            self.router.on_forward(sender, message)
+        elif isinstance(message, peer.CancelHandover):
+            self.abandoned_handovers.on_cancel(sender, message)
         else:
             self.follower.on_message(sender, message)
 
@@ -461,7 +461,7 @@ class Node:
 
     async def _heartbeats(self) -> None:
         while True:
-            self.replication.heartbeat()
+            self.replicator.heartbeat()
             await asyncio.sleep(self.settings.heartbeat_ms / 1000)
 
     async def _ticks(self) -> None:
@@ -469,15 +469,15 @@ class Node:
         while True:
             await asyncio.sleep(limits.TICK_SECONDS)
             now = self.loop.time()
-            self.replication.tick()
-            self.store.drain_all()
-            self.store.expire(now)
+            self.replicator.tick()
+            self.router.drain_all()
+            self.router.expire(now)
             for replica in self.replicas.values():
-                if replica.waiters or replica.starved:
-                    self.serving_requests.expire(replica, now)
-            self.serving_requests.leases_changed()
+                if replica.waiters or replica.waiting_for_lease:
+                    self.command_executor.expire(replica, now)
+            self.command_executor.leases_changed()
             if self.tablets.stalled:
-                self.replication.wake()
+                self.replicator.wake()
             if now >= slow_at:
                 slow_at = now + 1.0
                 self._every_second(now)
@@ -486,15 +486,15 @@ class Node:
         self.disk_free_bytes = self.volume.free_bytes()
         self.refuse_writes()
         self._check_stalled(now)
-        self.orphans.ask()
+        self.abandoned_handovers.cancel_abandoned()
         if not self.tablets.stalled:
-            self._tend(now)
+            self._housekeeping(now)
 
-    def _tend(self, now: float) -> None:
+    def _housekeeping(self, now: float) -> None:
         """What needs the database to be written to."""
-        self._expiry.turn(self.replicas)
+        self._expiry.run_once(self.replicas)
         scarce = self.disk_free_bytes < 2 * limits.NO_SPACE_BYTES
-        release(self.replicas.values(), self.pins, self.unpin, scarce=scarce)
+        unpin_logs(self.replicas.values(), self.pins, self.unpin, scarce=scarce)
         if self._began_serving:
             log.info("%d partitions serve now, %d do not yet", self._began_serving, len(self.unserved()))
             self._began_serving = 0
@@ -514,7 +514,7 @@ class Node:
         self.refuse_writes()
 
     def _check_stalled(self, now: float) -> None:
-        """End a process whose database is not mended by room alone: the next start opens it anew."""
+        """End a process whose database is not mended by room alone: the next start opens it again."""
         if not self.tablets.stalled or self.disk_free_bytes < limits.NO_SPACE_BYTES:
             self._room_since = now
         elif now - self._room_since >= limits.STALLED_SECONDS_MAX:
@@ -522,7 +522,7 @@ class Node:
 
     def _not_synced(self, error: BaseException) -> None:
         """What was written may not be on disk. A log that takes nothing acknowledges nothing either."""
-        if (self.tablets.refused and is_full(error)) or is_stopping(error):
+        if (self.tablets.refused and is_disk_full(error)) or is_stopping(error):
             log.warning("log not synced: %s", error)
         else:
             self.failed(f"log not synced: {error}")
@@ -530,9 +530,9 @@ class Node:
     def refuse_writes(self) -> None:
         """Why writes are refused, if they are: the cluster's state, or a full disk, which owners hear of."""
         full = bool(self.tablets.stalled) or self.disk_free_bytes < limits.NO_SPACE_BYTES
-        self.replication.full_here = full
+        self.replicator.full_here = full
         passive = self.table.state == "Passive"
-        self.serving_requests.refusal = PASSIVE if passive else NO_SPACE if full else None
+        self.command_executor.refusal = PASSIVE if passive else NO_SPACE if full else None
 
     async def flush(self) -> None:
         """Make what is applied durable, then let logs go that nobody needs."""
@@ -542,11 +542,11 @@ class Node:
             self.tablets.applied_bytes = 0
             ends = {p: (r, r.tablet.log, r.tablet.log.applied[1]) for p, r in self.replicas.items()}
             ends_of_log = self.volume.log_files()
-            await self.syncer.sync()
-            failpoints.reached("flush.synced")
+            await self.group_commit.sync()
+            failpoints.hit("flush.synced")
             await self.loop.run_in_executor(self.slow, self.engine.flush)
             await self.loop.run_in_executor(self.slow, self.volume.note_log_end, ends_of_log)
-            failpoints.reached("flush.flushed")
+            failpoints.hit("flush.flushed")
             for partition, (replica, record_log, index) in ends.items():
                 if replica.tablet.log is record_log:
                     replica.flushed = index
@@ -556,11 +556,11 @@ class Node:
 
     async def drain(self) -> None:
         """Take no new work, and let what was taken be answered, for at most DRAIN_SECONDS_MAX."""
-        self.store.stop()
+        self.router.stop()
         until = self.loop.time() + limits.DRAIN_SECONDS_MAX
-        while self.store.busy() and self.loop.time() < until:  # noqa: ASYNC110  requests end in many places
+        while self.router.busy() and self.loop.time() < until:  # noqa: ASYNC110  requests end in many places
             await asyncio.sleep(limits.DRAIN_LOOK_SECONDS)
-        self.store.abandon()
+        self.router.abandon()
 
     async def stop(self) -> None:
         """End in this order: nothing is acknowledged any more, connections to members end, the log is synced,
@@ -568,15 +568,15 @@ class Node:
 
         What is closed last is what others rely on: whatever was acknowledged is in it.
         """
-        self.store.stop()
-        self.replication.stop()
+        self.router.stop()
+        self.replicator.stop()
         self.inbound.close_all("this member is stopping")
         for link in self.links.values():
             await link.stop()
         for task in list(self._tasks):
             task.cancel()
         self.tablets.write()
-        await self.syncer.stop()
+        await self.group_commit.stop()
         await self.loop.run_in_executor(self.slow, self.engine.sync_log)
         await self.meta.stop()
         await self.loop.run_in_executor(self.slow, self.engine.close)

@@ -19,15 +19,15 @@ from stele.member import limits
 from stele.member.admin.http import Admin
 from stele.member.admin.metrics import Metrics
 from stele.member.bulk.routes import BulkRoutes
-from stele.member.control.dispatch import Commands
+from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
-from stele.member.resp.server import start_door
+from stele.member.resp.server import start_resp_server
 from stele.member.services.loader import load_services
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING, WALS, Volume
 from stele.member.storage.write_back import WriteBack
 from stele.ports.engine import Engine
@@ -55,7 +55,8 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
         except Corrupt as error:
             log.error("the volume is damaged: %s", error)
             log.error(
-                "its content is put aside in %s; this member starts empty", volume.put_aside(str(error))
+                "its content is put aside in %s; this member starts empty",
+                volume.quarantine_volume(str(error)),
             )
             return _open(settings, volume)
     except OSError as error:
@@ -65,7 +66,7 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
 def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]:
     instance = volume.load_instance(settings.cluster, str(uuid.uuid4()))
     engine = RocksEngine(volume.path(DATA), volume.path(WALS), volume.mark_damaged)
-    failpoints.reached("start.engine")
+    failpoints.hit("start.engine")
     return volume, instance, WriteBack(engine)
 
 
@@ -77,7 +78,7 @@ def read_boot_id() -> str:
         return ""
 
 
-def spare_the_collector() -> None:
+def tune_gc() -> None:
     """Let Python's collector look at what is made from now on, and seldom: few objects here form cycles."""
     gc.collect()
     gc.freeze()
@@ -96,16 +97,16 @@ class Process:
     async def _open(self) -> tuple[Volume, Instance, Engine] | None:
         """As `open_volume`, once the process before this one has ended; None if this one is stopped first."""
         loop = asyncio.get_running_loop()
-        until, told = loop.time() + limits.LOCK_SECONDS_MAX, False
+        until, logged = loop.time() + limits.LOCK_SECONDS_MAX, False
         while not self._stop.is_set():
             try:
                 return open_volume(self._settings)
             except Unavailable as error:
                 if error.code != "LOCKED" or loop.time() > until:
                     raise
-                if not told:
+                if not logged:
                     log.warning("%s; waiting for at most %g s", error, limits.LOCK_SECONDS_MAX)
-                told = True
+                logged = True
             await asyncio.sleep(limits.LOCK_ASK_SECONDS)
         return None
 
@@ -131,42 +132,42 @@ class Process:
         # A defect ends the acknowledgements at once too, also when it is seen while the member drains.
         self._fail = node.failed
         async with AsyncExitStack() as stack:
-            commands, exchange = await self._listen(node, stack)
+            dispatcher, exchange = await self._listen(node, stack)
             # Sessions are not kept beyond a start, and what came for them is of no use without them.
             for folder in (CHECKPOINTS, STAGING):
-                await loop.run_in_executor(node.slow, partial(volume.sweep, folder))
+                await loop.run_in_executor(node.slow, partial(volume.delete_folders, folder))
             node.load()
-            commands.loads.recover()
-            await commands.services.start()
+            dispatcher.loads.recover()
+            await dispatcher.services.start()
             node.start()
             await self._listen_to_members(node, stack)
-            node.spawn(self._sweeps(commands))
+            node.spawn(self._collect_garbage(dispatcher))
             exchange.started = True
-            spare_the_collector()
+            tune_gc()
             log.info("started: %d tablets, %d rows", len(node.replicas), len(node.rows))
             await self._stop.wait()
             log.info("stopping")
             if not self._failure:
                 await node.drain()
-        await self._close(node, commands)
+        await self._close(node, dispatcher)
         return 1 if self._failure else 0
 
-    async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[Commands, Exchange]:
+    async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[CommandDispatcher, Exchange]:
         """Open the ports for master and clients; what listens is closed again when the stack ends."""
         settings = self._settings
-        commands = Commands(node, LocalTransfer(settings), load_services())
-        exchange = Exchange(node, commands)
+        dispatcher = CommandDispatcher(node, LocalTransfer(settings), load_services())
+        exchange = Exchange(node, dispatcher)
         admin = Admin(node, exchange, Metrics(node)).application()
-        BulkRoutes(node, commands.loads, commands.sessions).add_routes(admin)
+        BulkRoutes(node, dispatcher.loads, dispatcher.sessions).add_routes(admin)
         runner = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, settings.bind, settings.admin_port).start()
-        door = await start_door(
-            node.store, settings.bind, settings.resp_port, turn=node.serving_requests.turn
+        resp_server = await start_resp_server(
+            node.router, settings.bind, settings.resp_port, turn_budget=node.command_executor.turn_budget
         )
-        stack.push_async_callback(door.close)
-        return commands, exchange
+        stack.push_async_callback(resp_server.close)
+        return dispatcher, exchange
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Only once the volume is read: promises that are not known can neither be kept nor changed."""
@@ -174,22 +175,22 @@ class Process:
         server = await asyncio.get_running_loop().create_server(node.inbound.accept, bind, port)
         stack.callback(server.close)
 
-    async def _sweeps(self, commands: Commands) -> None:
+    async def _collect_garbage(self, dispatcher: CommandDispatcher) -> None:
         while True:
-            await asyncio.sleep(limits.SWEEP_SECONDS)
+            await asyncio.sleep(limits.GC_INTERVAL_SECONDS)
             try:
-                await commands.migrations.sweep()
-                await commands.sessions.sweep()
-                await commands.loads.sweep()
+                await dispatcher.migrations.collect_garbage()
+                await dispatcher.sessions.collect_garbage()
+                await dispatcher.loads.collect_garbage()
             except (OSError, SteleError) as error:
-                raise_unless_full(error)
+                raise_unless_disk_full(error)
                 log.warning("the sweep waits: %s", error)
 
-    async def _close(self, node: Node, commands: Commands) -> None:
+    async def _close(self, node: Node, dispatcher: CommandDispatcher) -> None:
         try:
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
-                await commands.sessions.stop()
-                await commands.services.stop()
+                await dispatcher.sessions.stop()
+                await dispatcher.services.stop()
                 await node.stop()
         except (OSError, SteleError) as error:
             log.warning("not all was flushed: %s; the log has it", error)

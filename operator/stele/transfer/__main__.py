@@ -18,13 +18,13 @@ from stele.adapters import http
 from stele.errors import BadInput, Corrupt, Unavailable
 from stele.transfer.bulk.files import LoadFiles
 from stele.transfer.bulk.routes import Bulk
-from stele.transfer.client.buffers import keep_buffers
+from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
 from stele.transfer.program import SETTINGS_WRONG, begin, parser_of, read_number, serve
-from stele.transfer.server.open_checkpoints import Sessions
-from stele.transfer.server.stream_server import Source
+from stele.transfer.server.open_checkpoints import OpenCheckpoints
+from stele.transfer.server.stream_server import StreamServer
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import TABLE_FILE, decode_table
 
@@ -58,7 +58,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 def make_app(settings: Settings) -> web.Application:
     """The HTTP application of one member's transfer process."""
     app = http.application(body_bytes_max=JOB_BYTES_MAX)
-    sessions = Sessions(settings.data / "checkpoints")
+    sessions = OpenCheckpoints(settings.data / "checkpoints")
 
     async def sent(request: web.Request) -> web.Response:
         """What was sent of each session, for the member of this pod."""
@@ -66,7 +66,7 @@ def make_app(settings: Settings) -> web.Application:
             raise web.HTTPForbidden(text="sessions are only told to the member in the same pod\n")
         return web.Response(body=msgspec.json.encode(sessions.sent()), content_type="application/json")
 
-    Source(sessions).add_routes(app)
+    StreamServer(sessions).add_routes(app)
     app.router.add_get("/v1/sessions", sent)
     sources = partial(transfer_place, settings.data, settings.port)
     Bulk(LoadFiles(settings.data / LOADS, sources), sessions).add_routes(app)
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = begin(parser, arguments, read_settings)
     if settings is None:
         return SETTINGS_WRONG
-    keep_buffers()
+    tune_malloc()
     app, loop = make_app(settings), uvloop.new_event_loop()
     return serve(parser.prog, app, settings.bind, settings.port, loop)
 

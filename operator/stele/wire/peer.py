@@ -1,6 +1,6 @@
 """Messages between members (port 7000), as msgpack in frames.
 
-One connection per ordered pair: the dialling member is owner, asker or forwarder; answers come back on
+One connection per ordered pair: the dialling member is owner, prober or forwarder; answers come back on
 the same connection, in order. The meaning of each is in docs/protocol.md. Every list has a limit, which is
 looked at before its items are: an empty list takes one byte in a message and 72 in memory.
 """
@@ -50,14 +50,14 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="ok"):
     uuid: str
 
 
-class Refuse(msgspec.Struct, array_like=True, frozen=True, tag="no"):
+class HelloRejected(msgspec.Struct, array_like=True, frozen=True, tag="no"):
     """Last message of a connection: why it is closed."""
 
     code: str
     detail: str
 
 
-Greeting = Hello | Welcome | Refuse
+Greeting = Hello | Welcome | HelloRejected
 """What may be said before both sides know each other."""
 
 
@@ -111,7 +111,7 @@ class Acks(msgspec.Struct, array_like=True, frozen=True, tag="ak"):
     items: Annotated[list[AckItem], _OfPartitions]
 
 
-class AskItem(msgspec.Struct, array_like=True, frozen=True):
+class ProbeItem(msgspec.Struct, array_like=True, frozen=True):
     """Where is your log? `cut`: a learner that nobody waits for first removes what it did not apply."""
 
     partition: int
@@ -121,11 +121,11 @@ class AskItem(msgspec.Struct, array_like=True, frozen=True):
     row: RowValue
 
 
-class Ask(msgspec.Struct, array_like=True, frozen=True, tag="as"):
-    items: Annotated[list[AskItem], _OfPartitions]
+class Probe(msgspec.Struct, array_like=True, frozen=True, tag="as"):
+    items: Annotated[list[ProbeItem], _OfPartitions]
 
 
-class AnswerItem(msgspec.Struct, array_like=True, frozen=True):
+class ProbeResultItem(msgspec.Struct, array_like=True, frozen=True):
     """`empty`: a tablet in COPYING that holds nothing yet."""
 
     partition: int
@@ -137,8 +137,8 @@ class AnswerItem(msgspec.Struct, array_like=True, frozen=True):
     empty: bool
 
 
-class Answers(msgspec.Struct, array_like=True, frozen=True, tag="an"):
-    items: Annotated[list[AnswerItem], _OfPartitions]
+class ProbeResult(msgspec.Struct, array_like=True, frozen=True, tag="an"):
+    items: Annotated[list[ProbeResultItem], _OfPartitions]
 
 
 class FetchLog(msgspec.Struct, array_like=True, frozen=True, tag="fl"):
@@ -160,20 +160,20 @@ class LogTail(msgspec.Struct, array_like=True, frozen=True, tag="lt"):
     records: Records
 
 
-class AskRefusal(msgspec.Struct, array_like=True, frozen=True, tag="ar"):
-    """From an owner that is frozen and hears of no master: refuse the row behind `base`, durably."""
+class CancelHandover(msgspec.Struct, array_like=True, frozen=True, tag="ar"):
+    """From an owner that is frozen and hears of no master: never accept the row behind `base`, durably."""
 
     partition: int
     id: str
     base: int
 
 
-class Refusal(msgspec.Struct, array_like=True, frozen=True, tag="re"):
-    """Whether this member will never accept that migration's row; false: it did, or knows a newer one."""
+class CancelHandoverResult(msgspec.Struct, array_like=True, frozen=True, tag="re"):
+    """`cancelled`: this member never accepts that migration's row; false: it did, or knows a newer one."""
 
     partition: int
     id: str
-    refused: bool
+    cancelled: bool
 
 
 class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
@@ -221,17 +221,17 @@ class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
 Message = (
     Hello
     | Welcome
-    | Refuse
+    | HelloRejected
     | Heartbeat
     | Lease
     | Append
     | Acks
-    | Ask
-    | Answers
+    | Probe
+    | ProbeResult
     | FetchLog
     | LogTail
-    | AskRefusal
-    | Refusal
+    | CancelHandover
+    | CancelHandoverResult
     | Forward
     | ForwardScan
     | ForwardCount

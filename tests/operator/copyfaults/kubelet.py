@@ -15,13 +15,13 @@ from tests.operator.real_kubelet import COMMANDS, RealKubelet
 
 ROOT = Path(__file__).parents[3]
 COPIER = "demo-copier"
-SWEEP_SECONDS = 0.5
+GC_INTERVAL_SECONDS = 0.5
 BACK_SECONDS = 0.5
 STAGING_AGE_SECONDS = 3.0
 # What is swept once in ten seconds, or after an hour, is swept at once: a test does not wait for it.
 SOON = (
     "from stele.member import limits; "
-    f"limits.SWEEP_SECONDS, limits.STAGING_AGE_SECONDS = {SWEEP_SECONDS}, {STAGING_AGE_SECONDS}; "
+    f"limits.GC_INTERVAL_SECONDS, limits.STAGING_AGE_SECONDS = {GC_INTERVAL_SECONDS}, {STAGING_AGE_SECONDS}; "
 )
 
 Process = asyncio.subprocess.Process

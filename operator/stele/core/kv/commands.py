@@ -106,12 +106,12 @@ def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     if stored is not None and 0 < stored[1] <= now_ms:
         stored = None
     try:
-        return _settle(command.run(args, stored, now_ms), stored is not None, now_ms)
+        return _finalize(command.run(args, stored, now_ms), stored is not None, now_ms)
     except _RefusedError as refused:
         return Evaluation(refused.failure)
 
 
-def _settle(made: Evaluation, existed: bool, now_ms: int) -> Evaluation:
+def _finalize(made: Evaluation, existed: bool, now_ms: int) -> Evaluation:
     """Check the size of what is stored, and remove at once what would be born expired."""
     op = made.op
     if not isinstance(op, Put):

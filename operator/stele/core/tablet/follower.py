@@ -76,7 +76,7 @@ class Tablet:
         self.leader = None
         return True
 
-    def begin_anew(self, log: Log) -> None:
+    def replace_log(self, log: Log) -> None:
         """Another log takes the place of this one: a copy's, or an empty one.
 
         What was promised stays, or rises to what the copy knows: a term never goes back. Who is in the row

@@ -9,7 +9,7 @@ DRIFT = 1 / 16
 """Part of a lease that the holder does not use, for clocks that run at different speeds."""
 
 
-class Granted:
+class LeaseGrantor:
     """Leases that this member gave. One per process: a new one counts as if everybody held one."""
 
     __slots__ = ("_excluded", "_fences", "_lease_seconds", "_until", "_until_at_start")
@@ -53,7 +53,7 @@ class Granted:
         return until - now
 
 
-class Held:
+class LeaseHolder:
     """Leases that this member holds, one per other member, each of one session with it."""
 
     __slots__ = ("_excluded", "_followed", "_until")

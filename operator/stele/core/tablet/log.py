@@ -17,8 +17,8 @@ SEGMENT_BYTES = 64 * 1024
 """Sizes are remembered, and the front is trimmed, in steps of about this many bytes."""
 
 
-def beyond(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]:
-    """Whom to let go of {partition: bytes} so that none and all keep their limits: the largest first."""
+def over_limit(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]:
+    """Which of {partition: bytes} to unpin so that none and all keep their limits: the largest first."""
     total, gone = sum(pinned.values()), []
     for partition, size in sorted(pinned.items(), key=lambda item: -item[1]):
         if size <= each_max and total <= all_max:

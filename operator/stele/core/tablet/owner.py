@@ -1,6 +1,6 @@
 """The owner's half of a tablet: establishing itself, what members and learners hold, what is committed.
 
-    ASKING      ask every member of the row (and a waited learner) for its last operation
+    PROBING     ask every member of the row (and a waited learner) for its last operation
     ADOPTING    fetch the tail of the longest log
     COMMITTING  first operation of the new term is on its way to all
     SERVING     it is committed and applied: requests are served
@@ -19,7 +19,7 @@ from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import ZERO, OpId
 from stele.errors import Refused
 
-ASK_AGAIN_SECONDS = 0.2
+PROBE_INTERVAL_SECONDS = 0.2
 LEARNER_LAG_OPERATIONS = 256
 """A learner that lacks at most so many operations is waited for from then on."""
 FILL_BYTES_MAX = 64 * 1024
@@ -27,7 +27,7 @@ FILL_BYTES_MAX = 64 * 1024
 
 
 class Phase(Enum):
-    ASKING = "ASKING"
+    PROBING = "PROBING"
     ADOPTING = "ADOPTING"
     COMMITTING = "COMMITTING"
     SERVING = "SERVING"
@@ -53,7 +53,7 @@ class LearnerState(Enum):
 class Progress:
     """What one other member holds, as far as it said so in this term. `takes`: it can take operations now."""
 
-    __slots__ = ("ask_at", "commit_sent", "flow", "lost_at", "match", "next", "takes", "version_sent")
+    __slots__ = ("commit_sent", "flow", "lost_at", "match", "next", "probe_at", "takes", "version_sent")
 
     def __init__(self) -> None:
         self.flow = Flow.PROBE
@@ -63,7 +63,7 @@ class Progress:
         self.next = 0
         self.commit_sent = 0
         self.version_sent = 0
-        self.ask_at = 0.0
+        self.probe_at = 0.0
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Learner:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LogPosition:
     """What a member said when asked."""
 
     last: OpId
@@ -104,8 +104,8 @@ class Owner:
     """See the module. `synced` is how far this member's own log counts as held."""
 
     __slots__ = (
-        "answers", "first_of_term", "frozen", "frozen_base", "learner", "members", "phase", "progress",
-        "synced", "tablet", "term", "waited_for",
+        "first_of_term", "frozen", "frozen_base", "learner", "members", "phase", "positions",
+        "progress", "synced", "tablet", "term", "waited_for",
     )  # fmt: skip
 
     def __init__(self, tablet: Tablet, learner: Learner | None, frozen: tuple[str, int] | None) -> None:
@@ -116,10 +116,10 @@ class Owner:
         self.members: tuple[int, ...] = ()
         self.waited_for: tuple[int, ...] = ()
         self.progress: dict[int, Progress] = {}
-        self.answers: dict[int, Answer] = {}
+        self.positions: dict[int, LogPosition] = {}
         self.term = 0
         self.first_of_term = 0
-        self.phase = Phase.HELD if self.frozen else Phase.ASKING
+        self.phase = Phase.HELD if self.frozen else Phase.PROBING
         if not self.frozen:
             self.begin()
 
@@ -135,16 +135,16 @@ class Owner:
     # -- establishing
 
     def begin(self) -> None:
-        """Establish anew, with the version of the row as the term."""
+        """Establish again, with the version of the row as the term."""
         row = self.tablet.row
         self._count_members()
-        self.answers = {}
+        self.positions = {}
         self.term = row.version
         if self.tablet.promised > row.version:
             self.phase = Phase.DEPOSED
             return
         self.tablet.follow(self.tablet.me, self.term)
-        self.phase = Phase.ASKING
+        self.phase = Phase.PROBING
         self.progress = {member: Progress() for member in (*self.members, *self._learners())}
 
     def _learners(self) -> tuple[int, ...]:
@@ -161,44 +161,46 @@ class Owner:
         extra = self._learners() if learner is not None and learner.waited else ()
         self.waited_for = (*self.members, *extra)
 
-    def to_ask(self, now: float) -> list[int]:
+    def to_probe(self, now: float) -> list[int]:
         """Members whose last operation is wanted now; each is asked again after ASK_AGAIN_SECONDS."""
-        if self.phase is Phase.ASKING:
-            wanted = [m for m in self.waited_for if m not in self.answers]
+        if self.phase is Phase.PROBING:
+            wanted = [m for m in self.waited_for if m not in self.positions]
         elif self.appending:
             wanted = [m for m, p in self.progress.items() if p.flow is not Flow.STREAM]
         else:
             return []
-        due = [m for m in wanted if self.progress[m].ask_at <= now]
+        due = [m for m in wanted if self.progress[m].probe_at <= now]
         for member in due:
-            self.progress[member].ask_at = now + ASK_AGAIN_SECONDS
+            self.progress[member].probe_at = now + PROBE_INTERVAL_SECONDS
         return due
 
     @property
-    def settled(self) -> bool:
+    def all_streaming(self) -> bool:
         """Whether nobody has to be asked."""
         return self.phase is Phase.SERVING and all(p.flow is Flow.STREAM for p in self.progress.values())
 
-    def on_answer(self, member: int, term: int, code: Code, answer: Answer, promised: int) -> None:
+    def on_probe_result(
+        self, member: int, term: int, code: Code, position: LogPosition, promised: int
+    ) -> None:
         """The answer to a question of this term; late ones of other terms are dropped."""
         if term != self.term or member not in self.progress:
             return
         if code is Code.STALE_TERM or code is Code.STALE_VERSION:
-            self._refused(member, promised)
-        elif code is Code.OK or (code is Code.NO_TABLET and answer.empty):
-            self._heard(member, answer)
+            self._on_rejected(member, promised)
+        elif code is Code.OK or (code is Code.NO_TABLET and position.empty):
+            self._on_position(member, position)
 
-    def _heard(self, member: int, answer: Answer) -> None:
-        if self.phase is Phase.ASKING:
-            if member in self.waited_for and not answer.empty:
-                self.answers[member] = answer
+    def _on_position(self, member: int, position: LogPosition) -> None:
+        if self.phase is Phase.PROBING:
+            if member in self.waited_for and not position.empty:
+                self.positions[member] = position
         elif self.appending:
-            self._settle(member, answer)
+            self._locate(member, position)
 
-    def _refused(self, member: int, promised: int) -> None:
+    def _on_rejected(self, member: int, promised: int) -> None:
         """A higher term was promised there, for a row that came to be, or did not.
 
-        With a row of at least that version this member is the one: it establishes itself anew, in that term.
+        With a row of at least that version this member is the one: it establishes itself again, in that term.
         Else it is owner no more, unless the refusal is that of a learner, which has no say.
         """
         if self.term < promised <= self.tablet.row.version:
@@ -208,45 +210,45 @@ class Owner:
             self.phase = Phase.DEPOSED
 
     def next_step(self) -> Fetch | None:
-        """In ASKING or ADOPTING, when all answered: what to fetch. None: wait, or `ready_to_commit`."""
-        if self.phase is Phase.ASKING and all(m in self.answers for m in self.waited_for):
+        """In PROBING or ADOPTING, when all answered: what to fetch. None: wait, or `ready_to_commit`."""
+        if self.phase is Phase.PROBING and all(m in self.positions for m in self.waited_for):
             self.phase = Phase.ADOPTING
-        if self.phase is not Phase.ADOPTING or not self.answers:
+        if self.phase is not Phase.ADOPTING or not self.positions:
             return None
-        best = max(self.answers, key=lambda m: self.answers[m].last)
+        best = max(self.positions, key=lambda m: self.positions[m].last)
         log = self.tablet.log
-        return Fetch(best, log.last) if self.answers[best].last > log.last else None
+        return Fetch(best, log.last) if self.positions[best].last > log.last else None
 
     @property
     def ready_to_commit(self) -> bool:
         """Whether this log is the longest, so that the first operation of the term may be appended."""
         last = self.tablet.log.last
-        return self.phase is Phase.ADOPTING and all(a.last <= last for a in self.answers.values())
+        return self.phase is Phase.ADOPTING and all(a.last <= last for a in self.positions.values())
 
     def appended_first(self) -> None:
         """The first operation of the term is the last of the log now."""
         assert self.phase is Phase.ADOPTING
         self.phase = Phase.COMMITTING
         self.first_of_term = self.tablet.log.last[1]
-        for member, answer in self.answers.items():
-            self._settle(member, answer)
+        for member, position in self.positions.items():
+            self._locate(member, position)
         self.advance()
 
-    def _settle(self, member: int, answer: Answer) -> None:
+    def _locate(self, member: int, position: LogPosition) -> None:
         """Find the place in this log from which the member is fed."""
         log, progress = self.tablet.log, self.progress[member]
-        if answer.empty:
+        if position.empty:
             found = ZERO if log.first == 1 and log.bytes <= FILL_BYTES_MAX else None
         else:
-            found = next((op for op in (answer.last, answer.applied) if self._feedable(op)), None)
+            found = next((op for op in (position.last, position.applied) if self._feedable(op)), None)
         progress.flow = Flow.STUCK if found is None else Flow.STREAM
-        progress.takes = not answer.empty
+        progress.takes = not position.empty
         if found is not None:
             progress.lost_at = 0.0
             progress.match, progress.next = found[1], found[1] + 1
             progress.commit_sent = 0
         if self.learner is not None and self.learner.member == member:
-            self._learner_settled(found is not None)
+            self._learner_located(found is not None)
 
     def _feedable(self, op: OpId) -> bool:
         log = self.tablet.log
@@ -262,11 +264,11 @@ class Owner:
         if code is Code.OK:
             return self._matched(member, progress, match)
         if code is Code.STALE_TERM or code is Code.STALE_VERSION:
-            self._refused(member, promised)
+            self._on_rejected(member, promised)
         else:
             progress.flow = Flow.PROBE
             progress.version_sent = 0
-            progress.ask_at = 0.0
+            progress.probe_at = 0.0
         return False
 
     def _matched(self, member: int, progress: Progress, match: int) -> bool:
@@ -311,10 +313,10 @@ class Owner:
         if progress is not None:
             progress.flow = Flow.PROBE
             progress.version_sent = 0
-            progress.ask_at = 0.0
-        self.answers.pop(member, None)
+            progress.probe_at = 0.0
+        self.positions.pop(member, None)
         if self.phase is Phase.ADOPTING:
-            self.phase = Phase.ASKING
+            self.phase = Phase.PROBING
 
     # -- rows
 
@@ -362,12 +364,12 @@ class Owner:
         self.advance()
         return known
 
-    def let_go(self) -> None:
+    def unpin(self) -> None:
         """Keep the log no longer for the learner. Once it begins too late for it, it needs a copy (again)."""
         if self.learner is not None:
             self.learner.pinned = False
 
-    def _learner_settled(self, found: bool) -> None:
+    def _learner_located(self, found: bool) -> None:
         learner = self.learner
         assert learner is not None
         if not found:

@@ -16,8 +16,8 @@ from stele.core.tablet.log import Log
 from stele.errors import BadInput, Corrupt, Refused, SteleError
 from stele.member.admin.tablet_info import tablet_facts
 from stele.member.replication.replica import Replica
-from stele.member.replication.table_cache import Table
-from stele.member.replication.tablet_store import Tablets, log_range
+from stele.member.replication.table_cache import TableCache
+from stele.member.replication.tablet_store import TabletStore, log_range
 from stele.member.storage.volume import (
     CONSENSUS,
     DATA,
@@ -99,10 +99,10 @@ class _Inspector:
     def run(self) -> Inspection:
         found, volume = self._found, self._volume
         found.instance = self._try(lambda: _read(Instance, volume.path(INSTANCE)))
-        table = self._try(self._table) or Table(TableFile())
+        table = self._try(self._table) or TableCache(TableFile())
         found.epoch, found.partitions = table.epoch, len(table.rows)
         found.services = self._try(self._services) or []
-        found.volumes = volume.put_aside_volumes()
+        found.volumes = volume.quarantined_volumes()
         reader = self._try(lambda: RocksReader(volume.path(DATA), volume.path(WALS), self._notes))
         blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
         try:
@@ -132,11 +132,11 @@ class _Inspector:
             self._found.problems.append(str(error))
             return None
 
-    def _table(self) -> Table:
+    def _table(self) -> TableCache:
         path = self._volume.path(TABLE_FILE)
         uuid = "" if self._found.instance is None else self._found.instance.uuid
         file = decode_table(path.read_bytes(), str(path)) if path.exists() else TableFile()
-        return Table(file, uuid)
+        return TableCache(file, uuid)
 
     def _services(self) -> list[ServiceMigration]:
         path = self._volume.path(SERVICES)
@@ -155,7 +155,7 @@ class _Inspector:
     def _tablet(
         self,
         reader: RocksReader | None,
-        table: Table,
+        table: TableCache,
         partition: int,
         block: Superblock | None,
         meta: Consensus,
@@ -163,11 +163,11 @@ class _Inspector:
         replica = Replica(Tablet(partition, table.me, Log(), meta.promised), block, meta)
         if partition < len(table.rows):
             replica.tablet.row = table.rows[partition]
-        tablets = Tablets(MemoryEngine() if reader is None else reader)
+        tablets = TabletStore(MemoryEngine() if reader is None else reader)
         self._load(tablets, replica)
         return tablet_facts(tablets, replica)
 
-    def _load(self, tablets: Tablets, replica: Replica) -> None:
+    def _load(self, tablets: TabletStore, replica: Replica) -> None:
         """The log and the data of a tablet, also in quarantine; what is wrong is a problem of this tablet."""
         if replica.block is None:
             return
@@ -194,7 +194,7 @@ def _read(kind: type[F], path: Path) -> F:
     return decode_file(kind, path.read_bytes(), str(path))
 
 
-def _verify_log(tablets: Tablets, replica: Replica) -> None:
+def _verify_log(tablets: TabletStore, replica: Replica) -> None:
     """Read every operation: none is missing, each is one, terms never fall."""
     index, term = replica.tablet.log.first, 0
     for key, record in _logged(tablets, replica.partition):
@@ -205,14 +205,14 @@ def _verify_log(tablets: Tablets, replica: Replica) -> None:
         index, term = found + 1, term_of(record)[0]
 
 
-def _logged(tablets: Tablets, partition: int) -> Iterator[tuple[bytes, bytes]]:
+def _logged(tablets: TabletStore, partition: int) -> Iterator[tuple[bytes, bytes]]:
     begin, end = log_range(partition)
     while page := tablets.engine.scan_log(begin, end, PAGE_BYTES):
         yield from page
         begin = page[-1][0] + b"\0"
 
 
-def _verify_data(tablets: Tablets, replica: Replica, state: DataState) -> None:
+def _verify_data(tablets: TabletStore, replica: Replica, state: DataState) -> None:
     """Read every entry of the tablet, and compare their number and bytes with what the tablet says."""
     found: dict[bytes, tuple[int, int]] = {}
     begin, end = keys.tablet_range(replica.partition, replica.generation)
@@ -227,7 +227,7 @@ def _verify_data(tablets: Tablets, replica: Replica, state: DataState) -> None:
         raise Corrupt(f"entries and bytes by keyspace are {found}, the tablet says {told}")
 
 
-def _verify_quarantined(tablets: Tablets, partition: int, block: Superblock) -> None:
+def _verify_quarantined(tablets: TabletStore, partition: int, block: Superblock) -> None:
     """Read what was given up: the data of each generation, and the log, which may have lost its front."""
     for each in block.quarantined:
         begin, end = keys.tablet_range(partition, each.generation)

@@ -14,7 +14,7 @@ import msgspec
 from stele.core.tablet.lifecycle import Event, step
 from stele.errors import BadInput, Conflict, Corrupt, Refused
 from stele.member.admin.tablet_info import quarantined_tablets
-from stele.member.copy.aside import bring_back, forget_aside, last_held, put_aside
+from stele.member.copy.quarantined_log import drop_log_tail, keep_log_tail, last_quarantined, restore_log_tail
 from stele.member.node import Node
 from stele.member.replication.gc import drop_quarantined
 from stele.member.replication.replica import Replica
@@ -36,7 +36,7 @@ class Quarantine:
 
     async def listing(self) -> admin.Quarantine:
         node = self._node
-        volumes = await node.loop.run_in_executor(node.slow, node.volume.put_aside_volumes)
+        volumes = await node.loop.run_in_executor(node.slow, node.volume.quarantined_volumes)
         return admin.Quarantine(
             retention_seconds=node.settings.retention_seconds,
             tablets=tuple(
@@ -72,7 +72,7 @@ class Quarantine:
             replica, entry = self._entry(partition, generation)
             self._check_restore(replica)
             state = step(replica.state, Event.RESTORE).value
-            await put_aside(node, replica)
+            await keep_log_tail(node, replica)
             await node.loop.run_in_executor(node.slow, node.engine.flush)
             self._check_whole(replica, entry)
             await self._bring_back(replica, entry)
@@ -82,7 +82,7 @@ class Quarantine:
             left = tuple(each for each in block.quarantined if each != entry)
             made = msgspec.structs.replace(block, state=state, generation=generation, quarantined=left)
             await node.save_block(replica, made)
-            forget_aside(node, partition, generation)
+            drop_log_tail(node, partition, generation)
             replica.tablet.log, replica.keyspaces = restored, dict(data.keyspaces)
             replica.flushed, replica.broken = restored.applied[1], ""
         log.warning("partition %d: generation %d was restored, up to %s", partition, generation, replica.last)
@@ -106,7 +106,7 @@ class Quarantine:
 
     def _check_whole(self, replica: Replica, entry: Quarantined) -> None:
         try:
-            last = last_held(self._node, replica.partition, entry.generation)
+            last = last_quarantined(self._node, replica.partition, entry.generation)
         except Corrupt as error:
             raise Refused(f"{error}; read its entries instead", "INCOMPLETE") from error
         if last < entry.last:
@@ -122,9 +122,9 @@ class Quarantine:
         assert block is not None
         await node.save_block(replica, msgspec.structs.replace(block, generation=0))
         node.tablets.clear_log(replica)
-        await bring_back(node, replica.partition, entry.generation)
-        await node.syncer.sync()
-        failpoints.reached("restore.read")
+        await restore_log_tail(node, replica.partition, entry.generation)
+        await node.group_commit.sync()
+        failpoints.hit("restore.read")
 
     async def purge(self, partition: int, generation: int) -> bool:
         """Delete quarantined data now. Whether there was any."""

@@ -3,7 +3,7 @@
 import msgspec
 
 from stele.errors import Refused, Unavailable
-from stele.member.copy.sessions import Session, Sessions
+from stele.member.copy.sessions import CopySessions, Session
 from stele.member.node import Node
 from stele.wire.admin import SessionFacts, SessionList
 from stele.wire.copy.jobs import SentSession, SentSessions
@@ -11,14 +11,14 @@ from stele.wire.copy.jobs import SentSession, SentSessions
 _decode = msgspec.json.Decoder(SentSessions).decode
 
 
-async def session_list(node: Node, sessions: Sessions) -> SessionList:
+async def session_list(node: Node, sessions: CopySessions) -> SessionList:
     """All that were not closed, oldest first; the transfer process is asked what it sent."""
     sent = await _sent(sessions)
     listed = sorted(sessions.known.items(), key=lambda item: item[1].began)
     return SessionList(tuple(_facts(node, name, each, sent) for name, each in listed))
 
 
-async def _sent(sessions: Sessions) -> dict[str, SentSession] | None:
+async def _sent(sessions: CopySessions) -> dict[str, SentSession] | None:
     """By session; one that it never opened is not in it. None when the process does not answer."""
     try:
         answer = _decode(await sessions.transfer.call("GET", "/v1/sessions"))

@@ -2,7 +2,7 @@
 
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
-from stele.member.replication.tablet_store import Tablets
+from stele.member.replication.tablet_store import TabletStore
 from stele.wire.admin import LogRange, QuarantinedTablet, RoleName, TabletFacts, TabletList
 from stele.wire.control import OpId
 from stele.wire.storage import keys
@@ -23,7 +23,7 @@ def tablet_list(node: Node, after: int, limit: int) -> TabletList:
     )
 
 
-def tablet_facts(tablets: Tablets, replica: Replica) -> TabletFacts:
+def tablet_facts(tablets: TabletStore, replica: Replica) -> TabletFacts:
     tablet, record_log, owner = replica.tablet, replica.tablet.log, replica.owner
     role = _role(replica)
     return TabletFacts(
@@ -68,7 +68,7 @@ def _behind(replica: Replica) -> dict[str, int]:
     return {str(member): max(0, last - progress.match) for member, progress in owner.progress.items()}
 
 
-def quarantined_tablets(tablets: Tablets, replica: Replica) -> list[QuarantinedTablet]:
+def quarantined_tablets(tablets: TabletStore, replica: Replica) -> list[QuarantinedTablet]:
     """The tablet's generations that were given up, with what the data says of itself."""
     found = []
     for entry in () if replica.block is None else replica.block.quarantined:

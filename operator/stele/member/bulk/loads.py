@@ -73,7 +73,7 @@ class _Job:
         return same and replica.ready and self.log.applied[1] == self.index - 1
 
 
-class Loads:
+class BulkLoads:
     """See the module. What it does on the event loop is bounded; files are read and made in threads."""
 
     def __init__(self, node: Node, transfer: Transfer) -> None:
@@ -85,7 +85,7 @@ class Loads:
         node.loads = self
         node.tablets.on_load, node.tablets.on_loads_gone = self._on_load, self._gone
 
-    async def _slowly(self, work: Callable[[], R]) -> R:
+    async def _in_executor(self, work: Callable[[], R]) -> R:
         return await self._node.loop.run_in_executor(self._node.slow, work)
 
     def _folder(self, load: str) -> Path:
@@ -135,7 +135,7 @@ class Loads:
     async def take_in(self, load: str, partition: int, order: LoadOrder) -> Loaded:
         """Log the load, once, and wait until all that are in sync have it and it is applied here.
 
-        Raise Stale (NOT_OWNER, STALE_VERSION: place the files anew), Refused (NOT_STAGED, BUSY, and why
+        Raise Stale (NOT_OWNER, STALE_VERSION: place the files again), Refused (NOT_STAGED, BUSY, and why
         nothing may be written), Conflict (the id was used for something else), Uncertain (ask again).
         """
         replica = self._serving(partition)
@@ -172,7 +172,7 @@ class Loads:
         index = replica.tablet.log.last[1] + 1
         replica.loads[index] = load
         # The log's last operation cannot be trimmed, and the load's files go with the load.
-        self._node.replication.append(replica, [record, noop_record(owner.term)])
+        self._node.replicator.append(replica, [record, noop_record(owner.term)])
         return index
 
     def _check(self, replica: Replica, load: str, order: LoadOrder) -> None:
@@ -182,7 +182,7 @@ class Loads:
         if order.version != row.version or missing:
             text = f"row {row.version} {row.replicas} needs the files, and {sorted(missing)} lack them"
             raise Stale(f"partition {replica.partition}: {text}")
-        refusal = self._node.serving_requests.refusal_at(owner)
+        refusal = self._node.command_executor.refusal_at(owner)
         if refusal is not None:
             raise Refused(refusal.text, refusal.code)
         if replica.loading:
@@ -266,7 +266,7 @@ class Loads:
                 ready = [(job, made) for job in batch if (made := await self._prepare(job)) is not None]
                 if ready:
                     # What waits in memory would be flushed by the ingest itself, and hold everybody up.
-                    await self._slowly(self._node.engine.flush)
+                    await self._in_executor(self._node.engine.flush)
                     self._ingest(ready)
         finally:
             self._running = False
@@ -277,7 +277,7 @@ class Loads:
             self._end(job)
             return None
         try:
-            return await self._slowly(partial(self._make, job))
+            return await self._in_executor(partial(self._make, job))
         except (SteleError, OSError) as error:
             if isinstance(error, Corrupt):
                 self._distrust(job)
@@ -286,13 +286,13 @@ class Loads:
             return None
 
     def _distrust(self, job: _Job) -> None:
-        """The SST file is damaged: without its manifest it is not there, and made anew of the run."""
+        """The SST file is damaged: without its manifest it is not there, and made again of the run."""
         for kind in ("json", "sst"):
             name = file_name(job.replica.partition, job.generation, job.value.crc32c, kind)
             (self._folder(job.load) / name).unlink(missing_ok=True)
 
     async def _again(self, job: _Job) -> None:
-        """Its file is lost or damaged: make it of the run, which a member of the row has, and try anew.
+        """Its file is lost or damaged: make it of the run, which a member of the row has, and try again.
 
         When none has it, the tablet goes offline: a copy brings what the load brought.
         """
@@ -308,7 +308,7 @@ class Loads:
 
     def _end(self, job: _Job) -> None:
         job.replica.ingesting = False
-        self._node.replication.to_apply(job.replica)
+        self._node.replicator.to_apply(job.replica)
 
     def _make(self, job: _Job) -> tuple[list[str], DataState]:
         """In the executor. Nothing of the tablet is applied meanwhile, so what is read stays true."""
@@ -374,7 +374,7 @@ class Loads:
         current = [(job, made) for job, made in ready if job.replica.ingesting and job.current]
         if not current:
             return
-        failpoints.reached("load.prepared")
+        failpoints.hit("load.prepared")
         try:
             node.engine.ingest([path for _, (paths, _) in current for path in paths])
         except SteleError as error:
@@ -382,12 +382,12 @@ class Loads:
             for job, _ in current:
                 node.spawn(self._again(job))
             return
-        failpoints.reached("load.ingested")
+        failpoints.hit("load.ingested")
         for job, (_, state) in current:
             node.tablets.applied_load(job.replica, state)
             node.tablets.applied_bytes += job.value.bytes
             self._end(job)
-            node.store.drain(job.replica.partition)
+            node.router.drain(job.replica.partition)
             log.info("partition %d: load %s, %d entries", job.replica.partition, job.load, job.value.entries)
 
     # -- files that are not needed
@@ -404,12 +404,12 @@ class Loads:
                 path.unlink(missing_ok=True)
         _remove_empty(folder)
 
-    async def sweep(self) -> None:
+    async def collect_garbage(self) -> None:
         """Remove what no log names and nobody touched for long: loads that were given up."""
         named = {(load, p) for p, r in self._node.replicas.items() for load in r.loads.values()}
-        await self._slowly(partial(self._sweep, named))
+        await self._in_executor(partial(self._delete_unnamed, named))
 
-    def _sweep(self, named: set[tuple[str, int]]) -> None:
+    def _delete_unnamed(self, named: set[tuple[str, int]]) -> None:
         for folder in self._node.volume.path(LOADS).iterdir():
             paths = list(folder.iterdir())
             # A load may send pieces for hours: it is given up when nothing new came for long.

@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import web
 
 from stele.errors import BadInput, Refused, Stale
-from stele.member.bulk.loads import Loads
-from stele.member.copy.sessions import Sessions
+from stele.member.bulk.loads import BulkLoads
+from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
 from stele.wire import control as m
 from stele.wire.copy.bulk import (
@@ -35,7 +35,7 @@ T = TypeVar("T", LoadOrder, SnapshotOrder)
 class BulkRoutes:
     """Handlers. An error that is no SteleError is answered by the application."""
 
-    def __init__(self, node: Node, loads: Loads, sessions: Sessions) -> None:
+    def __init__(self, node: Node, loads: BulkLoads, sessions: CopySessions) -> None:
         self._node, self._loads, self._sessions = node, loads, sessions
 
     def add_routes(self, app: web.Application) -> None:
@@ -86,7 +86,7 @@ class BulkRoutes:
 
     def _check_reads(self, partition: int) -> None:
         replica = self._node.replicas.get(partition)
-        if replica is None or not self._node.serving_requests.may_read(replica):
+        if replica is None or not self._node.command_executor.may_read(replica):
             raise Stale(f"member {self._node.me} does not serve partition {partition} now", "NOT_OWNER")
 
     async def _close(self, request: web.Request) -> web.Response:

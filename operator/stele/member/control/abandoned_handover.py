@@ -17,25 +17,25 @@ from stele.wire.storage.volume import Frozen
 log = logging.getLogger("stele.orphans")
 
 
-class Orphans:
-    """Both sides: who asks, and who refuses. `heard` is to be called with each exchange of a master."""
+class AbandonedHandovers:
+    """Both sides: who asks, and who refuses. `on_exchange` is to be called with each exchange of a master."""
 
     def __init__(self, node: Node, migrations: Migrations) -> None:
         self._node = node
         self._migrations = migrations
-        self._heard_at = node.loop.time()
-        node.orphans = self
+        self._master_heard_at = node.loop.time()
+        node.abandoned_handovers = self
 
-    def heard(self) -> None:
+    def on_exchange(self) -> None:
         """A master spoke: it ends what it began."""
-        self._heard_at = self._node.loop.time()
+        self._master_heard_at = self._node.loop.time()
 
     # -- at the owner
 
-    def ask(self) -> None:
+    def cancel_abandoned(self) -> None:
         """Ask the destinations of all frozen partitions, when no master was heard for long."""
         now = self._node.loop.time()
-        if now - self._heard_at < limits.MASTER_SILENT_SECONDS:
+        if now - self._master_heard_at < limits.MASTER_SILENT_SECONDS:
             return
         for replica in self._node.replicas.values():
             frozen, waited = replica.meta.frozen, replica.meta.waited
@@ -43,12 +43,12 @@ class Orphans:
                 continue
             link = self._node.links.get(waited.member)
             if link is not None and frozen.id == waited.id:
-                link.send(peer.AskRefusal(replica.partition, frozen.id, frozen.base))
+                link.send(peer.CancelHandover(replica.partition, frozen.id, frozen.base))
 
-    def answered(self, member: int, message: peer.Refusal) -> None:
+    def on_cancel_result(self, member: int, message: peer.CancelHandoverResult) -> None:
         replica = self._node.replicas.get(message.partition)
         waited = None if replica is None else replica.meta.waited
-        if replica is not None and waited is not None and waited.member == member and message.refused:
+        if replica is not None and waited is not None and waited.member == member and message.cancelled:
             self._node.spawn(self._resume(replica, message.id))
 
     async def _resume(self, replica: Replica, id: str) -> None:
@@ -61,17 +61,17 @@ class Orphans:
 
     # -- at the destination
 
-    def asked(self, sender: Inbound, message: peer.AskRefusal) -> None:
+    def on_cancel(self, sender: Inbound, message: peer.CancelHandover) -> None:
         if 0 <= message.partition < len(self._node.rows):
-            self._node.spawn(self._refuse(sender, message))
+            self._node.spawn(self._cancel(sender, message))
 
-    async def _refuse(self, sender: Inbound, ask: peer.AskRefusal) -> None:
+    async def _cancel(self, sender: Inbound, request: peer.CancelHandover) -> None:
         """On the disk before it is told. Not when the row was accepted, or a newer one is known."""
-        node, replica = self._node, self._node.replica_of(ask.partition)
+        node, replica = self._node, self._node.replica_of(request.partition)
         async with replica.lock:
             accepted = replica.meta.accepted
-            newest = max(node.rows[ask.partition].version, 0 if accepted is None else accepted.version)
-            refused = newest <= ask.base
-            if refused:
-                await node.save_meta(replica, refused=Frozen(ask.id, ask.base))
-        sender.send(peer.Refusal(ask.partition, ask.id, refused))
+            newest = max(node.rows[request.partition].version, 0 if accepted is None else accepted.version)
+            cancelled = newest <= request.base
+            if cancelled:
+                await node.save_meta(replica, refused=Frozen(request.id, request.base))
+        sender.send(peer.CancelHandoverResult(request.partition, request.id, cancelled))

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from stele.errors import SteleError
-from stele.member.bulk.loads import Loads
-from stele.member.control.abandoned_handover import Orphans
-from stele.member.control.fencing import Promotion
+from stele.member.bulk.loads import BulkLoads
+from stele.member.control.abandoned_handover import AbandonedHandovers
+from stele.member.control.fencing import Fencing
 from stele.member.control.migrations import Migrations
 from stele.member.control.state_lock import StateLock
 from stele.member.copy.ingest import Ingester
-from stele.member.copy.sessions import Sessions
+from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
 from stele.member.services.host import Services
-from stele.member.storage.disk_full import is_full
+from stele.member.storage.disk_full import is_disk_full
 from stele.ports.transfer import Transfer
 from stele.services import MigrationAwareService
 from stele.wire import control as m
@@ -35,7 +35,7 @@ _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
 _STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
 
 
-class Commands:
+class CommandDispatcher:
     """Every command is idempotent; what is refused changes nothing."""
 
     def __init__(
@@ -46,13 +46,13 @@ class Commands:
         self._slow_kinds = _BULK + _CALL_SERVICES if self.services else _BULK
         self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
         self.migrations = Migrations(node, self.services)
-        self.promotion = Promotion(node)
-        self.orphans = Orphans(node, self.migrations)
-        self.sessions = Sessions(node, transfer)
+        self.fencing = Fencing(node)
+        self.abandoned_handovers = AbandonedHandovers(node, self.migrations)
+        self.sessions = CopySessions(node, transfer)
         self.ingester = Ingester(node)
-        self.loads = Loads(node, transfer)
+        self.loads = BulkLoads(node, transfer)
         self.state_lock = StateLock(node)
-        migrations, promotion, sessions = self.migrations, self.promotion, self.sessions
+        migrations, fencing, sessions = self.migrations, self.fencing, self.sessions
         self._handlers: dict[Any, Handler] = {
             m.StartTabletCopy: migrations.start_copy,
             m.AddLearner: migrations.add_learner,
@@ -60,8 +60,8 @@ class Commands:
             m.Abort: migrations.abort,
             m.DeleteTablet: migrations.delete,
             m.CreateTablet: migrations.create,
-            m.Accept: promotion.accept,
-            m.Fence: promotion.fence,
+            m.Accept: fencing.accept,
+            m.Fence: fencing.fence,
             m.OpenSession: sessions.open_session,
             m.CloseSession: sessions.close_session,
             m.FetchDirect: sessions.fetch,
@@ -102,8 +102,8 @@ class Commands:
             return m.Result(error.code, Exception.__str__(error))
         except OSError as error:
             log.error("%s failed: %s", type(command).__name__, error)
-            return m.Result("NO_SPACE" if is_full(error) else "DISK_ERROR", str(error))
+            return m.Result("NO_SPACE" if is_disk_full(error) else "DISK_ERROR", str(error))
 
     async def tidy(self, partitions: list[int]) -> None:
         """Forget promises that the published rows of these partitions overtook."""
-        await asyncio.gather(*(self.promotion.tidy(p) for p in partitions if p in self._node.replicas))
+        await asyncio.gather(*(self.fencing.tidy(p) for p in partitions if p in self._node.replicas))

@@ -8,12 +8,12 @@ import msgspec
 from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, SteleError
-from stele.member.control.dispatch import Commands
+from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.report import Reporter
-from stele.member.copy.sessions import Sessions
+from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
 from stele.member.storage import failpoints
-from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.wire import control as m
 from stele.wire.storage.volume import Superblock
 
@@ -23,19 +23,19 @@ log = logging.getLogger("stele.exchange")
 class Exchange:
     """One at a time: the master is one, and a second request waits for the first."""
 
-    def __init__(self, node: Node, commands: Commands) -> None:
+    def __init__(self, node: Node, dispatcher: CommandDispatcher) -> None:
         self._node = node
-        self._commands = commands
-        self._reporter = Reporter(node, commands.migrations, commands.sessions)
+        self._dispatcher = dispatcher
+        self._reporter = Reporter(node, dispatcher.migrations, dispatcher.sessions)
         self._lock = asyncio.Lock()
         self.started = False
         # After an error of the disk: what is in memory may not be on disk, or not be in effect.
         self._half_adopted = False
 
     @property
-    def sessions(self) -> Sessions:
+    def sessions(self) -> CopySessions:
         """The copy sessions that its commands open and close."""
-        return self._commands.sessions
+        return self._dispatcher.sessions
 
     async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         """Check epoch and recipient; persist, then adopt; run commands; report. Never raises SteleError."""
@@ -43,7 +43,7 @@ class Exchange:
             code, detail = self._refusal(request)
             if code or not request.recipient:
                 return self._reporter.reply(code or "OK", detail, request.known)
-            self._commands.orphans.heard()
+            self._dispatcher.abandoned_handovers.on_exchange()
             try:
                 await self._adopt(request)
                 await self._tidy()
@@ -51,9 +51,9 @@ class Exchange:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply("BAD_REQUEST", str(error), request.known)
             except OSError as error:
-                raise_unless_full(error)
+                raise_unless_disk_full(error)
                 return self._reporter.reply("NO_SPACE", str(error), request.known)
-            results = await self._commands.run(request.commands)
+            results = await self._dispatcher.run(request.commands)
             rows = self._node.table.to_rows() if request.want_tablets else ()
             made = self._reporter.reply("OK", "", request.known)
             return msgspec.structs.replace(made, results=results, rows=rows)
@@ -79,8 +79,8 @@ class Exchange:
             raise Corrupt(f"self_index is {request.self_index}; a member is told its index with its UUID")
         if request.partitions:
             table.resize(request.partitions)
-        news = table.newer(request.rows)
-        if not news and self._is_known(request):
+        newer_rows = table.newer(request.rows)
+        if not newer_rows and self._is_known(request):
             return
         reconnect, self._half_adopted = self._brings_members(request) or self._half_adopted, True
         table.epoch = max(table.epoch, request.epoch)
@@ -92,14 +92,14 @@ class Exchange:
         if self._brings_members(request):
             table.member_list_version = request.member_list_version
             table.members = {info.index: info for info in request.members}
-        await self._create_tablets(news)
-        await node.save_table(news)
-        failpoints.reached("table.saved")
+        await self._create_tablets(newer_rows)
+        await node.save_table(newer_rows)
+        failpoints.hit("table.saved")
         if reconnect:
             node.connect_members()
-        for row in table.newer(news):
+        for row in table.newer(newer_rows):
             node.adopt(row.partition, Partition(row.version, row.replicas))
-        node.overtaken.update(row.partition for row in news)
+        node.overtaken.update(row.partition for row in newer_rows)
         self._half_adopted = False
 
     async def _tidy(self) -> None:
@@ -110,7 +110,7 @@ class Exchange:
         try:
             if overtaken and dirty:
                 await node.save_table()
-            await self._commands.tidy(sorted(overtaken))
+            await self._dispatcher.tidy(sorted(overtaken))
         except OSError:
             node.overtaken, node.table_dirty = node.overtaken | overtaken, node.table_dirty or dirty
             raise
@@ -131,9 +131,9 @@ class Exchange:
         newer = request.member_list_version > self._node.table.member_list_version
         return newer and bool(request.members)
 
-    async def _create_tablets(self, news: list[m.Row]) -> None:
+    async def _create_tablets(self, newer_rows: list[m.Row]) -> None:
         """Empty tablets for partitions that this member hears of for the first time and is named in."""
-        await asyncio.gather(*(self._create(row) for row in news if self._node.me in row.replicas))
+        await asyncio.gather(*(self._create(row) for row in newer_rows if self._node.me in row.replicas))
 
     async def _create(self, row: m.Row) -> None:
         node = self._node
@@ -148,5 +148,5 @@ class Exchange:
         async with replica.lock:
             state = step(replica.state, Event.CREATE)
             await node.save_first_block(replica, Superblock(state=state.value, generation=1, highest=1))  # type: ignore[arg-type]
-            failpoints.reached("create.superblock")
-            node.fresh_tablet(replica, (0, 0), {})
+            failpoints.hit("create.superblock")
+            node.reset_tablet(replica, (0, 0), {})

@@ -13,7 +13,7 @@ from stele.wire import control as m
 log = logging.getLogger("stele.promotion")
 
 
-class Promotion:
+class Fencing:
     """Promises are on disk before they are told."""
 
     def __init__(self, node: Node) -> None:
@@ -29,7 +29,7 @@ class Promotion:
                 raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
             self._leave_owner(replica, command.term)
             await node.save_meta(replica, promised=max(command.term, replica.meta.promised))
-        wait = node.granted.wait_seconds(command.partition, node.loop.time())
+        wait = node.lease_grantor.wait_seconds(command.partition, node.loop.time())
         if wait > 0 and not command.owner_dead:
             return m.Result("WAIT", "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
         return m.Result(last=replica.last)
@@ -47,7 +47,7 @@ class Promotion:
         if replica.owner is not None:
             replica.owner.phase = Phase.DEPOSED
         elif holder is not None and holder != node.me:
-            node.granted.leave(replica.partition, holder, node.loop.time())
+            node.lease_grantor.leave(replica.partition, holder, node.loop.time())
         log.info("partition %d: fenced below term %d", replica.partition, term)
 
     async def accept(self, command: m.Accept) -> m.Result:
@@ -66,7 +66,7 @@ class Promotion:
             self._check_accept(replica, command)
             if node.settings.fsync is not Fsync.ALWAYS:
                 # A copy that counts from now on is on disk: only what is written later may go with the power.
-                await node.syncer.sync()
+                await node.group_commit.sync()
             await node.save_meta(replica, accepted=row, accepted_id=command.id)
         return m.Result(last=replica.last)
 

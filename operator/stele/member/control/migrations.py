@@ -10,7 +10,7 @@ from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Refused, Stale
-from stele.member.copy.aside import put_aside
+from stele.member.copy.quarantined_log import keep_log_tail
 from stele.member.node import Node
 from stele.member.replication.gc import drop_expired, quarantine
 from stele.member.replication.replica import Replica
@@ -46,7 +46,7 @@ class Migrations:
             self._check_start(replica, command)
             generation = await self._begin_copy(replica, command)
             self._services.begin(command, node.me)
-        await self._services.told(command.partition)
+        await self._services.until_notified(command.partition)
         return m.Result(generation=generation, last=replica.last)
 
     async def _begin_copy(self, replica: Replica, command: m.StartTabletCopy) -> int:
@@ -56,14 +56,14 @@ class Migrations:
         lost = replica.promises_lost
         promised = command.base if lost else replica.tablet.promised
         if not kept:
-            await put_aside(node, replica)
+            await keep_log_tail(node, replica)
         await node.save_meta(replica, copy=made, promised=promised)
         if lost:
             replica.tablet.promised = promised
         await node.save_block(replica, self._receiving(replica, generation, kept, self._until_s()))
         if not kept:
             replica.broken = ""
-            replica.tablet.begin_anew(Log())
+            replica.tablet.replace_log(Log())
             replica.keyspaces = {}
             node.tablets.clear_log(replica)
         return generation
@@ -80,16 +80,16 @@ class Migrations:
             if replica.ready or replica.meta.copy is not None:
                 raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
             generation = self._next_generation(replica)
-            await put_aside(node, replica)
+            await keep_log_tail(node, replica)
             block = self._receiving(replica, generation, False, self._until_s())
             await node.save_first_block(replica, block)
             replica.broken = ""
             node.tablets.clear_log(replica)
             # Before the superblock says READY: a loss of power would bring the old log back under it.
-            await node.syncer.sync()
+            await node.group_commit.sync()
             ready = _name(step(TabletState.COPYING, Event.FILL))
             await node.save_block(replica, msgspec.structs.replace(block, state=ready))
-            node.fresh_tablet(replica, (0, 0), {})
+            node.reset_tablet(replica, (0, 0), {})
         return m.Result(generation=generation)
 
     @staticmethod
@@ -169,9 +169,9 @@ class Migrations:
             if command.destination not in self._node.table.members:
                 raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
             owner.add_learner(command.id, command.destination, command.base)
-            self._node.replication.own(replica)
+            self._node.replicator.own(replica)
             self._services.begin(command, command.destination)
-        await self._services.told(command.partition)
+        await self._services.until_notified(command.partition)
         await self._services.prepare(replica, command.id, frozen=False)
         return m.Result(last=replica.last)
 
@@ -219,10 +219,10 @@ class Migrations:
         await node.save_meta(replica, **changes)
         self._services.aborted(replica.partition, id)
         if replica.owner is not None and replica.owner.drop_learner(id):
-            node.replication.own(replica)
-            node.replication.mark(replica)
-            node.replication.to_apply(replica)
-            node.store.drain(replica.partition)
+            node.replicator.own(replica)
+            node.replicator.mark_dirty(replica)
+            node.replicator.to_apply(replica)
+            node.router.drain(replica.partition)
 
     async def _abort_copy(self, replica: Replica, id: str) -> None:
         node, copy, accepted = self._node, replica.meta.copy, replica.meta.accepted
@@ -274,14 +274,14 @@ class Migrations:
         last = replica.last
         if replica.owner is not None:
             node.step_down(replica)
-        node.serving_requests.cut(replica, 0)
+        node.command_executor.cut(replica, 0)
         gone = quarantine(block, node.wall() + keep_seconds, last)
         await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
         replica.records.clear()
         replica.keyspaces = {}
         log.info("partition %d: deleted, its data stays for %g s", replica.partition, keep_seconds)
 
-    async def sweep(self) -> None:
+    async def collect_garbage(self) -> None:
         """Delete what was quarantined long enough."""
         node, now_s = self._node, self._node.wall()
         for replica in list(node.replicas.values()):
@@ -305,7 +305,13 @@ def _name(state: TabletState) -> TabletStateName:
 def hand_over_point(replica: Replica) -> m.OpId | None:
     """The last operation of a frozen partition: only when that is on disk and nobody waits here any more."""
     owner, frozen = replica.owner, replica.meta.frozen
-    if owner is None or frozen is None or frozen.id != owner.frozen or replica.waiters or replica.starved:
+    if (
+        owner is None
+        or frozen is None
+        or frozen.id != owner.frozen
+        or replica.waiters
+        or replica.waiting_for_lease
+    ):
         return None
     if owner.learner is None or owner.learner.state is not LearnerState.IN_SYNC:
         return None

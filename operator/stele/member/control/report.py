@@ -5,7 +5,7 @@ import msgspec
 from stele.core.delta import DeltaLog
 from stele.member import limits
 from stele.member.control.migrations import Migrations, hand_over_point
-from stele.member.copy.sessions import Sessions
+from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.wire import control as m
@@ -24,19 +24,19 @@ class Reporter:
     positions, sizes and counts once in POSITIONS_SECONDS: to look at all tablets takes long where many are.
     """
 
-    def __init__(self, node: Node, migrations: Migrations, sessions: Sessions) -> None:
+    def __init__(self, node: Node, migrations: Migrations, sessions: CopySessions) -> None:
         self._node, self._migrations, self._sessions = node, migrations, sessions
         # A master takes no two processes for one another: each has numbers of its own.
-        self._news = DeltaLog[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
-        self._told: dict[int, tuple[object, ...]] = {}
-        self._all_told_at = float("-inf")
+        self._delta_log = DeltaLog[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
+        self._reported: dict[int, tuple[object, ...]] = {}
+        self._all_reported_at = float("-inf")
         self._stats = m.Stats()
         self._first_reply_unix_seconds: float | None = None
 
     def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
         """The report for a master that has report `known`; the caller adds results and rows."""
-        self._look()
-        base, tablets, dropped = self._news.since(known)
+        self._update_delta_log()
+        base, tablets, dropped = self._delta_log.since(known)
         if self._first_reply_unix_seconds is None:
             # As late as can be: the kubelet may note the start of the container after the process runs.
             self._first_reply_unix_seconds = self._node.wall()
@@ -46,7 +46,7 @@ class Reporter:
             made,
             started_seconds=self._first_reply_unix_seconds,
             stats=msgspec.structs.replace(self._stats, disk_free_bytes=free_bytes, sessions=sessions),
-            number=self._news.number,
+            number=self._delta_log.number,
             base=base,
             tablets=tuple(tablets),
             dropped=tuple(dropped),
@@ -75,24 +75,24 @@ class Reporter:
             boot_id=node.settings.boot_id,
         )
 
-    def _look(self) -> None:
+    def _update_delta_log(self) -> None:
         now = self._node.loop.time()
-        everything = now - self._all_told_at > POSITIONS_SECONDS
+        everything = now - self._all_reported_at > POSITIONS_SECONDS
         if everything:
-            self._all_told_at, self._stats = now, stats(self._node)
+            self._all_reported_at, self._stats = now, stats(self._node)
         changed: dict[int, m.TabletReport] = {}
-        gone = self._told.keys() - self._node.replicas.keys()
+        gone = self._reported.keys() - self._node.replicas.keys()
         for partition, replica in self._node.replicas.items():
             if replica.block is None or replica.broken:
                 gone.add(partition)
                 continue
             mark = (replica.block, replica.generation, replica.tablet.promised)
-            if everything or self._told.get(partition) != mark:
-                self._told[partition] = mark
+            if everything or self._reported.get(partition) != mark:
+                self._reported[partition] = mark
                 changed[partition] = tablet_report(replica)
-        self._news.update(changed, gone)
+        self._delta_log.update(changed, gone)
         for partition in gone:
-            self._told.pop(partition, None)
+            self._reported.pop(partition, None)
 
 
 def tablet_report(replica: Replica) -> m.TabletReport:
@@ -160,7 +160,7 @@ def silent_peers(node: Node) -> list[m.SilentPeer]:
 def _lost_since(node: Node) -> dict[int, float]:
     """Since when a connected member takes no operations of some tablet: its own is broken or gone."""
     found: dict[int, float] = {}
-    for replica in node.replication.unsettled.values():
+    for replica in node.replicator.probing.values():
         owner = replica.owner
         for member in () if owner is None or not owner.appending else owner.members:
             lost_at = owner.progress[member].lost_at if owner is not None else 0.0
@@ -171,7 +171,7 @@ def _lost_since(node: Node) -> dict[int, float]:
 
 def stats(node: Node) -> m.Stats:
     """What is counted over all tablets and requests; room and sessions are left out."""
-    counters = node.serving_requests.counters
+    counters = node.command_executor.counters
     me = node.me
     owned = sum(1 for row in node.rows if row.owner == me)
     held = [r for r in node.replicas.values() if r.ready]

@@ -14,7 +14,7 @@ class StateLock:
     """Kept in memory: a member that restarts has a new incarnation, and the master asks it again.
 
     A lock for another change replaces the present one, and a higher epoch ends it: one master makes one
-    change at a time, and a new one begins anew.
+    change at a time, and a new one begins again.
     """
 
     def __init__(self, node: Node) -> None:

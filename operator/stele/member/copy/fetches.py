@@ -121,7 +121,7 @@ class Fetches:
         except (Unavailable, Refused) as error:
             log.debug("session %s: its copy could not be cancelled: %s", session, error)
 
-    async def sweep(self) -> None:
+    async def collect_garbage(self) -> None:
         """Look for staging folders; what no master ends goes when nobody wrote to it for long."""
         node = self._node
         self._staged = await node.loop.run_in_executor(node.slow, self._look, frozenset(self._fetches))
@@ -165,7 +165,7 @@ def remove_session(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     (path / "session.json").unlink(missing_ok=True)
-    failpoints.reached("session.closing")
+    failpoints.hit("session.closing")
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, Refused, Stale
-from stele.member.copy.aside import put_aside
+from stele.member.copy.quarantined_log import keep_log_tail
 from stele.member.node import Node
 from stele.member.replication.gc import quarantine
 from stele.member.replication.replica import Replica
@@ -80,22 +80,22 @@ class Ingester:
     async def _take_in(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
         node = self._node
         wanted = (session, replica.partition, copy.generation)
-        manifest = await self._slowly(partial(self._check, folder, wanted))
+        manifest = await self._in_executor(partial(self._check, folder, wanted))
         begin, end = keys.tablet_range(replica.partition, copy.generation)
-        if await self._slowly(partial(self._holds, begin, end)):
+        if await self._in_executor(partial(self._holds, begin, end)):
             node.engine.drop_data(begin, end)
-        failpoints.reached("ingest.dropped")
+        failpoints.hit("ingest.dropped")
         if manifest.files:
             await self._files.take_in([str(folder / file) for file in manifest.files], (begin, end))
-        failpoints.reached("ingest.ingested")
-        state = await self._slowly(partial(self._check_state, manifest))
+        failpoints.hit("ingest.ingested")
+        state = await self._in_executor(partial(self._check_state, manifest))
         # The old log first: its operations must never be taken for what follows the new data.
-        await put_aside(node, replica)
+        await keep_log_tail(node, replica)
         node.tablets.clear_log(replica)
-        await node.syncer.sync()
+        await node.group_commit.sync()
         until_s = node.wall() + node.settings.retention_seconds
         await node.save_block(replica, self._next_block(replica, copy, until_s))
-        node.fresh_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
+        node.reset_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
         log.info(
             "partition %d: ingested %d fragments, %d entries, %d bytes, up to %s",
             replica.partition,
@@ -105,7 +105,7 @@ class Ingester:
             manifest.applied,
         )
 
-    async def _slowly(self, work: Callable[[], R]) -> R:
+    async def _in_executor(self, work: Callable[[], R]) -> R:
         return await self._node.loop.run_in_executor(self._node.slow, work)
 
     @staticmethod
@@ -148,7 +148,7 @@ class Ingester:
         return manifest
 
     def _check_state(self, manifest: Manifest) -> DataState:
-        """What the ingested data says of itself; the counts anew when the copy left expired entries out."""
+        """What the ingested data says of itself; the counts again when the copy left expired entries out."""
         tablets = self._node.tablets
         state = tablets.read_state(manifest.partition, manifest.generation)
         if state.applied != manifest.applied:

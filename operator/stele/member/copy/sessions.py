@@ -19,7 +19,7 @@ from stele.member.copy.fetches import Fetches, remove_session
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.storage import failpoints
-from stele.member.storage.volume import CHECKPOINTS, DATA, sync_folder, write_aside
+from stele.member.storage.volume import CHECKPOINTS, DATA, sync_folder, write_temporary
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session
 from stele.wire import control as m
@@ -57,7 +57,7 @@ class Session:
         return self.task.result() if made else None
 
 
-class Sessions:
+class CopySessions:
     """Open sessions end by CloseSession, when nobody renews their lease, and when they hold too much disk.
 
     `fetches` are the copies to this member; closing a session ends it on either side.
@@ -147,7 +147,7 @@ class Sessions:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self._node.engine.checkpoint(str(folder / "db"))
-        failpoints.reached("session.checkpointed")
+        failpoints.hit("session.checkpointed")
         reader = self._node.engine.open_checkpoint(str(folder / "db"))
         try:
             tablets = tuple(_describe(reader.get, each, self._node.me) for each in held)
@@ -157,7 +157,7 @@ class Sessions:
         how = (command.fragments, command.bytes_per_second)
         _write_description(folder, SessionFile(info.session, info.token, info.tablets, *how))
         sync_folder(folder)
-        failpoints.reached("session.described")
+        failpoints.hit("session.described")
         return info
 
     async def _set_rate(self, name: str, session: Session, rate: int) -> None:
@@ -270,13 +270,13 @@ class Sessions:
             if replica is not None and replica.ready and replica.generation == generation:
                 self._node.tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
 
-    async def sweep(self) -> None:
+    async def collect_garbage(self) -> None:
         """Remove folders that belong to no session."""
         node = self._node
-        await node.loop.run_in_executor(node.slow, self._sweep_folders, frozenset(self.open))
-        await self.fetches.sweep()
+        await node.loop.run_in_executor(node.slow, self._delete_folders, frozenset(self.open))
+        await self.fetches.collect_garbage()
 
-    def _sweep_folders(self, open_now: frozenset[str]) -> None:
+    def _delete_folders(self, open_now: frozenset[str]) -> None:
         for path in self._node.volume.path(CHECKPOINTS).iterdir():
             if path.name not in open_now and not self._is_open(path.name):
                 remove_session(path)
@@ -293,7 +293,7 @@ class Sessions:
 
 def _write_description(folder: Path, described: SessionFile) -> None:
     path = folder / "session.json"
-    write_aside(path, _encode(described))
+    write_temporary(path, _encode(described))
     os.replace(path.with_name(path.name + ".new"), path)
 
 

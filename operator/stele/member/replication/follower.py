@@ -8,7 +8,7 @@ from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
-from stele.member.replication.replicator import Loop, Replication
+from stele.member.replication.replicator import Loop, Replicator
 from stele.wire import peer
 
 
@@ -25,29 +25,29 @@ class FollowerHooks(Protocol):
 class Follower:
     """Answers on the connection that asked, in order, once what was taken counts as held."""
 
-    def __init__(self, replication: Replication, hooks: FollowerHooks, loop: Loop) -> None:
-        self._replication = replication
-        self._tablets = replication.tablets
+    def __init__(self, replicator: Replicator, hooks: FollowerHooks, loop: Loop) -> None:
+        self._replicator = replicator
+        self._tablets = replicator.tablets
         self._hooks = hooks
         self._loop = loop
 
     def on_message(self, sender: Inbound, message: peer.Message) -> None:
         if isinstance(message, peer.Append):
             acks = [self._append(sender.sender, item) for item in message.items]
-            self._replication.reply(sender, peer.Acks(acks))
+            self._replicator.reply(sender, peer.Acks(acks))
         elif isinstance(message, peer.Heartbeat):
-            seconds, excluded = self._replication.granted.renew(sender.sender, self._loop.time())
-            full = self._replication.full_here
+            seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._loop.time())
+            full = self._replicator.full_here
             sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=full))
-        elif isinstance(message, peer.Ask):
-            answers = [self._answer(sender.sender, item) for item in message.items]
-            self._replication.reply(sender, peer.Answers(answers))
+        elif isinstance(message, peer.Probe):
+            items = [self._probe_result(sender.sender, item) for item in message.items]
+            self._replicator.reply(sender, peer.ProbeResult(items))
         elif isinstance(message, peer.FetchLog):
             sender.send(self._tail(message))
         else:
             sender.close(f"garbage: {type(message).__name__} is no question")
 
-    def _heed(
+    def _check_leader(
         self, sender: int, partition: int, version: int, term: int, row: peer.RowValue | None
     ) -> tuple[Replica | None, Code]:
         """The tablet, and whether the sender is listened to as its owner; if so it is followed."""
@@ -65,15 +65,15 @@ class Follower:
         return replica, Code.OK if replica.ready else Code.NO_TABLET
 
     def _follow(self, replica: Replica, sender: int, term: int) -> None:
-        tablet, granted = replica.tablet, self._replication.granted
+        tablet, lease_grantor = replica.tablet, self._replicator.lease_grantor
         before = tablet.leader
         if tablet.follow(sender, term):
             if before is not None and before != sender:
-                granted.leave(tablet.partition, before, self._loop.time())
-            granted.follow(tablet.partition, sender)
+                lease_grantor.leave(tablet.partition, before, self._loop.time())
+            lease_grantor.follow(tablet.partition, sender)
 
     def _append(self, sender: int, item: peer.AppendItem) -> peer.AckItem:
-        replica, code = self._heed(sender, item.partition, item.version, item.term, item.row)
+        replica, code = self._check_leader(sender, item.partition, item.version, item.term, item.row)
         match = 0
         if replica is not None and code is Code.OK:
             code = self._take(sender, replica, item)
@@ -85,7 +85,7 @@ class Follower:
 
     def _take(self, sender: int, replica: Replica, item: peer.AppendItem) -> Code:
         try:
-            code = self._replication.take(replica, (item.prev_term, item.prev_index), item.records, sender)
+            code = self._replicator.take(replica, (item.prev_term, item.prev_index), item.records, sender)
         except Corrupt as error:
             self._tablets.break_off(replica, error)
             return Code.NO_TABLET
@@ -93,11 +93,11 @@ class Follower:
             replica.owner_commit = max(replica.owner_commit, item.commit)
             match = item.prev_index + len(item.records)
             if replica.tablet.log.commit(min(item.commit, match)):
-                self._replication.to_apply(replica)
+                self._replicator.to_apply(replica)
         return code
 
-    def _answer(self, sender: int, item: peer.AskItem) -> peer.AnswerItem:
-        replica, code = self._heed(sender, item.partition, item.version, item.term, item.row)
+    def _probe_result(self, sender: int, item: peer.ProbeItem) -> peer.ProbeResultItem:
+        replica, code = self._check_leader(sender, item.partition, item.version, item.term, item.row)
         last = applied = (0, 0)
         promised, empty = 0, False
         if replica is not None:
@@ -108,7 +108,7 @@ class Follower:
             if item.cut:
                 self._tablets.cut(replica, max(record_log.applied[1], record_log.committed))
             last, applied = record_log.last, record_log.applied
-        return peer.AnswerItem(item.partition, item.term, int(code), last, applied, promised, empty)
+        return peer.ProbeResultItem(item.partition, item.term, int(code), last, applied, promised, empty)
 
     def _tail(self, ask: peer.FetchLog) -> peer.LogTail:
         """Operations behind `prev`; only for the owner that this member follows in that term."""

@@ -18,7 +18,7 @@ from stele.wire.storage.volume import CopyRecord, Quarantined, Superblock
 log = logging.getLogger("stele.sweep")
 
 _GENERATION_MAX = 2**32 - 1
-ASIDE = b"log"
+LOG_TAIL = b"log"
 
 
 def kept_generations(block: Superblock) -> set[int]:
@@ -37,9 +37,9 @@ def owns_log(block: Superblock) -> bool:
     return block.state == "READY" or block.generation in {entry.generation for entry in block.quarantined}
 
 
-def aside_range(partition: int, generation: int) -> tuple[bytes, bytes]:
-    """Where operations are that are kept beside a generation's data (`member.copy.aside`)."""
-    begin = keys.meta_key(partition, generation, ASIDE)
+def log_tail_range(partition: int, generation: int) -> tuple[bytes, bytes]:
+    """Where operations are that are kept beside a generation's data (`member.copy.quarantined_log`)."""
+    begin = keys.meta_key(partition, generation, LOG_TAIL)
     return begin, keys.after_prefix(begin)
 
 
@@ -55,9 +55,9 @@ def drop_leftovers(engine: Engine, replica: Replica) -> bool:
     left = not owns_log(block) and engine.log_bounds(*logged) is not None
     if left:
         engine.write_log([], [logged])
-    aside = aside_range(replica.partition, block.generation)
-    if block.state == "READY" and engine.scan(*aside, 1):
-        engine.drop_data(*aside)
+    tail = log_tail_range(replica.partition, block.generation)
+    if block.state == "READY" and engine.scan(*tail, 1):
+        engine.drop_data(*tail)
     kept = kept_generations(block) | _live_generations(block, replica.meta.copy)
     return _drop_generations(engine, replica.partition, kept) or left
 
@@ -109,12 +109,12 @@ def drop_quarantined(
     gone = {entry.generation for entry in filter(due, block.quarantined)}
     for generation in sorted(gone - _live_generations(block, replica.meta.copy)):
         engine.drop_data(*keys.tablet_range(replica.partition, generation))
-    failpoints.reached("quarantine.data_dropped")
+    failpoints.hit("quarantine.data_dropped")
     left = tuple(entry for entry in block.quarantined if not due(entry))
     made = msgspec.structs.replace(block, quarantined=left)
     if block.state == "DELETED" and not owns_log(made):
         engine.write_log([], [log_range(replica.partition)])
-        failpoints.reached("quarantine.log_dropped")
+        failpoints.hit("quarantine.log_dropped")
         replica.tablet.log = Log()
         replica.records.clear()
     return made

@@ -10,7 +10,7 @@ from stele.member.storage import failpoints
 from stele.ports.engine import Engine
 
 
-class Syncer:
+class GroupCommit:
     """`after_write(then)`: call `then` when what is written counts as held, in the order of the calls; after
     `stop` nothing counts as held any more, and nobody is called.
 
@@ -65,7 +65,7 @@ class Syncer:
     async def sync(self) -> None:
         """Sync now, whatever the mode."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
-        failpoints.reached("write.synced")
+        failpoints.hit("write.synced")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

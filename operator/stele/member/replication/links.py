@@ -1,6 +1,6 @@
 """Connections to other members: one that this member dials to each, and those that others dialled here.
 
-A link carries what this member sends as owner, asker or forwarder; answers come back on it, in order. It
+A link carries what this member sends as owner, prober or forwarder; answers come back on it, in order. It
 dials again for ever, with growing pauses, and begins a new session each time.
 """
 
@@ -50,27 +50,27 @@ class LinkEvents(Protocol):
 
 
 class Link:
-    """Dialled by this member. `behind` are partitions with something to send; `flying` the sizes of Append
+    """Dialled by this member. `behind` are partitions with something to send; `in_flight` the sizes of Append
     messages that were not acknowledged; `requests` what was forwarded, by id.
     """
 
-    def __init__(self, info: MemberInfo, port: int, who: Identity, to: LinkEvents) -> None:
+    def __init__(self, info: MemberInfo, port: int, identity: Identity, events: LinkEvents) -> None:
         self.member = info.index
         self.uuid = info.uuid
         self.host = info.address
         self._port = port
-        self._who = who
-        self._to = to
+        self._identity = identity
+        self._events = events
         self._connection: Connection | None = None
         self._ended = asyncio.Event()
         self.ready = False
         self.behind: dict[int, None] = {}
-        self.flying: deque[int] = deque()
-        self.flying_bytes = 0
+        self.in_flight: deque[int] = deque()
+        self.in_flight_bytes = 0
         self.requests: dict[int, Request] = {}
         # Silence counts from when the member became known, not from the start of this process.
         self.heard_at = asyncio.get_running_loop().time()
-        self._said = ""
+        self._last_logged = ""
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -80,7 +80,7 @@ class Link:
             try:
                 await self._dial()
             except OSError as error:
-                self._say(f"cannot connect: {error}")
+                self._log_once(f"cannot connect: {error}")
             if asyncio.get_running_loop().time() - began > limits.RECONNECT_SECONDS_MAX:
                 pause = limits.RECONNECT_SECONDS_MIN
             await asyncio.sleep(pause)
@@ -97,16 +97,16 @@ class Link:
             if self._connection is not None:
                 self._connection.close("link closed")
 
-    def _say(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         """Log a failure once, not at each attempt."""
-        if text != self._said:
-            self._said = text
+        if text != self._last_logged:
+            self._last_logged = text
             log.warning("member %d at %s: %s", self.member, self.host, text)
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
-        who = self._who
-        hello = peer.Hello(peer.PEER_FORMAT, who.cluster, who.me, who.uuid, self.uuid)
+        identity = self._identity
+        hello = peer.Hello(peer.PEER_FORMAT, identity.cluster, identity.me, identity.uuid, self.uuid)
         connection.send(hello)
         asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_welcome, connection)
 
@@ -117,33 +117,33 @@ class Link:
     def received(self, connection: Connection, message: peer.Message) -> None:
         self.heard_at = asyncio.get_running_loop().time()
         if self.ready:
-            self._to.link_message(self, message)
+            self._events.link_message(self, message)
         elif isinstance(message, peer.Welcome) and message.uuid == self.uuid:
             self.ready = True
             connection.greeted()
-            self._said = ""
+            self._last_logged = ""
             log.info("member %d at %s: connected", self.member, self.host)
-            self._to.link_ready(self)
-        elif isinstance(message, peer.Refuse):
-            self._say(f"refused: {message.code}: {message.detail}")
+            self._events.link_ready(self)
+        elif isinstance(message, peer.HelloRejected):
+            self._log_once(f"refused: {message.code}: {message.detail}")
         else:
             connection.close(f"unexpected {type(message).__name__} before the greeting")
 
     def drained(self, connection: Connection) -> None:
-        self._to.link_drained(self)
+        self._events.link_drained(self)
 
     def closed(self, connection: Connection, reason: str) -> None:
         if self.ready:
-            self._say(f"disconnected: {reason}")
+            self._log_once(f"disconnected: {reason}")
         was_ready, self.ready = self.ready, False
         self._connection = None
         self.behind.clear()
-        self.flying.clear()
-        self.flying_bytes = 0
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
         lost, self.requests = list(self.requests.values()), {}
         self._ended.set()
         if was_ready or lost:
-            self._to.link_lost(self, lost)
+            self._events.link_lost(self, lost)
 
     @property
     def has_room(self) -> bool:
@@ -152,8 +152,8 @@ class Link:
             self.ready
             and self._connection is not None
             and not self._connection.full
-            and self.flying_bytes < limits.PEER_WINDOW_BYTES
-            and len(self.flying) < limits.PEER_WINDOW_MESSAGES
+            and self.in_flight_bytes < limits.PEER_WINDOW_BYTES
+            and len(self.in_flight) < limits.PEER_WINDOW_MESSAGES
         )
 
     def send(self, message: peer.Message) -> None:
@@ -161,14 +161,14 @@ class Link:
             self._connection.send(message)
 
     def send_append(self, items: list[peer.AppendItem], size: int) -> None:
-        self.flying.append(size)
-        self.flying_bytes += size
+        self.in_flight.append(size)
+        self.in_flight_bytes += size
         self.send(peer.Append(items))
 
     def acknowledged(self) -> None:
         """The oldest Append was answered."""
-        if self.flying:
-            self.flying_bytes -= self.flying.popleft()
+        if self.in_flight:
+            self.in_flight_bytes -= self.in_flight.popleft()
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -178,8 +178,8 @@ class Link:
 class InboundConnections:
     """What others dialled: at most one connection of each member, and a few that have not greeted yet."""
 
-    def __init__(self, who: Identity, take: Callable[["Inbound", peer.Message], None]) -> None:
-        self.who = who
+    def __init__(self, identity: Identity, take: Callable[["Inbound", peer.Message], None]) -> None:
+        self.identity = identity
         self.take = take
         self._greeting: dict[Inbound, None] = {}
         self._members: dict[int, Inbound] = {}
@@ -256,27 +256,31 @@ class Inbound:
             connection.close(f"{type(message).__name__} from {connection.peer} before the greeting")
 
     def _greet(self, connection: Connection, hello: peer.Hello) -> None:
-        refusal = self._refusal(hello)
-        if refusal is not None:
-            connection.send(refusal)
-            connection.close(f"greeting from {connection.peer} refused: {refusal.code}: {refusal.detail}")
+        rejection = self._rejection(hello)
+        if rejection is not None:
+            connection.send(rejection)
+            connection.close(f"greeting from {connection.peer} refused: {rejection.code}: {rejection.detail}")
             return
         self.sender = hello.sender
         self._all.greeted(self)
         connection.greeted()
-        connection.send(peer.Welcome(self._all.who.uuid))
+        connection.send(peer.Welcome(self._all.identity.uuid))
 
-    def _refusal(self, hello: peer.Hello) -> peer.Refuse | None:
-        who = self._all.who
+    def _rejection(self, hello: peer.Hello) -> peer.HelloRejected | None:
+        identity = self._all.identity
         if hello.format != peer.PEER_FORMAT:
             here = f"messages have format {hello.format}, this member speaks {peer.PEER_FORMAT}"
-            return peer.Refuse("UNKNOWN_FORMAT", f"{here}; run the same version of stele on all members")
-        if hello.cluster != who.cluster:
-            return peer.Refuse("WRONG_CLUSTER", f"this is cluster {who.cluster}")
-        if hello.recipient_uuid != who.uuid:
-            return peer.Refuse("WRONG_MEMBER", f"this is member {who.uuid}")
-        if hello.sender < 0 or who.uuid_of(hello.sender) != hello.sender_uuid:
-            return peer.Refuse("UNKNOWN_MEMBER", f"index {hello.sender} is not {hello.sender_uuid} here")
+            return peer.HelloRejected(
+                "UNKNOWN_FORMAT", f"{here}; run the same version of stele on all members"
+            )
+        if hello.cluster != identity.cluster:
+            return peer.HelloRejected("WRONG_CLUSTER", f"this is cluster {identity.cluster}")
+        if hello.recipient_uuid != identity.uuid:
+            return peer.HelloRejected("WRONG_MEMBER", f"this is member {identity.uuid}")
+        if hello.sender < 0 or identity.uuid_of(hello.sender) != hello.sender_uuid:
+            return peer.HelloRejected(
+                "UNKNOWN_MEMBER", f"index {hello.sender} is not {hello.sender_uuid} here"
+            )
         return None
 
     def send(self, message: peer.Message) -> None:

@@ -51,9 +51,9 @@ class Replica:
         "prefixes",
         "promising",
         "records",
-        "starved",
         "tablet",
         "waiters",
+        "waiting_for_lease",
     )
 
     def __init__(self, tablet: Tablet, block: Superblock | None, meta: Consensus) -> None:
@@ -70,7 +70,7 @@ class Replica:
         self.pending: dict[bytes, Pending] = {}
         self.clients: Clients | None = None
         self.waiters: deque[Request] = deque()
-        self.starved: list[Request] = []
+        self.waiting_for_lease: list[Request] = []
         self.loads: dict[int, str] = {}
         self.ingesting = False
         self.keyspaces: dict[bytes, tuple[int, int]] = {}

@@ -10,19 +10,19 @@ from functools import partial
 from typing import Protocol
 
 from stele.core.tablet.follower import Code
-from stele.core.tablet.leases import Granted, Held
+from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import OpId
-from stele.core.tablet.owner import Answer, Fetch, Flow, Owner, Phase, Progress
+from stele.core.tablet.owner import Fetch, Flow, LogPosition, Owner, Phase, Progress
 from stele.member import limits
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
-from stele.member.replication.tablet_store import Tablets
+from stele.member.replication.tablet_store import TabletStore
 from stele.wire import peer
 from stele.wire.storage.log_record import KIND_AT, LOAD, check_record, noop_record, split_record, term_of
 
 log = logging.getLogger("stele.replication")
 
-FETCH_AGAIN_SECONDS = 1.0
+FETCH_INTERVAL_SECONDS = 1.0
 
 
 class Hooks(Protocol):
@@ -49,7 +49,7 @@ class Hooks(Protocol):
         ...
 
 
-class HeldLater(Protocol):
+class LogSync(Protocol):
     """Tells when what was written counts as held by this member."""
 
     def after_write(self, then: Callable[[], None]) -> None: ...
@@ -69,23 +69,28 @@ class Loop(Protocol):
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
 
-class Replication:
+class Replicator:
     """See the module. `links` are the sessions to other members, by index.
 
     `full_here` is what this member tells others: its volume is nearly full. `full` are those that told it.
     """
 
     def __init__(
-        self, tablets: Tablets, syncer: HeldLater, leases: tuple[Granted, Held], hooks: Hooks, loop: Loop
+        self,
+        tablets: TabletStore,
+        group_commit: LogSync,
+        leases: tuple[LeaseGrantor, LeaseHolder],
+        hooks: Hooks,
+        loop: Loop,
     ) -> None:
         self.tablets = tablets
-        self.syncer = syncer
-        self.granted, self.held = leases
+        self.group_commit = group_commit
+        self.lease_grantor, self.lease_holder = leases
         self.hooks = hooks
         self.links: dict[int, Link] = {}
         self.full_here = False
         self.full: set[int] = set()
-        self.unsettled: dict[int, Replica] = {}
+        self.probing: dict[int, Replica] = {}
         self._loop = loop
         self._dirty: dict[int, Replica] = {}
         self._replies: list[tuple[Inbound, peer.Message]] = []
@@ -109,9 +114,9 @@ class Replication:
         owner = replica.owner
         assert owner is not None
         self.tablets.log_append(replica, records, owner.term)
-        self.mark(replica)
+        self.mark_dirty(replica)
 
-    def mark(self, replica: Replica) -> None:
+    def mark_dirty(self, replica: Replica) -> None:
         """Something is to be written or sent for the tablet."""
         self._dirty[replica.partition] = replica
         self.wake()
@@ -136,7 +141,7 @@ class Replication:
             return
         if not self.tablets.write():
             # Questions are asked again, five times a second: only acknowledgements wait for room.
-            self._replies = [each for each in self._replies if not isinstance(each[1], peer.Answers)]
+            self._replies = [each for each in self._replies if not isinstance(each[1], peer.ProbeResult)]
             self.hooks.stalled()
             return
         dirty, self._dirty = self._dirty, {}
@@ -144,11 +149,11 @@ class Replication:
         ends = [(r, r.owner, r.tablet.log.last) for r in dirty.values() if r.owner is not None]
         self.feed(dirty.values())
         if ends or replies:
-            self.syncer.after_write(partial(self._held_here, ends, replies))
+            self.group_commit.after_write(partial(self._on_durable, ends, replies))
         if self._to_apply:
             self._apply()
 
-    def _held_here(
+    def _on_durable(
         self, ends: list[tuple[Replica, Owner, OpId]], replies: list[tuple[Inbound, peer.Message]]
     ) -> None:
         """What was written counts as held by this member now."""
@@ -178,7 +183,7 @@ class Replication:
             if owner.applied():
                 self.hooks.serving(replica)
             if owner.progress:
-                self._tell_commit(replica)
+                self._schedule_commit(replica)
         self.hooks.applied(replica)
 
     # -- sending
@@ -203,7 +208,7 @@ class Replication:
         link = self.links.get(member)
         return link if link is not None and link.ready else None
 
-    def _tell_commit(self, replica: Replica) -> None:
+    def _schedule_commit(self, replica: Replica) -> None:
         """Let the commit index travel with the next operations, or alone after a moment."""
         self._uncommitted[replica.partition] = replica
         if self._commit_timer is None:
@@ -244,7 +249,7 @@ class Replication:
         records = self.tablets.read_records(replica, first, bytes_max) if first <= last else []
         if prev_term is None or (first <= last and not records):
             progress.flow = Flow.PROBE
-            self.unsettled[partition] = replica
+            self.probing[partition] = replica
             return None
         made = self._make_item(replica, progress, (prev_term, first - 1), records)
         if progress.next <= last:
@@ -280,20 +285,20 @@ class Replication:
             self._on_acks(link, message)
         elif isinstance(message, peer.Lease):
             self._on_lease(link.member, message)
-        elif isinstance(message, peer.Answers):
-            self._on_answers(link, message)
+        elif isinstance(message, peer.ProbeResult):
+            self._on_probe_result(link, message)
         elif isinstance(message, peer.LogTail):
             self._on_tail(message)
 
     def _on_lease(self, member: int, lease: peer.Lease) -> None:
-        self.held.renewed(member, lease.at, lease.seconds, frozenset(lease.excluded))
+        self.lease_holder.renewed(member, lease.at, lease.seconds, frozenset(lease.excluded))
         if lease.no_space != (member in self.full):
             log.warning("member %d: its volume %s", member, "is full" if lease.no_space else "has room again")
             (self.full.add if lease.no_space else self.full.discard)(member)
         for partition in lease.excluded:
             replica = self.tablets.replicas.get(partition)
             if replica is not None and replica.owner is not None and replica.owner.withheld(member):
-                self.unsettled[partition] = replica
+                self.probing[partition] = replica
         self.hooks.leases_changed()
 
     def _on_acks(self, link: Link, acks: peer.Acks) -> None:
@@ -314,32 +319,32 @@ class Replication:
         if code is not Code.OK:
             self._not_taken(link, replica, owner, code)
             return
-        self.held.followed(link.member, item.partition, item.term)
+        self.lease_holder.followed(link.member, item.partition, item.term)
         if owner.learner is not None and owner.wants_waiting:
             self.hooks.wants_promise(replica)
 
     def _not_taken(self, link: Link, replica: Replica, owner: Owner, code: Code) -> None:
-        self.held.refused(link.member, replica.partition)
-        self.unsettled[replica.partition] = replica
+        self.lease_holder.refused(link.member, replica.partition)
+        self.probing[replica.partition] = replica
         if owner.phase is Phase.DEPOSED:
             log.warning("partition %d: member %d answers %s", replica.partition, link.member, code.name)
 
-    def _on_answers(self, link: Link, answers: peer.Answers) -> None:
-        for item in answers.items:
+    def _on_probe_result(self, link: Link, result: peer.ProbeResult) -> None:
+        for item in result.items:
             replica = self.tablets.replicas.get(item.partition)
             owner = None if replica is None else replica.owner
             if replica is None or owner is None:
                 continue
-            answer = Answer(item.last, item.applied, item.empty)
+            position = LogPosition(item.last, item.applied, item.empty)
             code = Code(item.code)
-            owner.on_answer(link.member, item.term, code, answer, item.promised)
+            owner.on_probe_result(link.member, item.term, code, position, item.promised)
             if code is Code.OK and item.term == owner.term:
-                self.held.followed(link.member, item.partition, item.term)
+                self.lease_holder.followed(link.member, item.partition, item.term)
             self.step(replica)
-            if not owner.settled:
-                self.unsettled[replica.partition] = replica
+            if not owner.all_streaming:
+                self.probing[replica.partition] = replica
             self.to_apply(replica)
-            self.mark(replica)
+            self.mark_dirty(replica)
             if owner.wants_waiting:
                 self.hooks.wants_promise(replica)
 
@@ -347,7 +352,7 @@ class Replication:
 
     def own(self, replica: Replica) -> None:
         """Begin to establish (or go on) as the owner of the tablet."""
-        self.unsettled[replica.partition] = replica
+        self.probing[replica.partition] = replica
         # Once for all: a tick goes through all of them, and a member may begin to own thousands in one turn.
         if not self._ticks_soon:
             self._ticks_soon = True
@@ -358,39 +363,41 @@ class Replication:
         self.tick()
 
     def tick(self) -> None:
-        """Ask whoever has to be asked; called often."""
+        """Probe the members whose position is not known; called often."""
         now = self._loop.time()
-        asks: dict[int, list[peer.AskItem]] = {}
-        for replica in list(self.unsettled.values()):
+        probes: dict[int, list[peer.ProbeItem]] = {}
+        for replica in list(self.probing.values()):
             owner = replica.owner
-            if owner is None or owner.settled or not replica.ready:
-                self.unsettled.pop(replica.partition, None)
+            if owner is None or owner.all_streaming or not replica.ready:
+                self.probing.pop(replica.partition, None)
                 continue
-            self._ask(replica, owner, now, asks)
+            self._probe(replica, owner, now, probes)
             self._note_lost(owner, now)
             self.step(replica)
         for link in self.links.values():
             # What could not be written before may be sent now.
             self.send_behind(link)
-        for member, items in asks.items():
+        for member, items in probes.items():
             link = self.links[member]
-            link.send(peer.Ask(items))
+            link.send(peer.Probe(items))
             link.send(peer.Heartbeat(now))
 
-    def _ask(self, replica: Replica, owner: Owner, now: float, asks: dict[int, list[peer.AskItem]]) -> None:
+    def _probe(
+        self, replica: Replica, owner: Owner, now: float, probes: dict[int, list[peer.ProbeItem]]
+    ) -> None:
         row, learner = replica.tablet.row, owner.learner
-        for member in owner.to_ask(now):
+        for member in owner.to_probe(now):
             if self._ready(member) is None:
                 continue
             cut = learner is not None and learner.member == member and not learner.waited
-            item = peer.AskItem(
+            item = peer.ProbeItem(
                 partition=replica.partition,
                 version=row.version,
                 term=owner.term,
                 cut=cut,
                 row=(row.version, row.replicas),
             )
-            asks.setdefault(member, []).append(item)
+            probes.setdefault(member, []).append(item)
 
     @staticmethod
     def _note_lost(owner: Owner, now: float) -> None:
@@ -416,7 +423,7 @@ class Replication:
     def _fetch(self, replica: Replica, owner: Owner, fetch: Fetch, *, again: bool = False) -> None:
         now = self._loop.time()
         link = self._ready(fetch.member)
-        if link is None or (not again and now - replica.fetched_at < FETCH_AGAIN_SECONDS):
+        if link is None or (not again and now - replica.fetched_at < FETCH_INTERVAL_SECONDS):
             return
         replica.fetched_at = now
         link.send(peer.FetchLog(replica.partition, owner.term, fetch.prev, limits.FETCH_BYTES))
@@ -486,13 +493,13 @@ class Replication:
     # -- sessions
 
     def session_began(self, link: Link) -> None:
-        """A new session: what the member held and granted has to be asked anew."""
-        self.held.begin_session(link.member)
+        """A new session: what the member held and granted has to be asked again."""
+        self.lease_holder.begin_session(link.member)
         for replica in self.tablets.replicas.values():
             owner = replica.owner
             if owner is not None and link.member in owner.progress:
                 owner.disconnected(link.member)
-                self.unsettled[replica.partition] = replica
+                self.probing[replica.partition] = replica
         link.send(peer.Heartbeat(self._loop.time()))
         self.tick()
 

@@ -1,9 +1,9 @@
-"""What copies and destinations alone keep of the logs: measured, and let go beyond a limit."""
+"""What copies and destinations alone keep of the logs: measured, and unpinned beyond a limit."""
 
 import logging
 from collections.abc import Callable, Iterable
 
-from stele.core.tablet.log import beyond
+from stele.core.tablet.log import over_limit
 from stele.member import limits
 from stele.member.replication.replica import Replica
 
@@ -16,17 +16,17 @@ def pinned_bytes(replica: Replica, session_pin: int) -> int:
     return replica.tablet.log.bytes_between(after, min(replica.row_limit, replica.flushed))
 
 
-def release(
+def unpin_logs(
     replicas: Iterable[Replica], pins: Callable[[int], int], unpin: Callable[[int], None], *, scarce: bool
 ) -> None:
-    """Let go of what is beyond the limits; of everything when the disk is `scarce`.
+    """Unpin what is over the limits; everything when the disk is `scarce`.
 
     `pins` tells the last operation of a partition that no session needs; `unpin` ends that.
     """
     held = {replica.partition: replica for replica in replicas if replica.ready}
     pinned = {p: size for p, replica in held.items() if (size := pinned_bytes(replica, pins(p)))}
     all_max = 0 if scarce else limits.LOG_PINNED_MEMBER_BYTES_MAX
-    for partition in beyond(pinned, limits.LOG_PINNED_BYTES_MAX, all_max):
+    for partition in over_limit(pinned, limits.LOG_PINNED_BYTES_MAX, all_max):
         log.warning(
             "partition %d: a copy or a destination alone keeps %d bytes of its log, %d are kept so in all: "
             "they go, and the destination needs a copy again",
@@ -37,4 +37,4 @@ def release(
         unpin(partition)
         owner = held[partition].owner
         if owner is not None:
-            owner.let_go()
+            owner.unpin()

@@ -9,7 +9,7 @@ from stele.wire.control import ExchangeRequest, MemberInfo, Row
 from stele.wire.storage.volume import StoredRow, TableFile
 
 
-class Table:
+class TableCache:
     """Rows by partition. `epoch` is the highest that was seen; versions never fall."""
 
     def __init__(self, file: TableFile, uuid: str = "") -> None:

@@ -14,7 +14,7 @@ from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.replication.replica import Replica
 from stele.member.storage import failpoints
-from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import Engine
 from stele.wire.control import OpId
 from stele.wire.storage import keys
@@ -75,7 +75,7 @@ def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes |
     totals[keyspace] = (count, size)
 
 
-class Tablets:
+class TabletStore:
     """See the module. `applied_bytes` counts since the last flush began.
 
     `has_room` tells whether the volume takes so many bytes: RocksDB is not asked when it does not, because
@@ -99,7 +99,7 @@ class Tablets:
         self.on_loads_gone: Callable[[Replica, list[str]], None] = lambda replica, loads: None
 
     def break_off(self, replica: Replica, error: Corrupt) -> None:
-        """What the tablet holds contradicts itself or its owner: offline, until it is copied anew."""
+        """What the tablet holds contradicts itself or its owner: offline, until it is copied again."""
         if not replica.broken:
             replica.broken = str(error)
             log.error("partition %d goes offline: %s", replica.partition, error)
@@ -202,7 +202,7 @@ class Tablets:
         self._puts = [(key, record) for key, record in self._puts if not begin <= key < end]
         self._cuts.append((begin, end))
         if self.write():
-            failpoints.reached("write.cut")
+            failpoints.hit("write.cut")
         for gone in range(index + 1, last + 1):
             replica.records.pop(gone, None)
         replica.loads = {at: load for at, load in replica.loads.items() if at <= index}
@@ -220,7 +220,7 @@ class Tablets:
             return False
         puts, self._puts, self._cuts, self._puts_bytes = self._puts, [], [], 0
         if puts:
-            failpoints.reached("write.logged")
+            failpoints.hit("write.logged")
         return True
 
     def _write(self) -> str:
@@ -230,7 +230,7 @@ class Tablets:
         try:
             self.engine.write_log(self._puts, self._cuts)
         except Unavailable as error:
-            raise_unless_full(error)
+            raise_unless_disk_full(error)
             self.refused = True
             return str(error)
         self.refused = False
@@ -262,7 +262,7 @@ class Tablets:
         if not self.write():
             raise Unavailable(self.stalled, "NO_SPACE")
         self.engine.write_log([], [log_range(replica.partition)])
-        failpoints.reached("copy.log_cleared")
+        failpoints.hit("copy.log_cleared")
         replica.records.clear()
         replica.loads.clear()
 
@@ -277,7 +277,7 @@ class Tablets:
             record_log.trim(point)
             begin, end = keys.log_key(replica.partition, 0), keys.log_key(replica.partition, point + 1)
             self.engine.write_log([], [(begin, end)])
-            failpoints.reached("trim.dropped")
+            failpoints.hit("trim.dropped")
             gone = [load for index, load in replica.loads.items() if index <= point]
             replica.loads = {index: load for index, load in replica.loads.items() if index > point}
             if gone:
@@ -324,7 +324,7 @@ class Tablets:
         if index > begin:
             replica.keyspaces = totals
             self.engine.write_data([*fresh.items(), self._state_change(replica, index)])
-            failpoints.reached("write.applied")
+            failpoints.hit("write.applied")
             self.applied_bytes += size - before
             record_log.apply(index)
             self._forget(replica, begin, index, fresh)

@@ -15,8 +15,8 @@ from stele.core.kv.keyslot import partitions_of
 from stele.member import limits
 from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.multi_key import LATER, first_room
-from stele.member.turn import Turn
-from stele.ports.store import Store
+from stele.member.turn_budget import TurnBudget
+from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Request
 
 BATCH_COMMANDS_MAX = 256
@@ -33,7 +33,7 @@ _SHAPES = {
 """The name of a command on a single key by its spelling and its number of arguments, if that is right."""
 
 
-class Batch:
+class ConnectionBatch:
     """Commands of one connection that run together; `finish` is called once no reply is `missing`.
 
     `later`: some had no room for their replies and did not run; LATER stands in their places. `bytes`: those
@@ -47,7 +47,7 @@ class Batch:
         requests: list[Request],
         replies: list[Reply],
         missing: int,
-        finish: Callable[["Batch"], None],
+        finish: Callable[["ConnectionBatch"], None],
     ) -> None:
         self.requests = requests
         self.later = False
@@ -57,7 +57,7 @@ class Batch:
         self.finish = finish
 
 
-class Lane:
+class PartitionBatch:
     """The commands of one partition: the outcome of one request, told to the batches."""
 
     __slots__ = ("commands", "failure", "finished", "held", "places")
@@ -65,7 +65,7 @@ class Lane:
     def __init__(self, failure: Callable[[BaseException], Reply], held: ReplyBytes) -> None:
         self.held = held
         self.commands: list[Request] = []
-        self.places: list[tuple[Batch, int]] = []
+        self.places: list[tuple[ConnectionBatch, int]] = []
         self.failure = failure
         self.finished = False
 
@@ -79,7 +79,7 @@ class Lane:
                 batch.later = True
             result = [*result, *repeat(LATER, len(self.places) - len(result))]
         size = 0
-        finished: list[Batch] = []
+        finished: list[ConnectionBatch] = []
         for (batch, slot), reply in zip(self.places, result, strict=True):
             batch.replies[slot] = reply
             if type(reply) is bytes:
@@ -96,34 +96,38 @@ class Lane:
         self.set_result([self.failure(exception)] * len(self.places))
 
 
-class Turns:
+class BatchCollector:
     """Gathers, and runs what was gathered when the turn ends. `failure` makes a reply of an error."""
 
     def __init__(
-        self, store: Store, failure: Callable[[BaseException], Reply], turn: Turn, held: ReplyBytes
+        self,
+        store: KeyValueService,
+        failure: Callable[[BaseException], Reply],
+        turn_budget: TurnBudget,
+        held: ReplyBytes,
     ) -> None:
         self._store = store
         self._failure = failure
-        self._turn = turn
+        self._turn_budget = turn_budget
         self._held = held
-        self._reads: dict[tuple[bytes, int], Lane] = {}
-        self._writes: dict[tuple[bytes, int], Lane] = {}
-        self._full: list[tuple[tuple[bytes, int], Lane]] = []
-        self._ready: deque[tuple[tuple[bytes, int], Lane, int]] = deque()
+        self._reads: dict[tuple[bytes, int], PartitionBatch] = {}
+        self._writes: dict[tuple[bytes, int], PartitionBatch] = {}
+        self._full: list[tuple[tuple[bytes, int], PartitionBatch]] = []
+        self._ready: deque[tuple[tuple[bytes, int], PartitionBatch, int]] = deque()
         self._commands = 0
         self._bytes = 0
         self._scheduled = False
 
     def gather(
-        self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[Batch], None]
-    ) -> Batch | None:
+        self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[ConnectionBatch], None]
+    ) -> ConnectionBatch | None:
         """A batch of the leading requests that can be, if any; `size` is about their bytes. An empty one says
         to wait for the next turn.
 
         Nothing is missing when it is answered already; else `finish` is called later.
         """
-        if self._commands >= GATHERED_COMMANDS_MAX or not self._turn.fits(1):
-            return Batch([], [], 0, finish)
+        if self._commands >= GATHERED_COMMANDS_MAX or not self._turn_budget.fits(1):
+            return ConnectionBatch([], [], 0, finish)
         number = self._store.partitions
         if size > limits.REQUEST_BYTES:
             requests, size = fitting(requests, limits.REQUEST_BYTES)
@@ -133,66 +137,72 @@ class Turns:
         keys = [args[1] for args in taken]
         partitions = partitions_of(keys, number)
         if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
-            return Batch(taken, found, 0, finish)
-        batch = Batch(taken, [None] * len(taken), len(taken), finish)
-        lanes = self._reads if WRITES.isdisjoint(names) else self._writes
+            return ConnectionBatch(taken, found, 0, finish)
+        batch = ConnectionBatch(taken, [None] * len(taken), len(taken), finish)
+        partition_batches = self._reads if WRITES.isdisjoint(names) else self._writes
         if self._commands + len(taken) > limits.REQUEST_COMMANDS_MAX:
-            self._close_long(lanes, keyspace, partitions)
+            self._close_long(partition_batches, keyspace, partitions)
         for slot, partition in enumerate(partitions):
             home = (keyspace, partition)
-            lane = lanes.get(home)
-            if lane is None:
-                lane = lanes[home] = Lane(self._failure, self._held)
-            lane.commands.append(taken[slot])
-            lane.places.append((batch, slot))
+            partition_batch = partition_batches.get(home)
+            if partition_batch is None:
+                partition_batch = partition_batches[home] = PartitionBatch(self._failure, self._held)
+            partition_batch.commands.append(taken[slot])
+            partition_batch.places.append((batch, slot))
         self._gathered(len(taken), size)
         return batch
 
     def _close_long(
-        self, lanes: dict[tuple[bytes, int], Lane], keyspace: bytes, partitions: Sequence[int]
+        self,
+        partition_batches: dict[tuple[bytes, int], PartitionBatch],
+        keyspace: bytes,
+        partitions: Sequence[int],
     ) -> None:
         """Nothing more joins requests that would get too long. A batch's commands of one partition stay
         together: of two requests the second may run before the rest of the first.
         """
         for partition, more in Counter(partitions).items():
             home = (keyspace, partition)
-            lane = lanes.get(home)
-            if lane is not None and len(lane.commands) + more > limits.REQUEST_COMMANDS_MAX:
-                self._full.append((home, lanes.pop(home)))
+            partition_batch = partition_batches.get(home)
+            if (
+                partition_batch is not None
+                and len(partition_batch.commands) + more > limits.REQUEST_COMMANDS_MAX
+            ):
+                self._full.append((home, partition_batches.pop(home)))
 
     def _gathered(self, commands: int, size: int) -> None:
         self._commands += commands
         self._bytes += size
         if self._bytes >= limits.REQUEST_BYTES:
-            self._close_lanes()
+            self._close_batches()
         if not self._scheduled:
             self._scheduled = True
-            self._turn.later(1, self._run)
+            self._turn_budget.later(1, self._run)
 
-    def _close_lanes(self) -> None:
+    def _close_batches(self) -> None:
         """Nothing more joins these requests. Reads go first: they need not see what comes with them."""
-        lanes = [*self._full, *self._reads.items(), *self._writes.items()]
-        room = first_room(len(lanes))
-        self._ready.extend((home, lane, room) for home, lane in lanes)
+        partition_batches = [*self._full, *self._reads.items(), *self._writes.items()]
+        room = first_room(len(partition_batches))
+        self._ready.extend((home, partition_batch, room) for home, partition_batch in partition_batches)
         self._full, self._reads, self._writes = [], {}, {}
         self._bytes = 0
 
     def _run(self) -> None:
         """Start what was gathered, as much as fits in a turn."""
         self._scheduled = False
-        self._close_lanes()
+        self._close_batches()
         while self._ready:
-            (keyspace, partition), lane, room = self._ready[0]
-            if not self._turn.fits(len(lane.commands)):
+            (keyspace, partition), partition_batch, room = self._ready[0]
+            if not self._turn_budget.fits(len(partition_batch.commands)):
                 self._scheduled = True
-                self._turn.later(len(lane.commands), self._run)
+                self._turn_budget.later(len(partition_batch.commands), self._run)
                 return
             self._ready.popleft()
-            self._commands -= len(lane.commands)
+            self._commands -= len(partition_batch.commands)
             try:
-                self._store.start(partition, keyspace, lane.commands, lane, room)
+                self._store.start(partition, keyspace, partition_batch.commands, partition_batch, room)
             except Exception as error:  # noqa: BLE001  every request gets an answer
-                lane.set_exception(error)
+                partition_batch.set_exception(error)
 
 
 def fitting(requests: list[Request], most: int) -> tuple[list[Request], int]:

@@ -10,7 +10,7 @@ import re
 from functools import partial
 from typing import NamedTuple
 
-from stele.member.turn import Turn
+from stele.member.turn_budget import TurnBudget
 
 PATTERN_BYTES_MAX = 1024
 
@@ -38,9 +38,9 @@ class Piece(NamedTuple):
 class Pattern:
     """Tests keys. `steps` is what that took so far, at most."""
 
-    def __init__(self, pattern: bytes, turn: Turn) -> None:
+    def __init__(self, pattern: bytes, turn_budget: TurnBudget) -> None:
         pieces = _pieces(pattern)
-        self._turn = turn
+        self._turn_budget = turn_budget
         self._first, self._last = pieces[0], pieces[-1]
         self._one = len(pieces) == 1
         self._between = [piece for piece in pieces[1:-1] if piece.size]
@@ -72,7 +72,7 @@ class Pattern:
             before, self.steps = self.steps, self.steps + places * piece.steps
             entries = self.steps // STEPS_PER_ENTRY - before // STEPS_PER_ENTRY
             if entries:
-                found = await self._turn.run(entries, partial(piece.expression.search, key, at, until))
+                found = await self._turn_budget.run(entries, partial(piece.expression.search, key, at, until))
             else:
                 found = piece.expression.search(key, at, until)
             if found is not None:
@@ -81,11 +81,13 @@ class Pattern:
         return -1
 
 
-async def read_pattern(pattern: bytes, turn: Turn) -> Pattern:
+async def read_pattern(pattern: bytes, turn_budget: TurnBudget) -> Pattern:
     """ValueError when it is too long."""
     if len(pattern) > PATTERN_BYTES_MAX:
         raise ValueError(f"pattern of {len(pattern)} bytes is longer than the {PATTERN_BYTES_MAX} allowed")
-    return await turn.run(-(-len(pattern) // READ_BYTES_PER_ENTRY), partial(Pattern, pattern, turn))
+    return await turn_budget.run(
+        -(-len(pattern) // READ_BYTES_PER_ENTRY), partial(Pattern, pattern, turn_budget)
+    )
 
 
 def _pieces(pattern: bytes) -> list[Piece]:

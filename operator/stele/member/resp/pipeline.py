@@ -36,7 +36,7 @@ Put = Callable[[list[bytes]], Awaitable[None]]
 
 
 class Host(Server, Protocol):
-    """What is needed of the door."""
+    """What is needed of the RESP server."""
 
     replies: ReplyBytes
 
@@ -48,8 +48,8 @@ class Runner:
     while the client does not read. After a wait for room in vain, what follows takes the room that is there.
     """
 
-    def __init__(self, door: Host, session: Session, put: Put) -> None:
-        self._door = door
+    def __init__(self, server: Host, session: Session, put: Put) -> None:
+        self._server = server
         self._session = session
         self._put = put
         self._out: list[bytes] = []
@@ -103,19 +103,19 @@ class Runner:
 
     def _hold(self, size: int) -> None:
         self._held += size
-        self._door.replies.add(size)
+        self._server.replies.add(size)
 
     def _segment(self) -> Segment:
-        return Segment(self._door.store.partitions)
+        return Segment(self._server.store.partitions)
 
     async def _alone(self, name: bytes, request: Request) -> None:
         if is_keyed(name):
             self._encode(await self._pieces(name, request))
             return
         try:
-            made = await answer(self._door, self._session, name, request)
-        except Exception as error:  # noqa: BLE001  every request gets an answer, see Door.failure
-            made = self._door.failure(error)
+            made = await answer(self._server, self._session, name, request)
+        except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
+            made = self._server.failure(error)
         if isinstance(made, dict):
             encode_map(made, self._out, self._session.resp3)
         else:
@@ -154,14 +154,14 @@ class Runner:
         return results
 
     def _check(self) -> None:
-        if self._door.replies.is_full:
+        if self._server.replies.is_full:
             raise TooManyRepliesError
 
     async def _group(self, segment: Segment, partition: int, results: list[Reply], room: int) -> None:
         """The commands of one partition, call after call, until one has no room."""
         for call in segment.calls(segment.groups[partition]):
             ran = await self._ask(segment, partition, call, results, room)
-            if ran < len(call) or self._door.replies.is_full:
+            if ran < len(call) or self._server.replies.is_full:
                 return
 
     async def _ask(
@@ -170,9 +170,9 @@ class Runner:
         """How many of these commands ran. An error answers all of them."""
         commands = [segment.commands[place] for place in call]
         try:
-            replies = await self._door.store.execute(partition, self._session.keyspace, commands, room)
-        except Exception as error:  # noqa: BLE001  every request gets an answer, see Door.failure
-            replies = [self._door.failure(error)] * len(call)
+            replies = await self._server.store.execute(partition, self._session.keyspace, commands, room)
+        except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
+            replies = [self._server.failure(error)] * len(call)
         for place, reply in zip(call, replies, strict=False):
             results[place] = reply
         self._hold(sum(map(_size, replies)))
@@ -207,19 +207,19 @@ class Runner:
         call = next(iter(segment.calls(behind)))
         room = REPLY_BYTES_MAX + limits.REPLY_BYTES
         try:
-            await self._door.replies.take(room, self._wait_seconds)
+            await self._server.replies.take(room, self._wait_seconds)
         except Unavailable as error:
             self._wait_seconds = 0.0
-            results[place] = self._door.failure(error)
+            results[place] = self._server.failure(error)
             return
         try:
             ran = await self._ask(segment, partition, call, results, REPLY_BYTES_MAX)
         finally:
-            self._door.replies.add(-room)
+            self._server.replies.add(-room)
         self._check()
         if not ran:
             text = f"partition {partition}: its owner has no room for any reply"
-            results[place] = self._door.failure(Corrupt(text))
+            results[place] = self._server.failure(Corrupt(text))
 
     def _encode(self, reply: Reply) -> None:
         before = len(self._out)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import mmh3
 
 from stele.member.resp.match import Pattern
-from stele.ports.store import Store
+from stele.ports.key_value_service import KeyValueService
 
 SCAN_COUNT_DEFAULT = 10
 SCAN_COUNT_MAX = 10_000
@@ -70,7 +70,13 @@ class _Place:
 
 
 async def scan(
-    store: Store, positions: Positions, keyspace: bytes, cursor: int, *, count: int, pattern: Pattern
+    store: KeyValueService,
+    positions: Positions,
+    keyspace: bytes,
+    cursor: int,
+    *,
+    count: int,
+    pattern: Pattern,
 ) -> tuple[int, list[bytes]]:
     """Those that match of about `count` keys from the cursor on, or of fewer when they are long or hard to
     match; and the next cursor (0: all were looked at).
@@ -129,7 +135,7 @@ def _cursor(partition: int, part: int, position: int) -> int:
     return ((partition << _PART_BITS | part) << _HASH_BITS) | position
 
 
-def _place(store: Store, positions: Positions, keyspace: bytes, cursor: int) -> _Place:
+def _place(store: KeyValueService, positions: Positions, keyspace: bytes, cursor: int) -> _Place:
     position = cursor & ((1 << _HASH_BITS) - 1)
     part = cursor >> _HASH_BITS & _PART_MAX
     partition = cursor >> (_HASH_BITS + _PART_BITS)

@@ -1,11 +1,11 @@
-"""The door: where any Redis client reads and writes, whichever member it is connected to.
+"""The RESP server: where any Redis client reads and writes, whichever member it is connected to.
 
 One connection is one `asyncio.Protocol`. Commands on single keys run in batches that all connections share
-(`door_turn`); anything else runs in a task of the connection, and a batch never runs beside it. Requests that
+(`batching`); anything else runs in a task of the connection, and a batch never runs beside it. Requests that
 came together run together: those of one partition in their order, those of different partitions at the same
 time; replies go out in the order of the requests. A session command (SELECT, SCAN, ...) waits for all
 before it. What a connection may keep waiting is limited; above that, nothing more is read from it until it is
-worked off (design 60-data-plane, "Doors").
+worked off.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from typing import cast
 
 from stele.core.kv.commands import Failure
 from stele.errors import SteleError, Unavailable, Uncertain
-from stele.member.resp.batching import Batch, Turns
+from stele.member.resp.batching import BatchCollector, ConnectionBatch
 from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
 from stele.member.resp.pipeline import WRITE_BYTES, Runner
+from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.resp.scan import Positions
-from stele.member.resp.seldom import Seldom
 from stele.member.resp.session_commands import Session
-from stele.member.turn import Turn
-from stele.ports.store import Store
+from stele.member.turn_budget import TurnBudget
+from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import ARGUMENT_BYTES, Request, RequestReader, chunks, encode_all
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ DEFECT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
-    """Bounds of the door. Each is either back-pressure (nothing is read) or an error that names it."""
+class RespServerLimits:
+    """Bounds of the RESP server. Each is either back-pressure (nothing is read) or an error that names it."""
 
     clients_max: int = 10_000
     pipeline_commands_max: int = 4096
@@ -52,30 +52,36 @@ class DoorLimits:
     backlog: int = 512
 
 
-async def start_door(
-    store: Store, bind: str, port: int, limits: DoorLimits | None = None, turn: Turn | None = None
-) -> "Door":
-    """Listen for clients; port 0 takes a free one (see `Door.port`). OSError when the port cannot be had."""
-    door = Door(store, limits or DoorLimits(), turn)
-    await door.listen(bind, port)
-    return door
+async def start_resp_server(
+    store: KeyValueService,
+    bind: str,
+    port: int,
+    limits: RespServerLimits | None = None,
+    turn_budget: TurnBudget | None = None,
+) -> "RespServer":
+    """Listen for clients; port 0 takes a free one (see `port`). OSError when the port cannot be had."""
+    server = RespServer(store, limits or RespServerLimits(), turn_budget)
+    await server.listen(bind, port)
+    return server
 
 
-class Door:
+class RespServer:
     """The listening socket and its connections. `waiting_bytes` is always the sum over the connections."""
 
-    def __init__(self, store: Store, limits: DoorLimits, turn: Turn | None = None) -> None:
-        """`turn` is that of the store, when it counts what it does."""
+    def __init__(
+        self, store: KeyValueService, limits: RespServerLimits, turn_budget: TurnBudget | None = None
+    ) -> None:
+        """`turn_budget` is that of the store, when it counts what it does."""
         self.store = store
         self.limits = limits
         self.positions = Positions()
         self.replies = ReplyBytes()
-        self.turn = turn or Turn(asyncio.get_running_loop().call_soon)
-        self.turns = Turns(store, _failure, self.turn, self.replies)
+        self.turn_budget = turn_budget or TurnBudget(asyncio.get_running_loop().call_soon)
+        self.collector = BatchCollector(store, _failure, self.turn_budget, self.replies)
         self.waiting_bytes = 0
         self._ids = count(1)
         self._open: set[_Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: asyncio.Server | None = None
         self._counts = {
             "total_connections_received": 0,
             "rejected_connections": 0,
@@ -85,19 +91,19 @@ class Door:
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._listener is not None
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def listen(self, bind: str, port: int) -> None:
         """Begin to accept clients."""
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
-        self._server = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
+        self._listener = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
 
     async def close(self, grace_seconds: float = 5.0) -> None:
         """Accept nobody, let running requests end for at most `grace_seconds`, then close all connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         running = [future for connection in self._open if (future := connection.stop()) is not None]
         if running:
             await asyncio.wait(running, timeout=grace_seconds)
@@ -141,10 +147,10 @@ class Door:
         self._counts["total_commands_processed"] += commands
 
     def gather(
-        self, session: Session, queue: list[Request], size: int, finish: Callable[[Batch], None]
-    ) -> Batch | None:
+        self, session: Session, queue: list[Request], size: int, finish: Callable[[ConnectionBatch], None]
+    ) -> ConnectionBatch | None:
         """Let the leading requests run in the turn of all; None: the first one is not for it."""
-        batch = self.turns.gather(session.keyspace, queue, size, finish)
+        batch = self.collector.gather(session.keyspace, queue, size, finish)
         if batch is not None:
             self.count(len(batch.replies))
         return batch
@@ -154,7 +160,7 @@ class Door:
         return _failure(error)
 
 
-_defects = Seldom(DEFECT_SECONDS)
+_defects = RateLimitedLog(DEFECT_SECONDS)
 
 
 def _failure(error: BaseException) -> Failure:
@@ -164,23 +170,23 @@ def _failure(error: BaseException) -> Failure:
         return Failure("UNCERTAIN", str(error).removeprefix("UNCERTAIN: "))
     if isinstance(error, SteleError):
         return Failure("ERR", str(error))
-    if (more := _defects.turn()) is not None:
+    if (more := _defects.admit()) is not None:
         log.error("a request failed by a defect (%d more since the last was logged)", more, exc_info=error)
     return Failure("ERR", f"internal error {type(error).__name__}; the member's log has the details")
 
 
 class _Connection(asyncio.Protocol):
-    """Bytes in, batches to the door, bytes out."""
+    """Bytes in, batches to the server, bytes out."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._limits = door.limits
+    def __init__(self, server: RespServer) -> None:
+        self._server = server
+        self._limits = server.limits
         self._reader = RequestReader()
         self._queue: list[Request] = []
         self._held_bytes = 0
         self._unsent_bytes = 0
         self._task: asyncio.Task[None] | None = None
-        self._in_turn = False
+        self._in_batch = False
         self._idle: asyncio.Future[None] | None = None
         self._reading = True
         self._stopping = False
@@ -194,9 +200,9 @@ class _Connection(asyncio.Protocol):
         """Part of asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self.session = Session(self._door.next_id(), f"{peer[0]}:{peer[1]}")
+        self.session = Session(self._server.next_id(), f"{peer[0]}:{peer[1]}")
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
-        if not self._door.admit(self):
+        if not self._server.admit(self):
             self._transport.write(
                 b"-ERR max number of clients reached: this member takes %d\r\n" % self._limits.clients_max
             )
@@ -209,7 +215,7 @@ class _Connection(asyncio.Protocol):
         self._queue.clear()
         self._hold(0)
         self.resume_writing()
-        self._door.forget(self)
+        self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
         """Part of asyncio.Protocol."""
@@ -219,7 +225,7 @@ class _Connection(asyncio.Protocol):
         before = reader.arguments
         self._queue += reader.feed(data)
         self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * (reader.arguments - before))
-        if self._door.waiting_bytes > self._limits.waiting_bytes_max:
+        if self._server.waiting_bytes > self._limits.waiting_bytes_max:
             self._refuse_bytes()
             return
         if reader.error is not None or self._is_full():
@@ -233,57 +239,57 @@ class _Connection(asyncio.Protocol):
 
     @property
     def _busy(self) -> bool:
-        return self._in_turn or self._task is not None
+        return self._in_batch or self._task is not None
 
     def _go_on(self) -> None:
         """Run what is queued: in the turn of all as far as that can be, else in a task."""
         while self._queue and self._writable.is_set():
-            batch = self._door.gather(self.session, self._queue, self._held_bytes, self._finish)
+            batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
             if batch is None:
                 break
             del self._queue[: len(batch.replies)]
             if not batch.replies:
-                self._door.turn.later(1, self._continue)
+                self._server.turn_budget.later(1, self._continue)
             if batch.missing or not batch.replies:
-                self._in_turn = True
+                self._in_batch = True
                 return
             self._answer(batch)
         if self._queue or self._reader.error is not None or not self._writable.is_set():
             self._task = asyncio.get_running_loop().create_task(self._work())
         else:
-            self._rest()
+            self._on_idle()
 
     def _continue(self) -> None:
         """There is a new turn."""
-        self._end_turn()
+        self._end_batch()
         if not self._transport.is_closing():
             self._go_on()
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: ConnectionBatch) -> None:
         """All commands that ran in the turn have their replies."""
-        self._end_turn()
+        self._end_batch()
         if not self._transport.is_closing():
             if batch.later:
                 self._task = asyncio.get_running_loop().create_task(self._work(batch))
-            elif self._door.replies.is_full:
+            elif self._server.replies.is_full:
                 self._refuse(TooManyRepliesError(), "UNCERTAIN")
             else:
                 self._answer(batch)
                 self._go_on()
-        self._door.replies.add(-batch.bytes)
+        self._server.replies.add(-batch.bytes)
 
-    def _end_turn(self) -> None:
-        self._in_turn = False
+    def _end_batch(self) -> None:
+        self._in_batch = False
         if self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
 
-    def _answer(self, batch: Batch) -> None:
+    def _answer(self, batch: ConnectionBatch) -> None:
         out: list[bytes] = []
         encode_all(batch.replies, out, self.session.resp3)
         self._transport.write(b"".join(out))
 
-    def _rest(self) -> None:
+    def _on_idle(self) -> None:
         """All that was asked is answered."""
         self._hold(self._reader.buffered_bytes)
         if self._stopping:
@@ -300,19 +306,19 @@ class _Connection(asyncio.Protocol):
         """Part of asyncio.Protocol."""
         self._writable.clear()
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._door.replies.add(self._unsent_bytes)
+        self._server.replies.add(self._unsent_bytes)
 
     def resume_writing(self) -> None:
         """Part of asyncio.Protocol."""
         self._writable.set()
         unsent, self._unsent_bytes = self._unsent_bytes, 0
-        self._door.replies.add(-unsent)
+        self._server.replies.add(-unsent)
 
     def stop(self) -> "asyncio.Future[None] | None":
         """Read nothing more; what still runs, if anything does."""
         self._stopping = True
         self._pause()
-        if self._in_turn:
+        if self._in_batch:
             self._queue.clear()
             self._idle = asyncio.get_running_loop().create_future()
             return self._idle
@@ -328,7 +334,7 @@ class _Connection(asyncio.Protocol):
 
     def _hold(self, held_bytes: int) -> None:
         held_bytes = 0 if self._gone else held_bytes
-        self._door.waiting_bytes += held_bytes - self._held_bytes
+        self._server.waiting_bytes += held_bytes - self._held_bytes
         self._held_bytes = held_bytes
 
     def _pause(self) -> None:
@@ -351,9 +357,9 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
         self._stopping = True
 
-    async def _work(self, begun: Batch | None = None) -> None:
+    async def _work(self, begun: ConnectionBatch | None = None) -> None:
         """Run what is queued until nothing is; then this task ends and the next data starts another."""
-        runner = Runner(self._door, self.session, self._put)
+        runner = Runner(self._server, self.session, self._put)
         try:
             if not self._writable.is_set():
                 await self._until_written()
@@ -376,12 +382,12 @@ class _Connection(asyncio.Protocol):
         if self._reader.error is not None or self._stopping or self.session.quitting:
             self._transport.close()
         else:
-            self._rest()
+            self._on_idle()
 
     async def _batch(self, runner: Runner) -> None:
         size = self._limits.batch_commands_max
         batch, self._queue = self._queue[:size], self._queue[size:]
-        self._door.count(len(batch))
+        self._server.count(len(batch))
         await runner.run(batch)
         if self.session.quitting:
             self._queue.clear()
@@ -404,7 +410,7 @@ class _Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         begin, most = loop.time(), self._limits.stalled_seconds_max
         while not self._writable.is_set():
-            if self._door.replies.scarce:
+            if self._server.replies.scarce:
                 most = min(most, self._limits.stalled_seconds_max_scarce)
             left = begin + most - loop.time()
             if left <= 0:

@@ -21,8 +21,8 @@ from stele.core.kv.dedup import ARITY, ONCE
 from stele.member.resp.match import read_pattern
 from stele.member.resp.multi_key import MANY_KEYS
 from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
-from stele.member.turn import Turn
-from stele.ports.store import Store
+from stele.member.turn_budget import TurnBudget
+from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Request
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
@@ -61,11 +61,11 @@ class Session:
 
 
 class Server(Protocol):
-    """What the session commands need of the door."""
+    """What the session commands need of the RESP server."""
 
-    store: Store
+    store: KeyValueService
     positions: Positions
-    turn: Turn
+    turn_budget: TurnBudget
 
     def sessions(self) -> Iterable[Session]: ...
 
@@ -254,7 +254,7 @@ async def _scan(server: Server, session: Session, request: Request) -> Answer:
     if count < 1:
         raise _RefusedError("syntax error")
     try:
-        pattern = await read_pattern(options.get(b"MATCH", b"*"), server.turn)
+        pattern = await read_pattern(options.get(b"MATCH", b"*"), server.turn_budget)
         following, keys = await scan(
             server.store, server.positions, session.keyspace, cursor, count=count, pattern=pattern
         )

@@ -18,8 +18,8 @@ from stele.core.service_events import (
     Endpoint,
     PartitionMigrationEvent,
     begun,
+    event_of_row,
     index_of,
-    told_by_row,
 )
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition
@@ -65,7 +65,7 @@ class Services:
         self._runners = [runner for runner, fine in zip(self._runners, started, strict=True) if fine]
         for each in self._node.volume.load_services().begun:
             if each.committed is None:
-                self._settle(_read(each))
+                self._recover(_read(each))
             else:
                 self._end(_read(each), each.committed)
 
@@ -78,7 +78,7 @@ class Services:
             return False
         return True
 
-    def _settle(self, record: Begun) -> None:
+    def _recover(self, record: Begun) -> None:
         """After a restart: by the row, else by what this member promised for the migration."""
         partition = record.event.partition
         replica = self._node.replicas.get(partition)
@@ -123,9 +123,9 @@ class Services:
             command.id, kind, partition, row=row, result=result, destination=destination, me=node.me
         )
         self._begun[partition] = record
-        self._in_turn(partition, partial(self._tell_begin, record))
+        self._enqueue(partition, partial(self._notify_begin, record))
 
-    async def told(self, partition: PartitionId) -> None:
+    async def until_notified(self, partition: PartitionId) -> None:
         """Wait until services heard all that happened to the partition. Hold no lock: they may be slow."""
         tail = self._tails.get(partition)
         if tail is not None:
@@ -159,7 +159,7 @@ class Services:
         owner = replica.owner
         if owner is None or owner.phase is not Phase.SERVING or owner.frozen != frozen:
             raise ServiceError("the partition is not served here any more, or was frozen or thawed meanwhile")
-        refusal = self._node.serving_requests.log_changes(replica, changes)
+        refusal = self._node.command_executor.log_changes(replica, changes)
         if refusal is not None:
             raise ServiceError(f"{refusal.code}: {refusal.text}")
 
@@ -176,19 +176,19 @@ class Services:
         if record is not None and (committed := record.outcome(row)) is not None:
             known = record.index_after(committed)
             self._end(record, committed)
-        event = told_by_row(partition, before, row, self._node.me, known)
+        event = event_of_row(partition, before, row, self._node.me, known)
         if event is not None:
             change = Begun(event, before.version, self._node.me)
-            self._to_tell(change, True)
-            self._in_turn(partition, partial(self._tell_change, change))
+            self._to_notify(change, True)
+            self._enqueue(partition, partial(self._notify_change, change))
 
-    # -- telling
+    # -- notifying
 
-    def _to_tell(self, record: Begun, committed: bool) -> None:
+    def _to_notify(self, record: Begun, committed: bool) -> None:
         """From here until it is told no service serves the partition."""
         self._ending.setdefault(record.event.partition, []).append((record, committed))
 
-    def _is_told(self, record: Begun, committed: bool) -> None:
+    def _is_notified(self, record: Begun, committed: bool) -> None:
         left = self._ending[record.event.partition]
         left.remove((record, committed))
         if not left:
@@ -198,28 +198,28 @@ class Services:
         partition = record.event.partition
         self._begun.pop(partition, None)
         self._prepared -= {(partition, record.event.id, frozen) for frozen in (False, True)}
-        self._to_tell(record, committed)
-        self._in_turn(partition, partial(self._tell_end, record, committed))
+        self._to_notify(record, committed)
+        self._enqueue(partition, partial(self._notify_end, record, committed))
 
-    async def _tell_begin(self, record: Begun) -> None:
+    async def _notify_begin(self, record: Begun) -> None:
         await self._save()
-        await self._tell("before_migration", record.event)
+        await self._notify("before_migration", record.event)
 
-    async def _tell_change(self, record: Begun) -> None:
+    async def _notify_change(self, record: Begun) -> None:
         """Of a row that came without a begin."""
-        await self._tell_begin(record)
-        await self._tell_end(record, True)
+        await self._notify_begin(record)
+        await self._notify_end(record, True)
 
-    async def _tell_end(self, record: Begun, committed: bool) -> None:
+    async def _notify_end(self, record: Begun, committed: bool) -> None:
         event = record.event
         if committed and event.new_replica_index >= 0:
             await self._applied(event.partition)
-        await self._tell("commit_migration" if committed else "rollback_migration", event)
-        self._is_told(record, committed)
+        await self._notify("commit_migration" if committed else "rollback_migration", event)
+        self._is_notified(record, committed)
         await self._save()
 
-    async def _tell(self, method: str, event: PartitionMigrationEvent) -> None:
-        await asyncio.gather(*(runner.tell(method, event) for runner in self._runners))
+    async def _notify(self, method: str, event: PartitionMigrationEvent) -> None:
+        await asyncio.gather(*(runner.notify(method, event) for runner in self._runners))
 
     async def _applied(self, partition: PartitionId) -> None:
         """Wait until this member has applied what its log holds now; as the owner, until it serves."""
@@ -233,7 +233,7 @@ class Services:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _in_turn(
+    def _enqueue(
         self, partition: PartitionId, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> "asyncio.Task[None]":
         """Run the work after what was begun before it for this partition."""
@@ -245,10 +245,10 @@ class Services:
             await work()
 
         task = self._tails[partition] = self._node.spawn(run())
-        task.add_done_callback(partial(self._turn_ended, partition))
+        task.add_done_callback(partial(self._dequeued, partition))
         return task
 
-    def _turn_ended(self, partition: PartitionId, task: "asyncio.Task[None]") -> None:
+    def _dequeued(self, partition: PartitionId, task: "asyncio.Task[None]") -> None:
         if self._tails.get(partition) is task:
             del self._tails[partition]
 

@@ -69,7 +69,7 @@ class Runner:
         except BaseException as error:  # Of the code of others; SystemExit too must not end the member.
             raise ServiceError(f"{method} failed with {type(error).__name__}: {error}") from error
 
-    async def tell(self, method: str, event: PartitionMigrationEvent) -> None:
+    async def notify(self, method: str, event: PartitionMigrationEvent) -> None:
         """Call a method that only hears of an event. An error is logged, and that is all."""
         try:
             await self.call(method, event)
@@ -159,9 +159,9 @@ def _fault(changes: object) -> str:
 class MemberContext:
     """`services.Context` for one service. Its methods wait for the member's event loop."""
 
-    def __init__(self, node: Node, service: str, untold: Container[int]) -> None:
-        """`untold` are the partitions with a migration that ended and is not told yet."""
-        self._node, self._service, self._untold = node, service, untold
+    def __init__(self, node: Node, service: str, not_notified: Container[int]) -> None:
+        """`not_notified` are the partitions with a migration that ended and is not told yet."""
+        self._node, self._service, self._not_notified = node, service, not_notified
 
     @property
     def member(self) -> str:
@@ -177,7 +177,7 @@ class MemberContext:
     def serves(self, partition: int) -> bool:
         replica = self._node.replicas.get(partition)
         serving = replica is not None and replica.owner is not None and replica.owner.serving
-        return serving and partition not in self._untold
+        return serving and partition not in self._not_notified
 
     def owner(self, partition: int) -> str:
         owner = self._node.rows[partition].owner
@@ -210,7 +210,7 @@ class MemberContext:
             (b"DEL", key) if value is None else (b"SET", key, value) for key, value in changes.items()
         ]
         keyspace = self._keyspace(namespace)
-        replies = self._wait(lambda: self._node.store.execute(partition, keyspace, commands))
+        replies = self._wait(lambda: self._node.router.execute(partition, keyspace, commands))
         failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
         if failed is not None:
             raise Refused(f"partition {partition}: {failed.text}", failed.code)

@@ -21,16 +21,16 @@ from stele.core.kv.commands import (
     evaluate,
 )
 from stele.core.kv.dedup import ONCE
-from stele.core.tablet.leases import Held
+from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.owner import Owner, Phase
 from stele.errors import Corrupt, Unavailable, Uncertain
 from stele.member import limits
 from stele.member.replication.replica import Replica
-from stele.member.replication.replicator import Replication
+from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Kind, Request
 from stele.member.serving.dedup import Attempt, run_once
 from stele.member.serving.latency import Histogram
-from stele.member.turn import Turn
+from stele.member.turn_budget import TurnBudget
 from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
 from stele.wire.storage.log_record import Change, batch_record, delete_record, put_record
 
@@ -61,30 +61,30 @@ class Counters(msgspec.Struct):
     errors: int = 0
 
 
-class Serving:
+class CommandExecutor:
     """Runs requests on tablets that this member serves. `refusal` is why writes are refused, if they are."""
 
     def __init__(
         self,
-        replication: Replication,
-        held: Held,
+        replicator: Replicator,
+        lease_holder: LeaseHolder,
         now: Callable[[], float],
         wall: Callable[[], float] = time.time,
-        turn: Turn | None = None,
+        turn_budget: TurnBudget | None = None,
     ) -> None:
-        self._replication = replication
-        self.tablets = replication.tablets
+        self._replicator = replicator
+        self.tablets = replicator.tablets
         self._engine = self.tablets.engine
-        self._held = held
+        self._lease_holder = lease_holder
         self._now = now
         self._wall = wall
         self.refusal: Failure | None = None
-        self.turn = turn or Turn(lambda work: None)
+        self.turn_budget = turn_budget or TurnBudget(lambda work: None)
         self.pending_bytes = 0
         self.held_bytes = 0
         self.counters = Counters()
         self.latencies = {"read": Histogram(), "write": Histogram()}
-        self.starved: dict[int, Replica] = {}
+        self.waiting_for_lease: dict[int, Replica] = {}
 
     @property
     def has_room(self) -> bool:
@@ -96,7 +96,7 @@ class Serving:
         """Take the request; it is answered now or once it is committed and a lease allows it."""
         if request.kind is Kind.EXECUTE:
             self._execute(replica, request)
-            self.turn.spend(len(request.replies), request.reply_bytes + request.bytes)
+            self.turn_budget.spend(len(request.replies), request.reply_bytes + request.bytes)
         else:
             request.reads = True
             self.counters.reads += 1
@@ -161,11 +161,11 @@ class Serving:
             request.wrote = True
             self.pending_bytes += (size := sum(map(len, records)))
             request.bytes = size
-            self._replication.append(replica, records)
+            self._replicator.append(replica, records)
 
     def refusal_at(self, owner: Owner) -> Failure | None:
         """Why nothing may be written to the tablet now; a backup's full volume counts as the owner's own."""
-        full = self._replication.full
+        full = self._replicator.full
         if self.refusal is not None or not full:
             return self.refusal
         return next((_no_space_at(member) for member in owner.waited_for if member in full), None)
@@ -181,7 +181,7 @@ class Serving:
 
         As much as fits in this turn, so perhaps only of the first keys, or none.
         """
-        most = limits.TURN_ENTRIES_MAX - self.turn.entries
+        most = limits.TURN_ENTRIES_MAX - self.turn_budget.entries
         if len(keys) > most:
             partitions, keys = partitions[: max(0, most)], keys[: max(0, most)]
         now, now_ms = self._now(), int(self._wall() * 1000)
@@ -204,7 +204,7 @@ class Serving:
                     break
         except Corrupt:
             return None  # A request finds it again, and puts the tablet offline.
-        self.turn.spend(len(found), limits.REPLY_BYTES - left)
+        self.turn_budget.spend(len(found), limits.REPLY_BYTES - left)
         self.counters.reads += len(found)
         self.latencies["read"].add(0.0, len(found))
         return found or None
@@ -214,7 +214,7 @@ class Serving:
         if owner is None or owner.phase is not Phase.SERVING or owner.frozen:
             return False
         others = owner.waited_for
-        return not others or self._held.may_read(replica.partition, owner.term, others, now)
+        return not others or self._lease_holder.may_read(replica.partition, owner.term, others, now)
 
     def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
         """A command that is answered as before when it ran before; see `member.serving.dedup`."""
@@ -251,7 +251,7 @@ class Serving:
         ]
         if gone:
             _look_ahead(replica, gone, replica.tablet.log.last[1] + 1)
-            self._replication.append(replica, [batch_record(owner.term, gone)])
+            self._replicator.append(replica, [batch_record(owner.term, gone)])
         return len(gone)
 
     def log_changes(self, replica: Replica, changes: Sequence[Change]) -> Failure | None:
@@ -266,7 +266,7 @@ class Serving:
         refusal = self.refusal_at(owner) if fresh else None
         if fresh and refusal is None:
             _look_ahead(replica, fresh, replica.tablet.log.last[1] + 1)
-            self._replication.append(replica, [batch_record(owner.term, fresh)])
+            self._replicator.append(replica, [batch_record(owner.term, fresh)])
         return refusal
 
     def _differs(self, replica: Replica, change: Change) -> bool:
@@ -297,7 +297,7 @@ class Serving:
         keys = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
         size = sum(len(key) + len(value) for key, value in page)
         request.reply_bytes = min(size, limits.SCAN_BYTES)
-        self.turn.spend(max(1, len(page)), size)
+        self.turn_budget.spend(max(1, len(page)), size)
         full = len(page) == limit or size >= limits.SCAN_BYTES
         return keys, page[-1][0][len(prefix) :] if full else None
 
@@ -315,8 +315,8 @@ class Serving:
         # A committed write proves that this member was the owner after the request came: it needs no lease.
         if request.reads and not request.wrote and not self.may_read(replica):
             self._hold(request)
-            replica.starved.append(request)
-            self.starved[replica.partition] = replica
+            replica.waiting_for_lease.append(request)
+            self.waiting_for_lease[replica.partition] = replica
             return
         seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
         if request.wrote:
@@ -333,13 +333,13 @@ class Serving:
         # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
         if owner is None or owner.phase is not Phase.SERVING:
             return False
-        return self._held.may_read(replica.partition, owner.term, owner.waited_for, self._now())
+        return self._lease_holder.may_read(replica.partition, owner.term, owner.waited_for, self._now())
 
     def leases_changed(self) -> None:
         """Answer the reads that only lacked a lease."""
-        starved, self.starved = self.starved, {}
-        for replica in starved.values():
-            waiting, replica.starved = replica.starved, []
+        waiting_for_lease, self.waiting_for_lease = self.waiting_for_lease, {}
+        for replica in waiting_for_lease.values():
+            waiting, replica.waiting_for_lease = replica.waiting_for_lease, []
             for request in waiting:
                 self._release(request)
                 self._answer(replica, request)
@@ -357,9 +357,9 @@ class Serving:
 
         What was logged is answered all the same when this member `follows` the new owner and that commits it.
         """
-        waiting = (*replica.waiters, *replica.starved)
+        waiting = (*replica.waiters, *replica.waiting_for_lease)
         replica.waiters.clear()
-        replica.starved.clear()
+        replica.waiting_for_lease.clear()
         replica.forget_ahead()
         again: list[Request] = []
         for request in waiting:
@@ -390,9 +390,11 @@ class Serving:
             request = replica.waiters.popleft()
             self._release(request)
             self.uncertain(request)
-        late = [request for request in replica.starved if request.deadline <= now]
+        late = [request for request in replica.waiting_for_lease if request.deadline <= now]
         if late:
-            replica.starved = [request for request in replica.starved if request.deadline > now]
+            replica.waiting_for_lease = [
+                request for request in replica.waiting_for_lease if request.deadline > now
+            ]
             for request in late:
                 self._release(request)
                 self.fail(request)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.replication.replica import Replica
-from stele.member.serving.executor import PASSIVE, Serving
+from stele.member.serving.executor import PASSIVE, CommandExecutor
 from stele.wire.storage.keys import tablet_range
 
 ENTRY_BYTES_MIN = 64
@@ -18,17 +18,17 @@ ENTRY_BYTES_MIN = 64
 class Expiry:
     """Goes round: partition by partition, and through each from where it was left."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
+    def __init__(self, executor: CommandExecutor) -> None:
+        self._executor = executor
         self._partition = -1
         self._after = b""
 
-    def turn(self, replicas: Mapping[int, Replica]) -> int:
+    def run_once(self, replicas: Mapping[int, Replica]) -> int:
         """Look at some entries; how many of them are to go. Nothing while writes are refused or wait.
 
         A tablet whose data is found damaged goes offline; the others are looked at all the same.
         """
-        if self._serving.refusal is PASSIVE or not self._serving.has_room:
+        if self._executor.refusal is PASSIVE or not self._executor.has_room:
             return 0
         owned = sorted(
             p
@@ -43,10 +43,10 @@ class Expiry:
             try:
                 page = self._page(replica, entries_left, bytes_left)
             except Corrupt as error:
-                self._serving.tablets.break_off(replica, error)
+                self._executor.tablets.break_off(replica, error)
                 self._after = b""
                 continue
-            removed += self._serving.remove_expired(replica, page)
+            removed += self._executor.remove_expired(replica, page)
             entries_left -= max(1, len(page))
             bytes_left -= sum(len(key) + len(value) for key, value in page)
         return removed
@@ -63,6 +63,6 @@ class Expiry:
         mean_bytes = max(ENTRY_BYTES_MIN, replica.size_bytes // max(1, replica.entries))
         limit = max(1, min(entries_max, bytes_max // mean_bytes))
         begin, end = tablet_range(replica.partition, replica.generation)
-        page = self._serving.tablets.engine.scan(max(begin, self._after), end, limit)
+        page = self._executor.tablets.engine.scan(max(begin, self._after), end, limit)
         self._after = page[-1][0] + b"\0" if len(page) == limit else b""
         return page

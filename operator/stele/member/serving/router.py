@@ -1,8 +1,8 @@
-"""Requests find their partition's owner: here, or at another member; ports.Store for the door.
+"""Routes requests to their partition's owner, here or at another member: the `KeyValueService` of a member.
 
 While the owner is not known, is moving or cannot be reached, requests of a partition wait in one queue, in
 the order in which they came. One request's commands run in their order; two requests that are under way at
-the same time may run in any order, so a door sends the next only when the one before was answered.
+the same time may run in any order, so the RESP server sends the next only when the one before was answered.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from stele.member import limits
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
 from stele.member.replication.request import Kind, Request
-from stele.member.serving.executor import Serving
-from stele.ports.store import Outcome
+from stele.member.serving.executor import CommandExecutor
+from stele.ports.key_value_service import Outcome
 from stele.wire import peer
 from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
 from stele.wire.resp import ARGUMENT_BYTES
@@ -53,12 +53,12 @@ class Routes(Protocol):
     def adopt_from_owner(self, partition: int, row: Partition) -> None: ...
 
 
-class Store:
-    """See the module, and ports.Store."""
+class RequestRouter:
+    """See the module, and ports.KeyValueService."""
 
-    def __init__(self, routes: Routes, serving: Serving) -> None:
+    def __init__(self, routes: Routes, executor: CommandExecutor) -> None:
         self._routes = routes
-        self._serving = serving
+        self._executor = executor
         self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
         self._queued_bytes = 0
@@ -84,7 +84,7 @@ class Store:
     def abandon(self) -> None:
         """Answer what is still under way: nothing was done, or it may or may not be."""
         for replica in self._routes.replicas.values():
-            self.send_again(self._serving.give_up(replica, follows=False))
+            self.send_again(self._executor.give_up(replica, follows=False))
         for link in self._routes.links.values():
             requests, link.requests = list(link.requests.values()), {}
             self.lost(requests)
@@ -94,7 +94,7 @@ class Store:
         self._unanswered = [each for each in self._unanswered if _owes(each)]
         return bool(self._unanswered) or any(link.requests for link in self._routes.links.values())
 
-    # -- ports.Store
+    # -- ports.KeyValueService
 
     @property
     def partitions(self) -> int:
@@ -129,7 +129,7 @@ class Store:
         """None also when another member owns a key, or requests wait for an owner: they go in their order."""
         if self._waiting or self.stopping:
             return None
-        return self._serving.read_now(self._routes.replicas, keyspace, partitions, keys)
+        return self._executor.read_now(self._routes.replicas, keyspace, partitions, keys)
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
@@ -149,7 +149,7 @@ class Store:
         return number
 
     def info(self) -> dict[str, str | int]:
-        counters = self._serving.counters
+        counters = self._executor.counters
         return {
             **self.facts,
             "reads": counters.reads,
@@ -158,8 +158,8 @@ class Store:
             "errors": counters.errors,
             "waiting_requests": self._queued,
             "waiting_requests_bytes": self._queued_bytes,
-            "turn_entries_max": self._serving.turn.entries_max,
-            "turn_bytes_max": self._serving.turn.bytes_max,
+            "turn_entries_max": self._executor.turn_budget.entries_max,
+            "turn_bytes_max": self._executor.turn_budget.bytes_max,
         }
 
     def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
@@ -219,7 +219,7 @@ class Store:
         partition = request.partition
         if partition not in self._due:
             self._due.add(partition)
-            self._serving.turn.later(request.entries, partial(self._drain_due, partition))
+            self._executor.turn_budget.later(request.entries, partial(self._drain_due, partition))
 
     def _drain_due(self, partition: int) -> None:
         self._due.discard(partition)
@@ -251,18 +251,18 @@ class Store:
     def _run_here(self, request: Request) -> bool:
         replica = self._routes.replicas.get(request.partition)
         owner = None if replica is None else replica.owner
-        if replica is None or owner is None or not owner.serving or not self._serving.has_room:
+        if replica is None or owner is None or not owner.serving or not self._executor.has_room:
             return False
-        if not self._serving.turn.fits(request.entries):
+        if not self._executor.turn_budget.fits(request.entries):
             self._drain_later(request)
             return False
         if replica.loads and replica.loading:
             return False
         try:
-            self._serving.run(replica, request)
+            self._executor.run(replica, request)
         except Corrupt as error:
             request.failed(error)
-            self._serving.tablets.break_off(replica, error)
+            self._executor.tablets.break_off(replica, error)
         return True
 
     # -- forwarding
@@ -270,8 +270,8 @@ class Store:
     def _send(self, link: Link, request: Request, version: int) -> None:
         self._next_id += 1
         link.requests[self._next_id] = request
-        self._serving.counters.forwarded += 1
-        self._serving.turn.spend(len(request.commands), 0)
+        self._executor.counters.forwarded += 1
+        self._executor.turn_budget.spend(len(request.commands), 0)
         link.send(_message(self._next_id, version, request))
 
     def answered(self, link: Link, message: peer.Forwarded) -> None:
@@ -308,7 +308,7 @@ class Store:
         for request in requests:
             request.losses += 1
             if not request.may_repeat:
-                self._serving.uncertain(request)
+                self._executor.uncertain(request)
                 continue
             request.maybe_done = request.may_write
             if request.losses < limits.LOSSES_MAX:
@@ -374,7 +374,7 @@ class Store:
             for id in late:
                 request = link.requests.pop(id)
                 if request.may_write:
-                    self._serving.uncertain(request)
+                    self._executor.uncertain(request)
                 else:
                     self._expired(request)
 
@@ -390,15 +390,15 @@ class Store:
     def _give_up(self, request: Request, text: str) -> None:
         """It did not run here; it may have run where it was sent before."""
         if request.maybe_done:
-            self._serving.uncertain(request)
+            self._executor.uncertain(request)
             return
-        self._serving.counters.errors += 1
+        self._executor.counters.errors += 1
         request.failed(Unavailable(text))
 
 
 def _owes(replica: Replica) -> bool:
     """Whether requests wait for an answer of the tablet."""
-    return bool(replica.waiters or replica.starved)
+    return bool(replica.waiters or replica.waiting_for_lease)
 
 
 def _bytes(commands: Sequence[Sequence[bytes]]) -> int:

@@ -7,7 +7,7 @@ from stele.errors import SteleError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def is_full(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Whether the error says that the volume has no room."""
     if isinstance(error, SteleError):
         return error.code == "NO_SPACE"
@@ -19,7 +19,7 @@ def is_stopping(error: BaseException) -> bool:
     return isinstance(error, SteleError) and error.code in ("STOPPING", "CLOSED")
 
 
-def raise_unless_full(error: Exception) -> None:
+def raise_unless_disk_full(error: Exception) -> None:
     """Call it where the error is caught: only a full volume is waited for, anything else is raised again."""
-    if not is_full(error):
+    if not is_disk_full(error):
         raise error

@@ -1,6 +1,6 @@
-"""Places where a test lets the process die: `STELE_CRASH_POINT=NAME` or `NAME:N` (at the Nth time, from 1).
+"""Failpoints let a test end the process: `STELE_CRASH_POINT=NAME` or `NAME:N` (at the Nth time, from 1).
 
-A point is reached right after the step that it names. The process then ends at once, as by SIGKILL: what the
+A point is hit right after the step that it names. The process then ends at once, as by SIGKILL: what the
 operating system was given stays, what is in memory is gone. Without the variable a point costs one
 comparison.
 """
@@ -73,7 +73,7 @@ def arm(text: str) -> None:
     _Armed.name, _Armed.left = name, int(number or 1)
 
 
-def reached(name: str) -> None:
+def hit(name: str) -> None:
     """The step `name` (a key of POINTS) was just done."""
     if name == _Armed.name:
         _die()

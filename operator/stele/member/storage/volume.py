@@ -45,7 +45,7 @@ WALS = "wals"
 CHECKPOINTS = "checkpoints"
 STAGING = "staging"
 QUARANTINE = "quarantine"
-ASIDE_PREFIX = "volume-"
+VOLUME_PREFIX = "volume-"
 REASON = "reason"
 FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE, LOADS)
 LOG_END = "log-end"
@@ -108,13 +108,13 @@ class Volume:
         paths = [self.path(name) for name in files]
         if len(files) < PARALLEL_FILES_MIN:
             for path, content in zip(paths, files.values(), strict=True):
-                write_aside(path, content)
+                write_temporary(path, content)
         else:
-            list(self._threads.map(write_aside, paths, files.values()))
-        failpoints.reached("file.aside")
+            list(self._threads.map(write_temporary, paths, files.values()))
+        failpoints.hit("file.aside")
         for name in files:
-            os.replace(_aside(self.path(name)), self.path(name))
-        failpoints.reached("file.renamed")
+            os.replace(_temporary(self.path(name)), self.path(name))
+        failpoints.hit("file.renamed")
         for folder in {self.path(name).parent for name in files}:
             sync_folder(folder)
 
@@ -158,8 +158,8 @@ class Volume:
 
     def mark_damaged(self, reason: str) -> None:
         """At the next start this volume is put aside."""
-        write_aside(self.path(DAMAGED), reason.encode() + b"\n")
-        os.replace(_aside(self.path(DAMAGED)), self.path(DAMAGED))
+        write_temporary(self.path(DAMAGED), reason.encode() + b"\n")
+        os.replace(_temporary(self.path(DAMAGED)), self.path(DAMAGED))
         sync_folder(self.root)
 
     def load_instance(self, cluster: str, new_uuid: str) -> Instance:
@@ -180,7 +180,7 @@ class Volume:
         self._check_whole()
         made = Instance(cluster, old.uuid, old.incarnation + 1) if old else Instance(cluster, new_uuid, 1)
         self.write({INSTANCE: encode_file(made)})
-        failpoints.reached("start.instance")
+        failpoints.hit("start.instance")
         return made
 
     def load_table(self) -> TableFile:
@@ -219,48 +219,48 @@ class Volume:
             except Corrupt as error:
                 yield int(path.name), error
 
-    def put_aside(self, reason: str) -> Path:
+    def quarantine_volume(self, reason: str) -> Path:
         """Move the member's whole state to quarantine: what is left is an empty volume.
 
         The instance goes first: what an interrupted move leaves belongs to nobody and is put aside too.
         """
-        there = self._new_aside()
-        write_aside(there / REASON, reason.encode() + b"\n")
-        os.replace(_aside(there / REASON), there / REASON)
-        failpoints.reached("aside.reason")
+        there = self._new_quarantine_folder()
+        write_temporary(there / REASON, reason.encode() + b"\n")
+        os.replace(_temporary(there / REASON), there / REASON)
+        failpoints.hit("aside.reason")
         for name in STATE_OF_MEMBER:
             if self.path(name).exists():
                 os.rename(self.path(name), there / name)
-                failpoints.reached("aside.moved")
+                failpoints.hit("aside.moved")
         sync_folder(there)
         sync_folder(self.path(QUARANTINE))
         self.create_folders()
         return there
 
-    def _new_aside(self) -> Path:
+    def _new_quarantine_folder(self) -> Path:
         """A folder of its own for every volume that is put aside, also for two in one second."""
         for number in itertools.count(int(time.time())):
-            there = self.path(QUARANTINE) / f"{ASIDE_PREFIX}{number}"
+            there = self.path(QUARANTINE) / f"{VOLUME_PREFIX}{number}"
             if not there.exists():
                 there.mkdir(parents=True)
                 return there
         raise AssertionError("count() ends")
 
-    def put_aside_volumes(self) -> list[QuarantinedVolume]:
+    def quarantined_volumes(self) -> list[QuarantinedVolume]:
         """What was put aside, oldest first."""
-        found = sorted(self.path(QUARANTINE).glob(ASIDE_PREFIX + "*"), key=lambda path: path.stat().st_mtime)
-        return [_describe_aside(path) for path in found]
+        found = sorted(self.path(QUARANTINE).glob(VOLUME_PREFIX + "*"), key=lambda path: path.stat().st_mtime)
+        return [_describe_volume(path) for path in found]
 
     def purge_volume(self, name: str) -> bool:
         """Delete a volume that was put aside; False when there is none of that name."""
-        names = {path.name: path for path in self.path(QUARANTINE).glob(ASIDE_PREFIX + "*")}
+        names = {path.name: path for path in self.path(QUARANTINE).glob(VOLUME_PREFIX + "*")}
         if name not in names:
             return False
         shutil.rmtree(names[name])
         sync_folder(self.path(QUARANTINE))
         return True
 
-    def sweep(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
+    def delete_folders(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
         """Remove the folders in `folder` but those that are kept."""
         for path in self.path(folder).iterdir():
             if path.name not in keep:
@@ -271,7 +271,7 @@ class Volume:
         return usage.f_bavail * usage.f_frsize
 
 
-def _describe_aside(path: Path) -> QuarantinedVolume:
+def _describe_volume(path: Path) -> QuarantinedVolume:
     reason = path / REASON
     return QuarantinedVolume(
         name=path.name,
@@ -285,12 +285,12 @@ def _number(log_file: str) -> int:
     return int(log_file.removesuffix(".log"))
 
 
-def _aside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     return path.with_name(path.name + ".new")
 
 
-def write_aside(path: Path, content: bytes) -> None:
-    with _aside(path).open("wb") as file:
+def write_temporary(path: Path, content: bytes) -> None:
+    with _temporary(path).open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

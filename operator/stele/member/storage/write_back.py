@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, Final
 
 from stele.errors import Unavailable
-from stele.member.storage.disk_full import raise_unless_full
+from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import SCAN_BYTES_MAX, Engine, View
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES
 
@@ -106,11 +106,11 @@ class WriteBack:
         self._grow(size)
         try:
             if of_tablet >= TABLET_BYTES_MAX:
-                self.settle([tablet])
+                self.write_out([tablet])
             elif self._bytes >= WAITING_BYTES_MAX:
-                self.settle()
+                self.write_out()
         except Unavailable as error:
-            raise_unless_full(error)
+            raise_unless_disk_full(error)
 
     def _grow(self, size: int) -> None:
         """Forget the older half of what is remembered when the younger half is full."""
@@ -123,7 +123,7 @@ class WriteBack:
 
     # -- handing over
 
-    def settle(self, tablets: Iterable[bytes] | None = None) -> None:
+    def write_out(self, tablets: Iterable[bytes] | None = None) -> None:
         """Hand over what waits, of these tablets or of all."""
         for tablet in list(self._waiting) if tablets is None else tablets:
             with self._order:
@@ -149,20 +149,20 @@ class WriteBack:
             with self._swap:
                 del self._leaving[tablet]
 
-    def _settle_range(self, begin: bytes, end: bytes) -> None:
+    def _write_out_range(self, begin: bytes, end: bytes) -> None:
         first, last = begin[:TABLET_PREFIX_BYTES], end[:TABLET_PREFIX_BYTES]
         if first == last:
-            self.settle([first])
+            self.write_out([first])
         else:
-            self.settle([tablet for tablet in list(self._waiting) if first <= tablet <= last])
+            self.write_out([tablet for tablet in list(self._waiting) if first <= tablet <= last])
 
     # -- what the engine does itself
 
     def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Entries:
         try:
-            self._settle_range(begin, end)
+            self._write_out_range(begin, end)
         except Unavailable as error:
-            raise_unless_full(error)
+            raise_unless_disk_full(error)
             return self._merged(begin, end, limit, bytes_max)
         return self._engine.scan(begin, end, limit, bytes_max)
 
@@ -185,24 +185,24 @@ class WriteBack:
             begin = until
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
-        self._settle_range(begin, end)
+        self._write_out_range(begin, end)
         return self._engine.last_key(begin, end)
 
     def view(self) -> View:
-        self.settle()
+        self.write_out()
         return self._engine.view()
 
     def drop_data(self, begin: bytes, end: bytes) -> None:
-        self._settle_range(begin, end)
+        self._write_out_range(begin, end)
         self._engine.drop_data(begin, end)
         self._forget()
 
     def flush(self) -> None:
-        self.settle()
+        self.write_out()
         self._engine.flush()
 
     def checkpoint(self, path: str) -> None:
-        self.settle()
+        self.write_out()
         self._engine.checkpoint(path)
 
     def open_checkpoint(self, path: str) -> View:
@@ -215,7 +215,7 @@ class WriteBack:
         return self._engine.file_bounds(paths)
 
     def ingest(self, paths: Sequence[str]) -> None:
-        self.settle()
+        self.write_out()
         self._engine.ingest(paths)
         self._forget()
 

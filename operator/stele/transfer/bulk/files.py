@@ -168,14 +168,14 @@ class LoadFiles:
     def _build(self, load: str, partition: int, order: BuildOrder) -> LoadManifest:
         folder = self._root / load
         unique = os.urandom(4).hex()
-        aside = folder / f"{partition}.{unique}.part"
+        temporary = folder / f"{partition}.{unique}.part"
         sst = folder / f"{partition}-{order.generation}.{unique}.sst.part"
         try:
             with ExitStack() as stack:
                 merged = self._entries(load, partition, order, stack)
                 writer = _SstWriter(sst, user_prefix(partition, order.generation, order.keyspace.encode()))
                 checked = _checked(merged, partition, order.partitions)
-                run_crc = _write_run(aside, encode_run(writer.passing(checked), partition))
+                run_crc = _write_run(temporary, encode_run(writer.passing(checked), partition))
             sst_bytes, sst_crc = writer.finish()
             if order.source >= 0 and run_crc != order.crc32c:
                 raise Corrupt(f"the run of partition {partition} is not the one that its source has")
@@ -192,11 +192,11 @@ class LoadFiles:
                 sst_crc32c=sst_crc,
             )
             sst.rename(folder / file_name(partition, order.generation, run_crc, "sst"))
-            aside.rename(self.run_path(load, partition, run_crc))
+            temporary.rename(self.run_path(load, partition, run_crc))
             self._publish(folder / file_name(partition, order.generation, run_crc, "json"), manifest)
             return manifest
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             sst.unlink(missing_ok=True)
 
     @staticmethod

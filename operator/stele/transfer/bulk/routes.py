@@ -26,7 +26,7 @@ from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError
 from stele.transfer.bulk.files import LoadFiles, disk_error
 from stele.transfer.server.checkpoint import Checkpoint, find_tablet
-from stele.transfer.server.open_checkpoints import Sessions
+from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.control import SessionTablet
 from stele.wire.copy.blocks import End, encode_stream
 from stele.wire.copy.bulk import (
@@ -54,7 +54,7 @@ T = TypeVar("T")
 class Bulk:
     """Handlers. Builds of one file that are asked for at the same time are one."""
 
-    def __init__(self, files: LoadFiles, sessions: Sessions) -> None:
+    def __init__(self, files: LoadFiles, sessions: OpenCheckpoints) -> None:
         self._files, self._sessions = files, sessions
         self._threads = ThreadPoolExecutor(THREADS, "bulk")
         self._readers = ThreadPoolExecutor(STREAMS_MAX, "export")

@@ -23,9 +23,9 @@ import msgspec
 
 from stele.core.copy.fragments import round_robin
 from stele.errors import Corrupt, Refused, SteleError, Unavailable
-from stele.transfer.client.buffers import keep_buffers
+from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.client.sst_writer import SstWriter
-from stele.transfer.client.stream_client import Source
+from stele.transfer.client.stream_client import StreamClient
 from stele.wire.control import CopyItem, OpId
 from stele.wire.copy.blocks import BlockReader, End
 from stele.wire.copy.fragments import FIRST
@@ -63,8 +63,8 @@ def copy_tablets(
     after `ATTEMPTS_MAX` attempts at a fragment, Stale or BadInput (SOURCE) for what the source refuses,
     Refused (NO_SPACE) for a full disk, and whatever `progress` raises.
     """
-    source, folder = Source(job.source_url, job.token, job.session), staging / job.session
-    keep_buffers()
+    source, folder = StreamClient(job.source_url, job.token, job.session), staging / job.session
+    tune_malloc()
 
     def take_turn(copy: _TabletCopy) -> bool:
         manifest = copy.step()
@@ -107,7 +107,7 @@ def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
 class _Job:
     """What the tablets of one job share; `syncing` brings their files to disk."""
 
-    source: Source
+    source: StreamClient
     folder: Path
     syncing: Executor
     progress: Progress
@@ -243,24 +243,24 @@ class _TabletCopy:
         return first
 
     def _link(self, target: Path, content: Line | Manifest, newest: Fragment) -> bool:
-        """Write what names `newest` aside, and give it its name.
+        """Write what names `newest` to a temporary file, and give it its name.
 
-        It is not synced, as entries are: who loses power loses the copy, because the member starts anew, and
+        It is not synced, as entries are: who loses power loses the copy, because the member starts again, and
         what is torn names no file with the right crc32c.
 
         False when there is a file of that name: another run of the same copy ended first. Its files are as
         good; what `newest` names goes then, as it does when the disk fails.
         """
-        aside = self._job.folder / f"{target.name}.{uuid.uuid4().hex}.part"
+        temporary = self._job.folder / f"{target.name}.{uuid.uuid4().hex}.part"
         linked = False
         try:
-            aside.write_bytes(_encode(content))
-            os.link(aside, target)
+            temporary.write_bytes(_encode(content))
+            os.link(temporary, target)
             linked = True
         except FileExistsError:
             return False
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             if newest.file and not linked:
                 (self._job.folder / newest.file).unlink(missing_ok=True)
         return True

@@ -9,7 +9,7 @@ from stele.wire.urls import host_and_port
 SILENCE_SECONDS_MAX = 30.0
 
 
-class Source:
+class StreamClient:
     """For one thread. `url` is `http://host:port`."""
 
     def __init__(self, url: str, token: str, session: str) -> None:

@@ -34,7 +34,7 @@ class _Open:
     looked_seconds: float = float("-inf")
 
 
-class Sessions:
+class OpenCheckpoints:
     """Checkpoints below `checkpoints/`, each opened once. May be used by many threads."""
 
     def __init__(self, checkpoints: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -117,7 +117,7 @@ class Sessions:
         with suppress(OSError):
             draft.replace(path)
 
-    def sweep(self) -> int:
+    def close_ended(self) -> int:
         """Close what belongs to no session and is read by nobody; how many were closed."""
         with self._lock:
             gone = [

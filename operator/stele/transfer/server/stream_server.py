@@ -17,7 +17,7 @@ from aiohttp import web
 from stele.adapters.http import bears
 from stele.errors import BadInput, Corrupt, Stale, SteleError
 from stele.transfer.server.checkpoint import Checkpoint, find_tablet
-from stele.transfer.server.open_checkpoints import Sessions
+from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.control import SessionTablet
 from stele.wire.copy.blocks import BLOCK_BYTES
 
@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 STREAMS_MAX = 16
 BLOCKS = "application/x-stele-blocks"
-SWEEP_SECONDS = 5.0
+CLOSE_ENDED_SECONDS = 5.0
 SESSION_ID = re.compile(r"[a-z0-9-]{1,63}")
 R = TypeVar("R")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 
 
-class Source:
+class StreamServer:
     """Serves streams, at most `STREAMS_MAX` at once, each read in a thread of its own."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: OpenCheckpoints) -> None:
         self._sessions = sessions
         self._threads = ThreadPoolExecutor(STREAMS_MAX, thread_name_prefix="stream")
         self._streams = 0
@@ -43,20 +43,20 @@ class Source:
     def add_routes(self, app: web.Application) -> None:
         """Serve from this application, and let go of ended sessions while it runs."""
         app.router.add_get("/v1/sessions/{session}/partitions/{partition}", self._get)
-        app.cleanup_ctx.append(self._sweeping)
+        app.cleanup_ctx.append(self._closing_ended)
 
-    async def _sweeping(self, app: web.Application) -> AsyncIterator[None]:
-        task = asyncio.get_running_loop().create_task(self._sweep())
+    async def _closing_ended(self, app: web.Application) -> AsyncIterator[None]:
+        task = asyncio.get_running_loop().create_task(self._close_ended())
         yield
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._sessions.close()
 
-    async def _sweep(self) -> None:
+    async def _close_ended(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            self._sessions.sweep()
+            await asyncio.sleep(CLOSE_ENDED_SECONDS)
+            self._sessions.close_ended()
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -72,7 +72,7 @@ class Source:
         try:
             with self._sessions.reading(request.match_info["session"]) as checkpoint:
                 pieces = _pieces(checkpoint, tablet, at)
-                first = await self._slowly(partial(next, pieces, b""))
+                first = await self._in_executor(partial(next, pieces, b""))
                 name = request.match_info["session"]
                 if len(first) < BLOCK_BYTES and not self._sessions.is_paced(name):
                     self.sent_bytes += len(first)
@@ -118,7 +118,7 @@ class Source:
         piece: bytes | None = first
         try:
             while piece is not None:
-                following = asyncio.create_task(self._slowly(partial(next, pieces, None)))
+                following = asyncio.create_task(self._in_executor(partial(next, pieces, None)))
                 try:
                     await self._sessions.send(request.match_info["session"], piece, response.write)
                 finally:
@@ -140,7 +140,7 @@ class Source:
         log.error("stream of partition %d is cut off: %s", tablet.partition, error)
         self._sessions.note_damage(request.match_info["session"], tablet, str(error))
 
-    async def _slowly(self, work: Callable[[], R]) -> R:
+    async def _in_executor(self, work: Callable[[], R]) -> R:
         """In a thread; also when cancelled, no thread works on once this has returned."""
         step = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:

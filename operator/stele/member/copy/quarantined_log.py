@@ -11,7 +11,7 @@ import logging
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.node import Node
-from stele.member.replication.gc import aside_range, owns_log
+from stele.member.replication.gc import log_tail_range, owns_log
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import log_range
 from stele.member.storage import failpoints
@@ -24,7 +24,7 @@ log = logging.getLogger("stele.aside")
 PAGE_OPERATIONS = 1000
 
 
-async def put_aside(node: Node, replica: Replica) -> None:
+async def keep_log_tail(node: Node, replica: Replica) -> None:
     """On disk on return. Nothing where the log is nobody's. Hold the partition's lock; nothing is logged."""
     block = replica.block
     if block is None or not owns_log(block):
@@ -36,27 +36,27 @@ async def put_aside(node: Node, replica: Replica) -> None:
             await node.loop.run_in_executor(node.slow, node.engine.flush)
     except Corrupt as error:
         log.warning("partition %d: damaged, its log is not kept: %s", replica.partition, error)
-    failpoints.reached("quarantine.log_aside")
+    failpoints.hit("quarantine.log_aside")
 
 
 async def _copy(node: Node, replica: Replica, generation: int) -> bool:
     """Whether a crash could take anything of what the generation holds."""
     engine, partition = node.engine, replica.partition
-    forget_aside(node, partition, generation)
+    drop_log_tail(node, partition, generation)
     bounds = engine.log_bounds(*log_range(partition))
     if bounds is None:
         return False
     begin = keys.log_key(partition, node.tablets.read_state(partition, generation).applied.index + 1)
     while page := engine.scan_log(begin, bounds[1] + b"\0", limits.ENGINE_WRITE_BYTES_MAX):
-        engine.write_data([(_aside_key(partition, generation, key), record) for key, record in page])
+        engine.write_data([(_log_tail_key(partition, generation, key), record) for key, record in page])
         begin = page[-1][0] + b"\0"
         await asyncio.sleep(0)
     return _index(bounds[1]) > replica.flushed
 
 
-async def bring_back(node: Node, partition: int, generation: int) -> None:
+async def restore_log_tail(node: Node, partition: int, generation: int) -> None:
     """Put operations that were put aside into the log, which must be empty. On disk after the next sync."""
-    begin, end = aside_range(partition, generation)
+    begin, end = log_tail_range(partition, generation)
     while page := node.engine.scan(begin, end, PAGE_OPERATIONS, limits.ENGINE_WRITE_BYTES_MAX):
         if not node.tablets.has_room(sum(len(record) for _, record in page)):
             raise Unavailable("the volume is full", "NO_SPACE")
@@ -65,9 +65,9 @@ async def bring_back(node: Node, partition: int, generation: int) -> None:
         await asyncio.sleep(0)
 
 
-def last_held(node: Node, partition: int, generation: int) -> OpId:
+def last_quarantined(node: Node, partition: int, generation: int) -> OpId:
     """The last operation of a generation in quarantine, by its data and what was put aside with it."""
-    key = node.engine.last_key(*aside_range(partition, generation))
+    key = node.engine.last_key(*log_tail_range(partition, generation))
     if key is None:
         return node.tablets.read_state(partition, generation).applied
     record = node.engine.get(key)
@@ -75,15 +75,15 @@ def last_held(node: Node, partition: int, generation: int) -> OpId:
     return OpId(int(term_of(record)[0]), _index(key))
 
 
-def forget_aside(node: Node, partition: int, generation: int) -> None:
+def drop_log_tail(node: Node, partition: int, generation: int) -> None:
     """Of a try that was interrupted, or what is in the log again."""
-    span = aside_range(partition, generation)
+    span = log_tail_range(partition, generation)
     if node.engine.scan(*span, 1):
         node.engine.drop_data(*span)
 
 
-def _aside_key(partition: int, generation: int, log_key: bytes) -> bytes:
-    return aside_range(partition, generation)[0] + log_key[-8:]
+def _log_tail_key(partition: int, generation: int, log_key: bytes) -> bytes:
+    return log_tail_range(partition, generation)[0] + log_key[-8:]
 
 
 def _index(key: bytes) -> int:

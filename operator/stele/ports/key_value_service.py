@@ -16,8 +16,8 @@ class Outcome(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-class Store(Protocol):
-    """What a member's client door needs of the tablets: any partition, wherever its owner is.
+class KeyValueService(Protocol):
+    """What a member's RESP server needs of the tablets: any partition, wherever its owner is.
 
     Requests for a partition that is moving wait, they do not fail. `Unavailable` (errors) is
     raised when the wait limit ends, `Uncertain` when a write may or may not have happened.

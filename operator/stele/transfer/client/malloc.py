@@ -11,7 +11,7 @@ BUFFER_BYTES_MAX = 32 * 1024 * 1024
 """Larger ones than these are still given back to the kernel at once."""
 
 
-def keep_buffers() -> None:
+def tune_malloc() -> None:
     """Let glibc keep what is freed: otherwise it hands each block's buffer back, and the kernel clears
     the pages of the next one. Nothing happens with another C library.
     """

@@ -12,7 +12,7 @@ Work = Callable[[], object]
 Result = TypeVar("Result")
 
 
-class Turn:
+class TurnBudget:
     """What was done in this turn, and what waits for the next ones, in order. `call_soon` is the loop's.
 
     `entries_max` and `bytes_max` are the most that a turn did so far.
@@ -37,12 +37,12 @@ class Turn:
         self.entries += entries
         self.bytes += size
         if not self._called:
-            self._call()
+            self._schedule()
 
     def later(self, entries: int, work: Work) -> None:
         """Do it in one of the next turns, when so many entries fit."""
         self._waiting.append((entries, work))
-        self._call()
+        self._schedule()
 
     async def run(self, entries: int, work: Callable[[], Result]) -> Result:
         """Do it in the first turn in which so many entries fit, and count them."""
@@ -50,15 +50,15 @@ class Turn:
             self.spend(entries, 0)
             return work()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.later(entries, partial(self._tell, future, entries, work))
+        self.later(entries, partial(self._resolve, future, entries, work))
         return await future
 
-    def _tell(self, future: "asyncio.Future[Result]", entries: int, work: Callable[[], Result]) -> None:
+    def _resolve(self, future: "asyncio.Future[Result]", entries: int, work: Callable[[], Result]) -> None:
         if not future.done():
             self.spend(entries, 0)
             future.set_result(work())
 
-    def _call(self) -> None:
+    def _schedule(self) -> None:
         if not self._called:
             self._called = True
             self._call_soon(self._begin)
@@ -71,7 +71,7 @@ class Turn:
         self.entries = self.bytes = 0
         waiting = len(self._waiting)
         if waiting:
-            self._call()
+            self._schedule()
         while waiting and self.fits(self._waiting[0][0]):
             waiting -= 1
             self._waiting.popleft()[1]()

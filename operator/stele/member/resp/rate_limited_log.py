@@ -1,0 +1,23 @@
+"""Limits how often a line is logged, and counts those that are suppressed."""
+
+import time
+from collections.abc import Callable
+
+
+class RateLimitedLog:
+    """One line in `seconds`."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._now = now
+        self._next_at = 0.0
+        self._suppressed = 0
+
+    def admit(self) -> int | None:
+        """How many lines were suppressed before this one; None: this one is suppressed, too."""
+        if self._now() < self._next_at:
+            self._suppressed += 1
+            return None
+        suppressed, self._suppressed = self._suppressed, 0
+        self._next_at = self._now() + self._seconds
+        return suppressed
