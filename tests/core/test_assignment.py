@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from stele.core.placement.assignment import Assignment, DataMember, Move, assign, assign_rows
-from stele.core.placement.balancer import Level, Slot
+from stele.core.placement.balancer import IndexBalancer, Slot
 from stele.core.placement.plan import plan
-from stele.core.placement.quotas import fair_shares
+from stele.core.placement.quotas import quota_bounds
 from stele.core.table.table import Partition, PartitionTable, Replicas, row_fault, trimmed
 from stele.errors import BadInput
 
@@ -53,7 +53,7 @@ def check_balanced(rows: Sequence[Replicas], members: Sequence[DataMember], repl
     # Where each row has every member, owners cannot be chosen: these are within one of the rounded share.
     forced = len(weights) == replicas
     for counts, total, slack in ((owned, len(rows), forced), (held, len(rows) * replicas, False)):
-        for index, (down, up) in fair_shares(total, len(rows), weights).items():
+        for index, (down, up) in quota_bounds(total, len(rows), weights).items():
             more = slack or down == up
             assert down - more <= counts[index] <= up + more, (index, counts)
     assert all(len(row) == replicas and row_fault(row) is None and None not in row for row in rows)
@@ -383,7 +383,7 @@ def test_a_move_into_the_zone_of_another_replica_is_refused() -> None:
     number = next(number for number, row in enumerate(rows) if row[0] == 0)
     other = rows[number][1] or 0
     after = assign_rows(rows, members, 2, [Move(number, other, 1)])
-    assert [fault.said({}) for _, fault in after.refused] == [
+    assert [fault.message({}) for _, fault in after.refused] == [
         "member 1 is in the zone of another replica of it, and another zone has room"
     ]
 
@@ -410,7 +410,7 @@ def test_moves_from_a_member_that_is_away_are_refused() -> None:
 def test_moves_that_break_a_rule_are_refused(move: Move, reason: str) -> None:
     assignment = assign_rows([(0, 1), (2, 3)], data(range(5), leaving=[4]), 2, [move])
     assert len(assignment.refused) == 1
-    assert reason in assignment.refused[0][1].said({})
+    assert reason in assignment.refused[0][1].message({})
     assert assignment.rows == ((0, 1), (2, 3))
 
 
@@ -439,15 +439,15 @@ def test_slots_that_cannot_help_are_not_looked_at_again(monkeypatch: pytest.Monk
     looked = {}
     for number in (1_000, 3_000):
         seen = 0
-        real = Level.costs_nothing
+        real = IndexBalancer.costs_nothing
 
-        def counted(self: Level, slot: Slot, free: bool, source: bool, real: Any = real) -> bool:
+        def counted(self: IndexBalancer, slot: Slot, free: bool, source: bool, real: Any = real) -> bool:
             nonlocal seen
             seen += 1
             return bool(real(self, slot, free, source))
 
         with monkeypatch.context() as patch:
-            patch.setattr(Level, "costs_nothing", counted)
+            patch.setattr(IndexBalancer, "costs_nothing", counted)
             chance = random.Random(1)
             rows = [(0, *chance.sample(range(1, 30), 6)) for _ in range(number)]
             assert len(set(rows)) == number

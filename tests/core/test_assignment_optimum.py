@@ -8,7 +8,7 @@ from random import Random
 from stele.core.placement.assignment import DataMember, assign_rows
 from stele.core.placement.ordering import order, without_cycles
 from stele.core.placement.plan import Plan, plan
-from stele.core.placement.quotas import fair_shares
+from stele.core.placement.quotas import quota_bounds
 from stele.core.table.table import Partition, PartitionTable, Replicas
 from tests.core.test_assignment import crashed
 
@@ -34,8 +34,8 @@ def fewest_copies(rows: Sequence[Replicas], members: Sequence[DataMember], repli
     """The fewest copies to any table with fair shares: owners within one of it, replicas rounded."""
     weights = {member.index: member.weight for member in members if not member.leaving}
     able = tuple(sorted(weights))
-    owners = fair_shares(len(rows), len(rows), weights)
-    held = fair_shares(len(rows) * min(replicas, len(able)), len(rows), weights)
+    owners = quota_bounds(len(rows), len(rows), weights)
+    held = quota_bounds(len(rows) * min(replicas, len(able)), len(rows), weights)
     bounds = [(down - (down == up), up + (down == up)) for down, up in (owners[m] for m in able)]
     bounds += [held[member] for member in able]
     states = {(0,) * len(bounds): 0}

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.delta import DeltaLog
-from stele.core.table.replica_index import Holdings
+from stele.core.table.replica_index import ReplicaIndex
 from stele.core.table.table import EMPTY, Partition, trimmed
 
 looks = st.lists(
@@ -62,13 +62,13 @@ def test_holdings_that_follow_every_row_are_those_of_the_table(
     changes: list[tuple[int, tuple[int | None, ...]]],
 ) -> None:
     table = [EMPTY] * 4
-    followed = Holdings(table)
+    followed = ReplicaIndex(table)
     for number, replicas in changes:
         after = Partition(table[number].version + 1, replicas)
         followed.set(number, table[number], after)
         table[number] = after
-    counted = Holdings(table)
+    counted = ReplicaIndex(table)
     assert {member: followed.of(member) for member in range(5)} == {m: counted.of(m) for m in range(5)}
     assert followed.members == counted.members
-    for name in ("owned", "alone", "copies"):
+    for name in ("owned", "sole", "copies"):
         assert +getattr(followed, name) == +getattr(counted, name)

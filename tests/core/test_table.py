@@ -13,8 +13,8 @@ from stele.core.table.table import (
     Stamp,
     check_changes,
     check_invariants,
+    checked_version,
     merge,
-    raised,
     stamp_of,
     trimmed,
     version_sum,
@@ -164,9 +164,9 @@ def test_versions_that_are_no_int32_have_no_stamp(version: int) -> None:
 
 
 def test_no_version_follows_the_last_one() -> None:
-    assert raised(3, VERSION_MAX) == VERSION_MAX
+    assert checked_version(3, VERSION_MAX) == VERSION_MAX
     with pytest.raises(Refused, match="partition 3 would get version 2147483648, the last one is") as refused:
-        raised(3, VERSION_MAX + 1)
+        checked_version(3, VERSION_MAX + 1)
     assert refused.value.code == "VERSION_LIMIT"
 
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from stele.core.placement.assignment import DataMember, assign_rows
 from stele.core.placement.migration import Migration, Type, clear, copy, step
 from stele.core.placement.plan import Plan, plan
-from stele.core.placement.quotas import fair_shares
+from stele.core.placement.quotas import quota_bounds
 from stele.core.table.table import (
     Member,
     Partition,
@@ -232,7 +232,7 @@ class Planning(RuleBasedStateMachine):
 def check_shares(
     held: Counter[int | None], number: int, cap: int, weights: dict[int, int], slack: int = 0
 ) -> None:
-    for index, (down, up) in fair_shares(number, cap, weights).items():
+    for index, (down, up) in quota_bounds(number, cap, weights).items():
         apart = slack + (down == up)
         assert down - apart <= held[index] <= up + apart, f"uneven: {held}"
 

@@ -49,7 +49,7 @@ STALL_SECONDS = 60.0
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
     total, lost = len(state.table.partitions), len(state.lost)
-    safe = sum(rows for copies, rows in state.holdings.copies.items() if copies >= max(1, replicas))
+    safe = sum(rows for copies, rows in state.replica_index.copies.items() if copies >= max(1, replicas))
     return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
 
 
@@ -329,7 +329,7 @@ def _available(view: View) -> Condition:
 def _served(state: State) -> bool:
     """Whether nobody waits for an owner. The last words of a member that owns nothing do not count."""
     return not state.promotions and not any(
-        liveness.report is not None and liveness.report.unserved and state.holdings.owned[index]
+        liveness.report is not None and liveness.report.unserved and state.replica_index.owned[index]
         for index, liveness in state.liveness.items()
     )
 
@@ -410,8 +410,8 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     state, index = view.state, member.spec.index
     liveness, entry = state.liveness.get(index), state.table.members.get(index)
     report = None if liveness is None else liveness.report
-    holdings = state.holdings
-    owned, held, alone = holdings.owned[index], holdings.number(index), holdings.alone[index]
+    replica_index = state.replica_index
+    owned, held, alone = replica_index.owned[index], replica_index.number(index), replica_index.sole[index]
     life = life_of(state, index, view.desired, view.now)
     problem = "" if liveness is None else liveness.problem
     return TabletMemberStatus(

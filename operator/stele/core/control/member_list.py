@@ -18,7 +18,7 @@ Dictionary = Mapping[MemberIndex, Member]
 
 def named(state: State) -> frozenset[MemberIndex]:
     """Members that some row names, or will name when what is under way ends."""
-    found = set(state.holdings.members)
+    found = set(state.replica_index.members)
     for row in state.staged.values():
         found.update(member for member in row.replicas if member is not None)
     for operation in state.migrations.values():
@@ -167,7 +167,7 @@ def life_of(state: State, index: MemberIndex, desired: DesiredSpec, now: float) 
         return Life.LOST
     if liveness.gone(now, desired.timing):
         return Life.UNREACHABLE
-    if state.holdings.number(index) and liveness.report is not None and not liveness.tablets:
+    if state.replica_index.number(index) and liveness.report is not None and not liveness.tablets:
         # Rows name it, and it has not heard of them.
         return Life.JOINING
     drained = liveness.member_object is not None and liveness.member_object.drain

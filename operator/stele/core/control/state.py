@@ -22,8 +22,15 @@ from stele.core.delta import DeltaLog
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId, Version
-from stele.core.table.replica_index import Holdings
-from stele.core.table.table import Member, Partition, PartitionTable, Stamp, raised, version_for_epoch
+from stele.core.table.replica_index import ReplicaIndex
+from stele.core.table.table import (
+    Member,
+    Partition,
+    PartitionTable,
+    Stamp,
+    checked_version,
+    version_for_epoch,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,7 @@ class State:
 
     Invariants: at most one of `operation` and `promotions` per partition; `claimed[p]` is the highest version
     that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
-    `holdings` and `stored` follow every row that is stored. `records` names the plans that count a
+    `replica_index` and `stored` follow every row that is stored. `records` names the plans that count a
     migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
     `approved` the situation whose plans may start, `unlisted` the members that a take-over waits for;
     nothing is planned of the partitions in `stopped`.
@@ -237,11 +244,11 @@ class State:
     events: list[ClusterEvent] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
     change: StateChange = field(default_factory=StateChange)
-    holdings: Holdings = field(default_factory=lambda: Holdings(()))
+    replica_index: ReplicaIndex = field(default_factory=lambda: ReplicaIndex(()))
     stored_rows: DeltaLog[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=DeltaLog)
 
     def __post_init__(self) -> None:
-        self.holdings = Holdings(self.table.partitions)
+        self.replica_index = ReplicaIndex(self.table.partitions)
         self.stored_rows.update({number: (number, row) for number, row in enumerate(self.table.partitions)})
         self.stamp = Stamp(partition.version for partition in self.table.partitions)
 
@@ -275,7 +282,7 @@ class State:
     def next_version(self, number: PartitionId, least: Version = 0) -> Version:
         """For a change while somebody who cannot be asked may have accepted something; not below `least`."""
         free = max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
-        return raised(number, version_for_epoch(self.epoch, free))
+        return checked_version(number, version_for_epoch(self.epoch, free))
 
     def emit(self, reason: str, message: str, warning: bool = False) -> None:
         self.events.append(ClusterEvent(reason, message, warning))
@@ -305,7 +312,7 @@ class State:
             return
         partitions = list(self.table.partitions)
         for number, row in rows.items():
-            self.holdings.set(number, partitions[number], row)
+            self.replica_index.set(number, partitions[number], row)
             for member in partitions[number].members | row.members:
                 if member in self.liveness:
                     self.liveness[member].recheck.add(number)
@@ -324,7 +331,7 @@ class State:
         """
         index, rows = liveness.index, self.table.partitions
         if liveness.recheck_all:
-            liveness.recheck = {*self.holdings.of(index), *liveness.tablets}
+            liveness.recheck = {*self.replica_index.of(index), *liveness.tablets}
             liveness.recheck_all = False
         found = [p for p in liveness.recheck if not _fits(rows, index, p, liveness.tablet_state(p))]
         liveness.recheck = set(found)

@@ -111,19 +111,19 @@ def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
         return Evaluation(refused.failure)
 
 
-def _finalize(made: Evaluation, existed: bool, now_ms: int) -> Evaluation:
+def _finalize(evaluation: Evaluation, existed: bool, now_ms: int) -> Evaluation:
     """Check the size of what is stored, and remove at once what would be born expired."""
-    op = made.op
+    op = evaluation.op
     if not isinstance(op, Put):
-        return made
+        return evaluation
     if len(op.value) > VALUE_BYTES_MAX:
         size = len(op.value)
         raise _RefusedError(
             f"value of {size} bytes is longer than the {VALUE_BYTES_MAX} bytes that are allowed"
         )
     if 0 < op.expire_at_ms <= now_ms:
-        return Evaluation(made.reply, Delete(op.key) if existed else None)
-    return made
+        return Evaluation(evaluation.reply, Delete(op.key) if existed else None)
+    return evaluation
 
 
 def is_write(name: bytes) -> bool:

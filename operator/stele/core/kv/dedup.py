@@ -78,8 +78,10 @@ NO_ROOM = Failure(
 )
 
 
-class Clients:
-    """Whom the owner of a partition remembers: when used (Unix milliseconds), bytes; least recent first."""
+class RememberedClients:
+    """The clients that the owner of a partition remembers: when used (Unix milliseconds), bytes; least recent
+    first.
+    """
 
     def __init__(self, found: Sequence[tuple[bytes, int, int]]) -> None:
         """`found`: (client, used_ms, bytes), in any order."""

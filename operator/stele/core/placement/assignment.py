@@ -4,7 +4,7 @@ Owners and replicas come within one of each member's fair share whenever rows al
 stay stays, at its index, so that the target is reached with one copy per replica that is new. Zones go before
 balance: members of a small zone hold more each, rather than two replicas of a partition elsewhere. Nothing
 here is random and nothing depends on the order of a set: the same input gives the same rows. Partitions with
-equal rows are decided together (see `balance`): the cost is that of the different rows and of what changes.
+equal rows are decided together (see `balancer`): the cost is that of the different rows and of what changes.
 """
 
 from collections import Counter, defaultdict
@@ -14,9 +14,17 @@ from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from stele.core.placement.balancer import Board, Cell, Level, Row, Slot, places, relievable
-from stele.core.placement.quotas import Domain, Quota, Shares, fair_shares, quotas, rounded
-from stele.core.placement.retained import arranged, settle
+from stele.core.placement.balancer import (
+    DraftAssignment,
+    IndexBalancer,
+    Row,
+    RowGroup,
+    Slot,
+    demotable_owners,
+    partition_count,
+)
+from stele.core.placement.quotas import Domain, Quota, QuotaBounds, member_quotas, quota_bounds, round_quotas
+from stele.core.placement.retained import arranged, retained_slots
 from stele.core.placement.topology import Path, Topology
 from stele.core.table.ids import MAX_REPLICAS, MEMBERS_MAX, MemberIndex, PartitionId
 from stele.core.table.table import PartitionTable, Replicas, trimmed
@@ -51,7 +59,7 @@ class DataMember:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A user's wish: the replica of `partition` on `source` should be on `destination`.
+    """A user's request: the replica of `partition` on `source` should be on `destination`.
 
     Without a source a missing replica is made there; without a destination a replica too many is given up.
     When both are the same member, its replica stays there.
@@ -62,20 +70,20 @@ class Move:
     destination: MemberIndex | None
 
 
-class Fault(NamedTuple):
+class MoveFault(NamedTuple):
     """Why a move cannot be granted. `text` has `{}` where the name of `member` belongs."""
 
     text: str
     member: MemberIndex | None = None
 
-    def said(self, names: Mapping[MemberIndex, str]) -> str:
+    def message(self, names: Mapping[MemberIndex, str]) -> str:
         return self.text.format(names.get(self.member or 0, f"member {self.member}"))
 
 
-Refused = tuple[tuple[Move, Fault], ...]
-Groups = dict[Replicas, list[PartitionId]]
+Refused = tuple[tuple[Move, MoveFault], ...]
+PartitionsByRow = dict[Replicas, list[PartitionId]]
 
-_NOBODY = Fault("there is no member to take data")
+_NO_MEMBER = MoveFault("there is no member to take data")
 
 
 class Change(NamedTuple):
@@ -130,52 +138,54 @@ def assign_rows(
     if all(member.leaving for member in members):
         _check(members, replicas)
         return Assignment(tuple(rows), 0)
-    targets, groups = grouped(rows, members)
-    found = assign_groups(groups, members, replicas, moves)
-    for change in found.changes:
+    targets, by_row = grouped_by_row(rows, members)
+    outcome = assign_groups(by_row, members, replicas, moves)
+    for change in outcome.changes:
         for partition in change.partitions:
             targets[partition] = change.target
-    return Assignment(tuple(targets), found.lower_bound, found.crowded, found.refused)
+    return Assignment(tuple(targets), outcome.lower_bound, outcome.crowded, outcome.refused)
 
 
-def grouped(rows: Iterable[Replicas], members: Iterable[DataMember]) -> tuple[list[Replicas], Groups]:
+def grouped_by_row(
+    rows: Iterable[Replicas], members: Iterable[DataMember]
+) -> tuple[list[Replicas], PartitionsByRow]:
     """The rows without members that are gone, and the partitions of each different row."""
-    found, live = list(rows), frozenset(member.index for member in members)
-    groups = _groups(found)
+    stripped_rows, live = list(rows), frozenset(member.index for member in members)
+    by_row = _by_row(stripped_rows)
     stripped = {
-        row: trimmed(m if m in live else None for m in row) for row in groups if not live.issuperset(row)
+        row: trimmed(m if m in live else None for m in row) for row in by_row if not live.issuperset(row)
     }
     if not stripped:
-        return found, groups
-    found = [stripped.get(row, row) for row in found]
-    return found, _groups(found)
+        return stripped_rows, by_row
+    stripped_rows = [stripped.get(row, row) for row in stripped_rows]
+    return stripped_rows, _by_row(stripped_rows)
 
 
-def _groups(rows: Iterable[Replicas]) -> Groups:
-    groups: Groups = defaultdict(list)
+def _by_row(rows: Iterable[Replicas]) -> PartitionsByRow:
+    by_row: PartitionsByRow = defaultdict(list)
     for partition, row in enumerate(rows):
-        groups[row].append(partition)
-    return groups
+        by_row[row].append(partition)
+    return by_row
 
 
 def assign_groups(
-    groups: Groups, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
+    by_row: PartitionsByRow, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
 ) -> Outcome:
-    """As `assign`, on `grouped` partitions; those without a group are left out. The lists are used up."""
+    """As `assign`, on partitions by row; those without a group are left out. The lists are used up."""
     _check(members, replicas)
-    cast = _Cast.of(members, replicas)
-    if not cast.able:
-        return Outcome(refused=tuple((move, _NOBODY) for move in moves))
-    board = Board(cast.able, cast.topology)
-    today = _held(cast, groups)
-    refused = _settle(board, cast, groups, [move for move in moves if move.destination is None])
-    refused += _grant(board, cast, [move for move in moves if move.destination is not None])
-    lower_bound = _balance(board, cast, today)
-    changes = _changes(board, cast)
-    if cast.away:
+    sets = _MemberSets.of(members, replicas)
+    if not sets.eligible:
+        return Outcome(refused=tuple((move, _NO_MEMBER) for move in moves))
+    draft = DraftAssignment(sets.eligible, sets.topology)
+    today = _held(sets, by_row)
+    refused = _add_retained(draft, sets, by_row, [move for move in moves if move.destination is None])
+    refused += _grant(draft, sets, [move for move in moves if move.destination is not None])
+    lower_bound = _balance(draft, sets, today)
+    changes = _changes(draft, sets)
+    if sets.away:
         # Rows that wait for them are not balanced yet.
         lower_bound = min(lower_bound, _copies(changes))
-    return Outcome(changes, lower_bound, _crowded(board, cast), refused)
+    return Outcome(changes, lower_bound, _crowded(draft, sets), refused)
 
 
 def _copies(changes: Iterable[Change]) -> int:
@@ -183,12 +193,12 @@ def _copies(changes: Iterable[Change]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cast:
-    """The members by what may happen to them: `able` ones take data (with their weights), `staying` ones keep
-    what they have.
+class _MemberSets:
+    """The members by what may happen to them: `eligible` ones take data (with their weights), `staying` ones
+    keep what they have.
     """
 
-    able: Mapping[MemberIndex, int]
+    eligible: Mapping[MemberIndex, int]
     staying: frozenset[MemberIndex]
     away: tuple[MemberIndex, ...]
     leaving: frozenset[MemberIndex]
@@ -197,12 +207,12 @@ class _Cast:
     replicas: int
 
     @staticmethod
-    def of(members: Sequence[DataMember], replicas: int) -> "_Cast":
+    def of(members: Sequence[DataMember], replicas: int) -> "_MemberSets":
         staying = sorted((m for m in members if not m.leaving), key=attrgetter("index"))
         weights = {member.index: member.weight for member in staying}
         topology = Topology({member.index: member.path for member in staying})
-        return _Cast(
-            able={member.index: member.weight for member in staying if not member.away},
+        return _MemberSets(
+            eligible={member.index: member.weight for member in staying if not member.away},
             staying=frozenset(weights),
             away=tuple(member.index for member in staying if member.away),
             leaving=frozenset(member.index for member in members if member.leaving),
@@ -224,20 +234,20 @@ def _check(members: Sequence[DataMember], replicas: int) -> None:
             raise BadInput(f"member {member.index} has weight {member.weight}; it must be 1 to {WEIGHT_MAX}")
 
 
-class _Choice:
-    """Which replica leaves a row that has too many of them in one zone."""
+class _EvictionChoice:
+    """Choose the replica that leaves a row with too many of them in one zone."""
 
-    def __init__(self, cast: _Cast, groups: Groups) -> None:
-        self._cast = cast
-        self._groups = groups
+    def __init__(self, sets: _MemberSets, by_row: PartitionsByRow) -> None:
+        self._sets = sets
+        self._by_row = by_row
 
     @cached_property
     def _excess(self) -> dict[MemberIndex, int]:
         """By how much each member is above its share today."""
-        held = _held(self._cast, self._groups)
-        rows = sum(map(len, self._groups.values()))
-        total = rows * min(self._cast.replicas, len(self._cast.staying))
-        share = quotas(self._cast.tree, total, rows, lambda members, number: 0)
+        held = _held(self._sets, self._by_row)
+        rows = sum(map(len, self._by_row.values()))
+        total = rows * min(self._sets.replicas, len(self._sets.staying))
+        share = member_quotas(self._sets.tree, total, rows, lambda members, number: 0)
         return {member: held[member] - share[member].number for member in share}
 
     def __call__(self, slots: Sequence[MemberIndex | None], indexes: Sequence[int]) -> int:
@@ -248,174 +258,188 @@ class _Choice:
         return chosen
 
 
-def _held(cast: _Cast, groups: Groups) -> Counter[MemberIndex]:
+def _held(sets: _MemberSets, by_row: PartitionsByRow) -> Counter[MemberIndex]:
     held = Counter[MemberIndex]()
-    for row, partitions in groups.items():
+    for row, partitions in by_row.items():
         for member in row:
-            if member in cast.staying:
+            if member in sets.staying:
                 held[member] += len(partitions)
     return held
 
 
-def _settle(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move]) -> Refused:
-    """Rows that are whole are kept as they are (nearly all of them, nearly always). Where replicas share a
-    zone, it is chosen for each partition by itself which one leaves, unless a user chose that.
+def _add_retained(
+    draft: DraftAssignment, sets: _MemberSets, by_row: PartitionsByRow, given_up: Sequence[Move]
+) -> Refused:
+    """Add what is retained of each row; nearly all rows, nearly always, are whole and kept as they are.
+
+    Where replicas share a zone, it is chosen for each partition by itself which one leaves, unless a user
+    chose that.
     """
-    refused = _give_up(board, cast, groups, given_up)
-    choice = _Choice(cast, groups)
-    mixed: list[tuple[PartitionId, Replicas, Row]] = []
-    for row, partitions in groups.items():
-        whole = len(row) == cast.replicas and cast.staying.issuperset(row)
-        settled = row if whole else tuple(settle(row, cast.staying, cast.leaving, cast.replicas))
-        if cast.topology is not None and cast.topology.misplaced(settled):
-            mixed += [(partition, row, settled) for partition in partitions]
+    refused = _remove_given_up(draft, sets, by_row, given_up)
+    choice = _EvictionChoice(sets, by_row)
+    crowded: list[tuple[PartitionId, Replicas, Row]] = []
+    for row, partitions in by_row.items():
+        whole = len(row) == sets.replicas and sets.staying.issuperset(row)
+        retained_row = row if whole else tuple(retained_slots(row, sets.staying, sets.leaving, sets.replicas))
+        if sets.topology is not None and sets.topology.misplaced(retained_row):
+            crowded += [(partition, row, retained_row) for partition in partitions]
         else:
-            board.add(row, settled, partitions)
-    for partition, row, settled in sorted(mixed, key=itemgetter(0)):
-        board.add(row, _unmixed(cast, cast.topology, choice, settled), [partition])
+            draft.add(row, retained_row, partitions)
+    for partition, row, retained_row in sorted(crowded, key=itemgetter(0)):
+        draft.add(row, _separated(sets, sets.topology, choice, retained_row), [partition])
     return refused
 
 
-def _give_up(board: Board, cast: _Cast, groups: Groups, given_up: Sequence[Move]) -> Refused:
-    """Take the replicas that users named out of rows with too many; the others of the row stay."""
-    refused: list[tuple[Move, Fault]] = []
+def _remove_given_up(
+    draft: DraftAssignment, sets: _MemberSets, by_row: PartitionsByRow, given_up: Sequence[Move]
+) -> Refused:
+    """Remove the replicas that users gave up from rows with too many; the others of the row stay."""
+    refused: list[tuple[Move, MoveFault]] = []
     named: dict[PartitionId, list[Move]] = {}
     for move in given_up:
         named.setdefault(move.partition, []).append(move)
-    rows = {partition: row for row, some in groups.items() for partition in some} if given_up else {}
+    rows = (
+        {partition: row for row, partitions in by_row.items() for partition in partitions} if given_up else {}
+    )
     for partition, moves in named.items():
         row = rows.get(partition, ())
-        rest, granted = [member for member in row if member in cast.staying], False
+        rest, granted = [member for member in row if member in sets.staying], False
         for move in moves:
             left = [member for member in rest if member != move.source]
-            if move.source not in row or len(left) < cast.replicas:
-                refused.append((move, Fault(f"without it there are {len(left)} of {cast.replicas} replicas")))
+            if move.source not in row or len(left) < sets.replicas:
+                refused.append(
+                    (move, MoveFault(f"without it there are {len(left)} of {sets.replicas} replicas"))
+                )
             else:
                 rest, granted = left, True
         if granted:
-            groups[row].remove(partition)
-            kept = tuple(rest[: cast.replicas])
-            board.add(row, kept, [partition], frozenset(range(len(kept))))
+            by_row[row].remove(partition)
+            kept = tuple(rest[: sets.replicas])
+            draft.add(row, kept, [partition], frozenset(range(len(kept))))
     return tuple(refused)
 
 
-def _unmixed(cast: _Cast, topology: Topology | None, choice: _Choice, row: Row) -> Row:
+def _separated(sets: _MemberSets, topology: Topology | None, choice: _EvictionChoice, row: Row) -> Row:
     slots = list(row)
     while topology is not None:
-        misplaced = [index for index in topology.misplaced(slots) if slots[index] in cast.able]
+        misplaced = [index for index in topology.misplaced(slots) if slots[index] in sets.eligible]
         if not misplaced:
             break
         slots[choice(slots, misplaced)] = None
     return tuple(slots)
 
 
-def _grant(board: Board, cast: _Cast, moves: Sequence[Move]) -> Refused:
+def _grant(draft: DraftAssignment, sets: _MemberSets, moves: Sequence[Move]) -> Refused:
     """Put users' moves into the rows. What was granted is not taken back by this balancing."""
     if not moves:
         return ()
-    refused: list[tuple[Move, Fault]] = []
-    cells = {partition: cell for cell in board.cells.values() for partition in cell.partitions}
+    refused: list[tuple[Move, MoveFault]] = []
+    group_of = {partition: group for group in draft.groups.values() for partition in group.partitions}
     for move in moves:
-        cell = cells.get(move.partition)
-        fault = _move_fault(cast, cell, move)
-        if cell is None or move.destination is None or fault is not None:
-            refused.append((move, fault or _NOBODY))
+        group = group_of.get(move.partition)
+        fault = _move_fault(sets, group, move)
+        if group is None or move.destination is None or fault is not None:
+            refused.append((move, fault or _NO_MEMBER))
         else:
-            slot = Slot(cell, _index_of(cell, move.source))
-            cells[move.partition] = board.fix(slot, move.destination, move.partition)
+            slot = Slot(group, _index_of(group, move.source))
+            group_of[move.partition] = draft.fix(slot, move.destination, move.partition)
     return tuple(refused)
 
 
-def _index_of(cell: Cell, member: MemberIndex | None) -> int:
+def _index_of(group: RowGroup, member: MemberIndex | None) -> int:
     """Where the member has its replica, or had it and leaves (None: the hottest empty place); -1: nowhere."""
-    if member in cell.row:
-        return cell.row.index(member)
-    index = cell.today.index(member) if member in cell.today else len(cell.row)
-    return index if index < len(cell.row) and cell.row[index] is None else -1
+    if member in group.row:
+        return group.row.index(member)
+    index = group.today.index(member) if member in group.today else len(group.row)
+    return index if index < len(group.row) and group.row[index] is None else -1
 
 
-def _move_fault(cast: _Cast, cell: Cell | None, move: Move) -> Fault | None:
-    if cell is None or move.destination is None:
-        return Fault(f"there is no partition {move.partition}")
-    index = _index_of(cell, move.source)
-    if move.destination not in cast.able:
-        return Fault("{} is not there to take data", move.destination)
+def _move_fault(sets: _MemberSets, group: RowGroup | None, move: Move) -> MoveFault | None:
+    if group is None or move.destination is None:
+        return MoveFault(f"there is no partition {move.partition}")
+    index = _index_of(group, move.source)
+    if move.destination not in sets.eligible:
+        return MoveFault("{} is not there to take data", move.destination)
     if index == -1 and move.source is None:
-        return Fault(f"it has its {cast.replicas} replicas; say which member gives one up")
+        return MoveFault(f"it has its {sets.replicas} replicas; say which member gives one up")
     if index == -1:
-        return Fault("{} holds no replica of it that stays", move.source)
-    if move.source in cast.away:
-        return Fault("{} is away and its place is kept for it", move.source)
-    if move.destination in cell.row and move.source != move.destination:
-        return Fault("{} holds a replica of it", move.destination)
-    others = (*cell.row[:index], *cell.row[index + 1 :])
-    if cast.topology is not None and not cast.topology.apart(others, move.destination):
-        return Fault(
+        return MoveFault("{} holds no replica of it that stays", move.source)
+    if move.source in sets.away:
+        return MoveFault("{} is away and its place is kept for it", move.source)
+    if move.destination in group.row and move.source != move.destination:
+        return MoveFault("{} holds a replica of it", move.destination)
+    others = (*group.row[:index], *group.row[index + 1 :])
+    if sets.topology is not None and not sets.topology.apart(others, move.destination):
+        return MoveFault(
             "{} is in the zone of another replica of it, and another zone has room", move.destination
         )
     return None
 
 
-def _balance(board: Board, cast: _Cast, today: Mapping[MemberIndex, int]) -> int:
+def _balance(draft: DraftAssignment, sets: _MemberSets, today: Mapping[MemberIndex, int]) -> int:
     """Owners, then backups with what the owners left of each share. Returns the lower bound of copies."""
-    vacant, *holes = [places(board.open_slots(index)) for index in range(cast.replicas)]
-    held = {member: board.held[member] for member in cast.staying}
-    owned = {member: board.owned[member] for member in cast.able}
-    shares = _owner_shares(cast, sum(owned.values()) + vacant)
-    price = _Price(held, owned, relievable(board.cells.values()), shares)
+    vacant, *holes = [partition_count(draft.open_slots(index)) for index in range(sets.replicas)]
+    held = {member: draft.held[member] for member in sets.staying}
+    owned = {member: draft.owned[member] for member in sets.eligible}
+    owner_bounds = _owner_bounds(sets, sum(owned.values()) + vacant)
+    copy_cost = _CopyCost(held, owned, demotable_owners(draft.groups.values()), owner_bounds)
     slots = sum(held.values()) + vacant + sum(holes)
-    rows = board.partitions
-    total = quotas(cast.tree, slots, rows, price.of)
-    fewest = quotas(
-        cast.tree, slots, rows, lambda members, number: max(0, number - sum(today[m] for m in members))
+    rows = draft.partitions
+    total = member_quotas(sets.tree, slots, rows, copy_cost.of)
+    fewest = member_quotas(
+        sets.tree, slots, rows, lambda members, number: max(0, number - sum(today[m] for m in members))
     )
-    _reserve(board, cast, total)
+    _reserve(draft, sets, total)
     needed = sum(
-        places(slot for slot in board.open_slots(index) if not board.spares(slot.cell))
-        for index in range(cast.replicas)
+        partition_count(slot for slot in draft.open_slots(index) if not draft.shrinks(slot.group))
+        for index in range(sets.replicas)
     )
-    _balance_owners(board, cast, price, total)
-    backups = Level(
-        board,
+    _balance_owners(draft, sets, copy_cost, total)
+    backups = IndexBalancer(
+        draft,
         owners=False,
-        quota={member: total[member].less(board.owned[member]) for member in cast.able},
+        quota={member: total[member].minus(draft.owned[member]) for member in sets.eligible},
         total=total,
     )
-    for index in range(1, cast.replicas):
+    for index in range(1, sets.replicas):
         backups.fill(index)
     backups.level_out()
-    backups.insist()
-    bound = max(needed, sum(max(0, fewest[member].number - today[member]) for member in cast.able))
+    backups.enforce()
+    bound = max(needed, sum(max(0, fewest[member].number - today[member]) for member in sets.eligible))
     # Where rows do not allow the shares, those that were reached instead may need less.
-    return min(bound, sum(max(0, board.held[member] - today[member]) for member in cast.able))
+    return min(bound, sum(max(0, draft.held[member] - today[member]) for member in sets.eligible))
 
 
-def _reserve(board: Board, cast: _Cast, total: Mapping[MemberIndex, Quota]) -> None:
+def _reserve(draft: DraftAssignment, sets: _MemberSets, total: Mapping[MemberIndex, Quota]) -> None:
     """Leave empty backup indexes open for members that are away: they stand there as if they held it."""
-    for member in cast.away:
-        for index in range(1, cast.replicas):
-            for slot in board.open_slots(index):
-                number = min(total[member].number - board.held[member], len(slot.cell.partitions))
-                if number > 0 and not slot.cell.occupied(index) and board.fits(slot, member):
-                    board.give(slot, member, number)
+    for member in sets.away:
+        for index in range(1, sets.replicas):
+            for slot in draft.open_slots(index):
+                number = min(total[member].number - draft.held[member], len(slot.group.partitions))
+                if number > 0 and not slot.group.occupied(index) and draft.fits(slot, member):
+                    draft.assign(slot, member, number)
 
 
-def _owner_shares(cast: _Cast, number: int) -> Shares:
-    return fair_shares(number, number, cast.able)
+def _owner_bounds(sets: _MemberSets, number: int) -> QuotaBounds:
+    return quota_bounds(number, number, sets.eligible)
 
 
-def _balance_owners(board: Board, cast: _Cast, price: "_Price", total: dict[MemberIndex, Quota]) -> None:
-    number = sum(price.owned.values()) + places(board.open_slots(0))
-    numbers = rounded(number, price.owners, lambda m, owners: price.copies(m, total[m].number, owners))
-    choice = len(cast.staying) > cast.replicas
+def _balance_owners(
+    draft: DraftAssignment, sets: _MemberSets, copy_cost: "_CopyCost", total: dict[MemberIndex, Quota]
+) -> None:
+    number = sum(copy_cost.owned.values()) + partition_count(draft.open_slots(0))
+    numbers = round_quotas(
+        number, copy_cost.owners, lambda m, owners: copy_cost.copies(m, total[m].number, owners)
+    )
+    choice = len(sets.staying) > sets.replicas
     quota = {
-        member: Quota(numbers[member], *_tolerated(numbers[member], *price.owners[member], choice))
+        member: Quota(numbers[member], *_tolerated(numbers[member], *copy_cost.owners[member], choice))
         for member in numbers
     }
-    owners = Level(board, owners=True, quota=quota, total=total)
+    owners = IndexBalancer(draft, owners=True, quota=quota, total=total)
     owners.fill(0)
     owners.level_out()
-    owners.insist()
+    owners.enforce()
 
 
 def _tolerated(number: int, down: int, up: int, choice: bool) -> tuple[int, int]:
@@ -428,16 +452,16 @@ def _tolerated(number: int, down: int, up: int, choice: bool) -> tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Price:
+class _CopyCost:
     """Copies that quotas cost, from what members hold and own before anything is passed on.
 
-    `relievable` counts owned rows with a hole: their owner can become a backup without a copy.
+    `demotable` counts owned rows with a free backup index: their owner can become a backup without a copy.
     """
 
     held: Mapping[MemberIndex, int]
     owned: Mapping[MemberIndex, int]
-    relievable: Mapping[MemberIndex, int]
-    owners: Shares
+    demotable: Mapping[MemberIndex, int]
+    owners: QuotaBounds
 
     def of(self, members: tuple[MemberIndex, ...], number: int) -> int:
         """Copies for a share of replicas, with the share of owners that goes best with it."""
@@ -445,13 +469,13 @@ class _Price:
             return 4 * self.fewest(members, number)
         member = members[0]
         copies = min(self.copies(member, number, owners) for owners in self.owners[member])
-        # At equal cost more replicas for who does not have to give owners away.
+        # At equal cost more replicas for members that keep all that they own.
         return 4 * copies + number * max(0, min(self.owned[member] - self.owners[member][0], 3))
 
     def copies(self, member: MemberIndex, total: int, owners: int) -> int:
         """Copies that `member` needs to have `total` replicas and own `owners` of them."""
         owned = self.owned[member]
-        relieved = min(max(0, owned - owners), self.relievable.get(member, 0))
+        relieved = min(max(0, owned - owners), self.demotable.get(member, 0))
         backups = self.held[member] - owned + relieved
         return (
             max(0, owners - owned)
@@ -463,32 +487,32 @@ class _Price:
         return max(0, number - sum(self.held[member] for member in members))
 
 
-def _crowded(board: Board, cast: _Cast) -> tuple[PartitionId, ...]:
-    topology = cast.topology
+def _crowded(draft: DraftAssignment, sets: _MemberSets) -> tuple[PartitionId, ...]:
+    topology = sets.topology
     if topology is None:
         return ()
-    cells = [cell for cell in board.cells.values() if cell.partitions and topology.misplaced(cell.row)]
-    return tuple(sorted(partition for cell in cells for partition in cell.partitions))
+    groups = [group for group in draft.groups.values() if group.partitions and topology.misplaced(group.row)]
+    return tuple(sorted(partition for group in groups for partition in group.partitions))
 
 
-def _changes(board: Board, cast: _Cast) -> tuple[Change, ...]:
-    """The cells whose row changes; indexes that were left open for members that are away are empty.
+def _changes(draft: DraftAssignment, sets: _MemberSets) -> tuple[Change, ...]:
+    """The groups whose row changes; indexes that were left open for members that are away are empty.
 
     A row whose open index would cost it something stays as it is until those members are back or given up.
     """
-    away, changes = frozenset(cast.away), []
-    for cell in board.cells.values():
-        target = arranged(cell.today, cell.row) if board.spares(cell) else cell.row
+    away, changes = frozenset(sets.away), []
+    for group in draft.groups.values():
+        target = arranged(group.today, group.row) if draft.shrinks(group) else group.row
         if None in target or not away.isdisjoint(target):
-            target = trimmed(m if m not in away or m in cell.today else None for m in target)
-            if away and _loses(cell.today, target, cast.replicas):
+            target = trimmed(m if m not in away or m in group.today else None for m in target)
+            if away and _worsens(group.today, target, sets.replicas):
                 continue
-        if cell.partitions and target != cell.today:
-            changes.append(Change(cell.today, target, cell.partitions))
+        if group.partitions and target != group.today:
+            changes.append(Change(group.today, target, group.partitions))
     return tuple(changes)
 
 
-def _loses(today: Replicas, target: Replicas, replicas: int) -> bool:
+def _worsens(today: Replicas, target: Replicas, replicas: int) -> bool:
     """Whether the row has no owner afterwards, fewer replicas than it should, or one at a colder index for
     nothing.
     """

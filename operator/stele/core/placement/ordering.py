@@ -37,7 +37,7 @@ def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[
 
     After each prefix the row has at least min(replicas before, replicas wanted) replicas. Raises BadInput
     for a target with an empty index before a set one: hotter indexes are filled first, so no such row is
-    ever wanted.
+    ever a target.
     """
     if None in target:
         raise BadInput(f"partition {partition}: the target {target} has an empty replica index in the middle")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stele.core.placement.assignment import Change, DataMember, Fault, Move, assign_groups, grouped
+from stele.core.placement.assignment import Change, DataMember, Move, MoveFault, assign_groups, grouped_by_row
 from stele.core.placement.migration import Migration, Type, replay, step
 from stele.core.placement.migration import move as move_at
 from stele.core.placement.ordering import order_acyclic, without_cycles
@@ -28,7 +28,7 @@ Priority = tuple[int, int, int]
 
 _NO_REPLICA = "no live member holds it: there is nothing to copy from"
 _UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
-_NO_PARTITION = Fault("there is no such partition with a live replica and versions left")
+_NO_PARTITION = MoveFault("there is no such partition with a live replica and versions left")
 _VERSION_LIMIT = f"less than {VERSIONS_RESERVED} of {VERSION_MAX} versions are left; copy the data elsewhere"
 _ZONE_FULL = "two replicas share a zone; no exchange of replicas was found that separates them"
 
@@ -114,16 +114,16 @@ def plan(
     and nothing is done to rows that name one: those wait until it is back.
     """
     away = frozenset(member.index for member in members if member.away)
-    rows, groups = grouped([partition.replicas for partition in table.partitions], members)
-    empty, exhausted = groups.pop((), []), _worn(table)
+    rows, by_row = grouped_by_row([partition.replicas for partition in table.partitions], members)
+    empty, exhausted = by_row.pop((), []), _version_exhausted(table)
     for number in exhausted.difference(empty):
-        groups[rows[number]].remove(number)
+        by_row[rows[number]].remove(number)
     fresh = [number for number in empty if first and not table.partitions[number].version]
     if fresh:
-        groups[()] = fresh
+        by_row[()] = fresh
     unplanned = exhausted.union(empty).difference(fresh)
     accepted: list[Move] = []
-    refused: list[tuple[Move, Fault]] = []
+    refused: list[tuple[Move, MoveFault]] = []
     for move in moves:
         if not away.isdisjoint((move.source, move.destination)):
             continue
@@ -131,23 +131,23 @@ def plan(
             accepted.append(move)
         else:
             refused.append((move, _NO_PARTITION))
-    outcome = assign_groups(groups, members, replicas, accepted)
+    outcome = assign_groups(by_row, members, replicas, accepted)
     names = {index: member.name for index, member in table.members.items()}
     migrations, cycles = _order(rows, outcome.changes, names, away)
     crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
-    told = _row_refusals(
+    row_refusals = _row_refusals(
         table, [number for number in empty if not rows[number]], exhausted, [*refused, *outcome.refused]
     )
     return Plan(
         tuple(migrations),
-        (*_cluster_refusals(members, replicas), *told, *crowded, *cycles),
+        (*_cluster_refusals(members, replicas), *row_refusals, *crowded, *cycles),
         sum(migration.copies for migration in migrations),
         outcome.lower_bound,
         tuple(rows),
     )
 
 
-def _worn(table: PartitionTable) -> frozenset[PartitionId]:
+def _version_exhausted(table: PartitionTable) -> frozenset[PartitionId]:
     """Partitions whose last versions are kept for rescue."""
     last = VERSION_MAX - VERSIONS_RESERVED
     return frozenset(number for number, row in enumerate(table.partitions) if row.version > last)
@@ -232,7 +232,7 @@ def _row_refusals(
     table: PartitionTable,
     empty: Iterable[PartitionId],
     exhausted: Iterable[PartitionId],
-    refused: Iterable[tuple[Move, Fault]],
+    refused: Iterable[tuple[Move, MoveFault]],
 ) -> list[Refusal]:
     found = [_refused_move(table, move, fault) for move, fault in refused]
     found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(exhausted)]
@@ -244,9 +244,9 @@ def _row_refusals(
     return found
 
 
-def _refused_move(table: PartitionTable, move: Move, fault: Fault) -> Refusal:
+def _refused_move(table: PartitionTable, move: Move, fault: MoveFault) -> Refusal:
     member = None if move.destination is None else table.members.get(move.destination)
     if member is not None and member.lite:
         return Refusal(move.partition, Code.MEMBER_LITE, f"{member.name} is a lite member and holds no data")
     names = {index: member.name for index, member in table.members.items()}
-    return Refusal(move.partition, Code.NOT_ALLOWED, fault.said(names))
+    return Refusal(move.partition, Code.NOT_ALLOWED, fault.message(names))

@@ -1,8 +1,8 @@
 """How many replicas each member should hold: its fair share, rounded so that little has to move.
 
-Members stand in a tree of domains (zone, rack, ...: see `zones`), and each domain has bounds: a row has at
+Members stand in a tree of domains (zone, rack, ...: see `topology`), and each domain has limits: a row has at
 most one replica on a member, and its replicas are spread over the domains as evenly as their sizes allow. A
-share is proportional to the weight within these bounds, so a table that keeps zones apart and meets all
+share is proportional to the weight within these limits, so a table that keeps zones apart and meets all
 quotas always exists.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from stele.core.table.ids import MemberIndex
 
-Shares = Mapping[MemberIndex, tuple[int, int]]
+QuotaBounds = Mapping[MemberIndex, tuple[int, int]]
 """The fair share rounded down and rounded up, per member (equal when it is a whole number)."""
 
 Cost = Callable[[tuple[MemberIndex, ...], int], int]
@@ -28,7 +28,7 @@ class Quota(NamedTuple):
     low: int
     high: int
 
-    def less(self, number: int) -> "Quota":
+    def minus(self, number: int) -> "Quota":
         return Quota(self.number - number, self.low - number, self.high - number)
 
 
@@ -41,43 +41,45 @@ class Domain:
     parts: tuple["Domain", ...] = ()
 
 
-def fair_shares(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> Shares:
+def quota_bounds(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> QuotaBounds:
     """What each member's weight gives it of `total`, at most `cap`; needs `total <= cap * len(weights)`."""
-    return _clamped(total, weights, dict.fromkeys(weights, (0, cap)))
+    return _proportional_bounds(total, weights, dict.fromkeys(weights, (0, cap)))
 
 
-def rounded(
-    total: int, shares: Mapping[Key, tuple[int, int]], cost: Callable[[Key, int], int]
+def round_quotas(
+    total: int, bounds: Mapping[Key, tuple[int, int]], cost: Callable[[Key, int], int]
 ) -> dict[Key, int]:
     """Whole numbers that sum up to `total`, each the share rounded down or up.
 
-    Who is rounded up is free to choose, so it is whoever needs the fewest more copies for it:
+    Those that need the fewest more copies for it are rounded up:
     `cost(key, number)` says how many copies `number` takes. A balanced table keeps exactly what it has.
     """
-    open_keys = [key for key, (down, up) in shares.items() if down < up]
-    missing = total - sum(down for down, _ in shares.values())
-    open_keys.sort(key=lambda key: cost(key, shares[key][1]) - cost(key, shares[key][0]))
-    raised = set(open_keys[:missing])
-    return {key: down + (key in raised) for key, (down, _) in shares.items()}
+    open_keys = [key for key, (down, up) in bounds.items() if down < up]
+    missing = total - sum(down for down, _ in bounds.values())
+    open_keys.sort(key=lambda key: cost(key, bounds[key][1]) - cost(key, bounds[key][0]))
+    rounded_up = set(open_keys[:missing])
+    return {key: down + (key in rounded_up) for key, (down, _) in bounds.items()}
 
 
-def quotas(domain: Domain, total: int, rows: int, cost: Cost) -> dict[MemberIndex, Quota]:
+def member_quotas(domain: Domain, total: int, rows: int, cost: Cost) -> dict[MemberIndex, Quota]:
     """How many of `total` replicas of `rows` partitions each member of the domain should hold."""
     if not domain.parts:
         return {domain.members[0]: Quota(total, total, total)}
     weights = {number: part.weight for number, part in enumerate(domain.parts)}
-    shares = _clamped(total, weights, _bounds([len(part.members) for part in domain.parts], total, rows))
-    numbers = rounded(total, shares, lambda part, count: cost(domain.parts[part].members, count))
-    found: dict[MemberIndex, Quota] = {}
+    bounds = _proportional_bounds(
+        total, weights, _part_limits([len(part.members) for part in domain.parts], total, rows)
+    )
+    numbers = round_quotas(total, bounds, lambda part, count: cost(domain.parts[part].members, count))
+    numbers_of: dict[MemberIndex, Quota] = {}
     for number, part in enumerate(domain.parts):
         if part.parts:
-            found.update(quotas(part, numbers[number], rows, cost))
+            numbers_of.update(member_quotas(part, numbers[number], rows, cost))
         else:
-            found[part.members[0]] = Quota(numbers[number], *shares[number])
-    return found
+            numbers_of[part.members[0]] = Quota(numbers[number], *bounds[number])
+    return numbers_of
 
 
-def _bounds(sizes: Sequence[int], total: int, rows: int) -> dict[int, tuple[int, int]]:
+def _part_limits(sizes: Sequence[int], total: int, rows: int) -> dict[int, tuple[int, int]]:
     """The fewest and the most replicas in each part, when each row spreads its own over the parts evenly.
 
     Rows have as many replicas in the domain as `total` gives each, `more` of them have one more.
@@ -99,28 +101,28 @@ def _spread(sizes: Sequence[int], count: int) -> dict[int, tuple[int, int]]:
     return {part: (min(size, most - (not exact)), min(size, most)) for part, size in enumerate(sizes)}
 
 
-def _clamped(
-    total: int, weights: Mapping[Key, int], bounds: Mapping[Key, tuple[int, int]]
+def _proportional_bounds(
+    total: int, weights: Mapping[Key, int], limits: Mapping[Key, tuple[int, int]]
 ) -> dict[Key, tuple[int, int]]:
-    """Shares in proportion to the weights and within bounds, each rounded down and up.
+    """Shares in proportion to the weights and within limits, each rounded down and up.
 
-    What a bound takes from some goes to or comes from the others. Each turn settles those that are out of
-    bounds on the side that is out by more, so what was settled stays right.
+    What a limit takes from some goes to or comes from the others. Each turn fixes those that are out of their
+    limits on the side that is out by more, so what was fixed stays right.
     """
-    shares: dict[Key, tuple[int, int]] = {}
+    bounds: dict[Key, tuple[int, int]] = {}
     left = dict(weights)
     while left:
         weight = sum(left.values())
-        above = {key: total * left[key] - bounds[key][1] * weight for key in left}
-        below = {key: bounds[key][0] * weight - total * left[key] for key in left}
+        above = {key: total * left[key] - limits[key][1] * weight for key in left}
+        below = {key: limits[key][0] * weight - total * left[key] for key in left}
         over = sum(excess for excess in above.values() if excess > 0)
         under = sum(excess for excess in below.values() if excess > 0)
         if not over and not under:
             parts = {key: divmod(total * each, weight) for key, each in left.items()}
-            return shares | {key: (down, down + (rest > 0)) for key, (down, rest) in parts.items()}
+            return bounds | {key: (down, down + (rest > 0)) for key, (down, rest) in parts.items()}
         side, out = (1, above) if over >= under else (0, below)
         for key in [key for key, excess in out.items() if excess > 0]:
-            shares[key] = (bounds[key][side],) * 2
-            total -= bounds[key][side]
+            bounds[key] = (limits[key][side],) * 2
+            total -= limits[key][side]
             del left[key]
-    return shares
+    return bounds

@@ -1,4 +1,4 @@
-"""What stays of a row: the first step of an assignment."""
+"""What is retained of a row: the first step of an assignment."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,7 +8,7 @@ from stele.core.table.table import Replicas
 Slots = list[MemberIndex | None]
 
 
-def settle(
+def retained_slots(
     row: Replicas, stays: Collection[MemberIndex], leaves: Collection[MemberIndex], replicas: int
 ) -> Slots:
     """The row at its wanted length, None at each index that is to be given to somebody.

@@ -1,4 +1,4 @@
-"""Who is named by which rows, kept row by row: no question about it walks through the table.
+"""Which rows name which members, kept row by row: no question about it walks through the table.
 
 Setting a row costs what the row is long; the questions cost what their answers are large.
 """
@@ -10,17 +10,17 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 
 
-class Holdings:
+class ReplicaIndex:
     """`rows_of` maps each member to the partitions whose row names it, `owned` counts those that it owns,
-    `alone` those that name nobody else, `copies` rows by their number of replicas.
+    `sole` those that name no other member, `copies` rows by their number of replicas.
     """
 
-    __slots__ = ("alone", "copies", "owned", "rows_of")
+    __slots__ = ("copies", "owned", "rows_of", "sole")
 
     def __init__(self, rows: Iterable[Partition]) -> None:
         self.rows_of: dict[MemberIndex, set[PartitionId]] = {}
         self.owned: Counter[MemberIndex] = Counter()
-        self.alone: Counter[MemberIndex] = Counter()
+        self.sole: Counter[MemberIndex] = Counter()
         self.copies: Counter[int] = Counter()
         for number, row in enumerate(rows):
             self._count(row, 1)
@@ -42,7 +42,7 @@ class Holdings:
         if row.owner is not None:
             self.owned[row.owner] += change
         if len(members) == 1:
-            self.alone[next(iter(members))] += change
+            self.sole[next(iter(members))] += change
 
     def of(self, member: MemberIndex) -> frozenset[PartitionId]:
         """Partitions whose row names the member."""
@@ -58,5 +58,5 @@ class Holdings:
 
     @property
     def members(self) -> frozenset[MemberIndex]:
-        """Everybody whom a row names."""
+        """The members that a row names."""
         return frozenset(member for member, rows in self.rows_of.items() if rows)

@@ -104,7 +104,7 @@ def version_for_epoch(epoch: int, least: Version) -> Version:
     return least + (epoch - least) % EPOCHS_APART
 
 
-def raised(number: PartitionId, version: Version) -> Version:
+def checked_version(number: PartitionId, version: Version) -> Version:
     """The version, when a row may have it; Refused (VERSION_LIMIT) above VERSION_MAX."""
     if version > VERSION_MAX:
         raise Refused(

@@ -77,7 +77,7 @@ class Tablet:
         return True
 
     def replace_log(self, log: Log) -> None:
-        """Another log takes the place of this one: a copy's, or an empty one.
+        """Replace the log: by that of a copy, or by an empty one.
 
         What was promised stays, or rises to what the copy knows: a term never goes back. Who is in the row
         does not come with a copy, but with the published row.

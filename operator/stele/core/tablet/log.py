@@ -19,13 +19,13 @@ SEGMENT_BYTES = 64 * 1024
 
 def over_limit(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]:
     """Which of {partition: bytes} to unpin so that none and all keep their limits: the largest first."""
-    total, gone = sum(pinned.values()), []
+    total, over = sum(pinned.values()), []
     for partition, size in sorted(pinned.items(), key=lambda item: -item[1]):
         if size <= each_max and total <= all_max:
             break
         total -= size
-        gone.append(partition)
-    return gone
+        over.append(partition)
+    return over
 
 
 class Log:

@@ -4,11 +4,10 @@
     ADOPTING    fetch the tail of the longest log
     COMMITTING  first operation of the new term is on its way to all
     SERVING     it is committed and applied: requests are served
-    DEPOSED     somebody promised a higher term: wait for a row of at least that version
+    DEPOSED     another member promised a higher term: wait for a row of at least that version
     HELD        the partition was frozen for a migration when this process started
 
-The rule that all else serves: an operation is committed when this member and everybody in `waited_for`
-hold it.
+The rule that all else serves: an operation is committed when this member and all in `waited_for` hold it.
 """
 
 from dataclasses import dataclass
@@ -85,7 +84,7 @@ class Learner:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """What a member said when asked."""
+    """What a member's log holds, as it answered a probe."""
 
     last: OpId
     applied: OpId
@@ -162,7 +161,7 @@ class Owner:
         self.waited_for = (*self.members, *extra)
 
     def to_probe(self, now: float) -> list[int]:
-        """Members whose last operation is wanted now; each is asked again after ASK_AGAIN_SECONDS."""
+        """Members to probe now; each is probed again after PROBE_INTERVAL_SECONDS."""
         if self.phase is Phase.PROBING:
             wanted = [m for m in self.waited_for if m not in self.positions]
         elif self.appending:
@@ -176,13 +175,13 @@ class Owner:
 
     @property
     def all_streaming(self) -> bool:
-        """Whether nobody has to be asked."""
+        """Whether it serves and feeds all, so that no member has to be probed."""
         return self.phase is Phase.SERVING and all(p.flow is Flow.STREAM for p in self.progress.values())
 
     def on_probe_result(
         self, member: int, term: int, code: Code, position: LogPosition, promised: int
     ) -> None:
-        """The answer to a question of this term; late ones of other terms are dropped."""
+        """Take the result of a probe of this term; late ones of other terms are dropped."""
         if term != self.term or member not in self.progress:
             return
         if code is Code.STALE_TERM or code is Code.STALE_VERSION:
@@ -235,7 +234,7 @@ class Owner:
         self.advance()
 
     def _locate(self, member: int, position: LogPosition) -> None:
-        """Find the place in this log from which the member is fed."""
+        """Locate the operation in this log from which the member is fed."""
         log, progress = self.tablet.log, self.progress[member]
         if position.empty:
             found = ZERO if log.first == 1 and log.bytes <= FILL_BYTES_MAX else None
@@ -295,8 +294,8 @@ class Owner:
             return True
         return False
 
-    def withheld(self, member: int) -> bool:
-        """The member's leases are not for this partition any more; whether it has to be asked why.
+    def on_lease_excluded(self, member: int) -> bool:
+        """The member's leases exclude this partition now; whether the member has to be probed.
 
         It promised a higher term, and only an answer tells: while nobody writes nothing is sent to it,
         and reads would wait for ever after a promotion that came to nothing.
@@ -308,7 +307,7 @@ class Owner:
         return True
 
     def disconnected(self, member: int) -> None:
-        """A new session with the member: ask it again where it is."""
+        """Probe the member again: a session with it is new."""
         progress = self.progress.get(member)
         if progress is not None:
             progress.flow = Flow.PROBE
@@ -365,7 +364,7 @@ class Owner:
         return known
 
     def unpin(self) -> None:
-        """Keep the log no longer for the learner. Once it begins too late for it, it needs a copy (again)."""
+        """Keep the log no longer for the learner. Once the log begins too late, it needs a copy (again)."""
         if self.learner is not None:
             self.learner.pinned = False
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from stele.core.kv.dedup import Clients
+from stele.core.kv.dedup import RememberedClients
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import Learner, LearnerState, Owner
@@ -68,7 +68,7 @@ class Replica:
         self.promising = False
         self.records: dict[int, bytes] = {}
         self.pending: dict[bytes, Pending] = {}
-        self.clients: Clients | None = None
+        self.clients: RememberedClients | None = None
         self.waiters: deque[Request] = deque()
         self.waiting_for_lease: list[Request] = []
         self.loads: dict[int, str] = {}

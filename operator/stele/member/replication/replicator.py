@@ -297,7 +297,7 @@ class Replicator:
             (self.full.add if lease.no_space else self.full.discard)(member)
         for partition in lease.excluded:
             replica = self.tablets.replicas.get(partition)
-            if replica is not None and replica.owner is not None and replica.owner.withheld(member):
+            if replica is not None and replica.owner is not None and replica.owner.on_lease_excluded(member):
                 self.probing[partition] = replica
         self.hooks.leases_changed()
 

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stele.core.kv.commands import Evaluation, Failure, Put, Reply, Stored, evaluate
-from stele.core.kv.dedup import CLIENTS_MAX, NO_ROOM, REPLY_BYTES_MAX, Clients, check_once, stale, too_long
+from stele.core.kv.dedup import (
+    CLIENTS_MAX,
+    NO_ROOM,
+    REPLY_BYTES_MAX,
+    RememberedClients,
+    check_once,
+    stale,
+    too_long,
+)
 from stele.errors import Corrupt
 from stele.member.replication.replica import Replica
 from stele.ports.engine import Engine
@@ -78,10 +86,12 @@ def _forget(client: bytes) -> Change:
     return Change(SERVICE, client, None)
 
 
-def _clients(engine: Engine, replica: Replica) -> Clients:
+def _clients(engine: Engine, replica: Replica) -> RememberedClients:
     """Read once per term: when an owner begins to serve, all that was logged before is applied."""
     if replica.clients is None:
         prefix = replica.prefix(SERVICE)
         page = engine.scan(prefix, after_prefix(prefix), CLIENTS_MAX + 1)
-        replica.clients = Clients([client_entry(key[len(prefix) :], stored) for key, stored in page])
+        replica.clients = RememberedClients(
+            [client_entry(key[len(prefix) :], stored) for key, stored in page]
+        )
     return replica.clients

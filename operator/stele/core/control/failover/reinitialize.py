@@ -82,7 +82,7 @@ def _go_on(
         free,
         key=lambda index: (
             state.liveness[index].tablet_state(number) == "READY",
-            state.holdings.number(index) + taken[index],
+            state.replica_index.number(index) + taken[index],
             index,
         ),
         default=None,

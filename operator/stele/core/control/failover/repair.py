@@ -69,7 +69,7 @@ def _repair_candidates(
 ) -> set[PartitionId]:
     """The only rows in which something can be wrong."""
     far = gone.union(*silent.values())
-    named = set[PartitionId]().union(*(state.holdings.rows_of.get(member, ()) for member in far))
+    named = set[PartitionId]().union(*(state.replica_index.rows_of.get(member, ()) for member in far))
     return named.union(without, state.promotions, state.fenced, state.claimed)
 
 
@@ -80,7 +80,7 @@ def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
         if not state.up_to_date(liveness):
             continue
         for number in state.mismatched(liveness):
-            if state.holdings.names(number, index):
+            if state.replica_index.names(number, index):
                 found[number] = found.get(number, frozenset()) | {index}
     return found
 

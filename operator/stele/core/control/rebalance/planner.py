@@ -231,7 +231,7 @@ def _planned(
     moves = moves_of(state, requests, expected, replicas)
     made = _without(plan(expected, members, replicas, moves), but)
     staying = sum(not member.leaving for member in members)
-    full = any(member.leaving and state.holdings.number(member.index) for member in members)
+    full = any(member.leaving and state.replica_index.number(member.index) for member in members)
     if made.migrations or not full or not 0 < staying < replicas:
         return made, None
     fewer = _without(plan(expected, members, staying, moves), but)
