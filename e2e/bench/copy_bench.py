@@ -68,7 +68,7 @@ def _joins(report: Report, sizes: Sequence[int]) -> None:
     )
     for size in sizes:
         for system in copy_join.SYSTEMS:
-            disk.settle(cache.root() / "work")
+            disk.until_idle(cache.root() / "work")
             section.rows.append(copy_join.measure(system, size))
     report.goals += join_goals(section.rows, sizes[-1])
 

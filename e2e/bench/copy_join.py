@@ -34,7 +34,7 @@ SAFE_SECONDS_MAX = 240
 WARM_SECONDS = {"stele": 3.0, "hazelcast": 10.0, "infinispan": 10.0}
 QUIET_SECONDS = 5.0
 LAG_SECONDS_MAX = 0.05
-SETTLE_SECONDS_MAX = 20.0
+IDLE_SECONDS_MAX = 20.0
 # What Hazelcast's manual asks for on a JVM with modules.
 OPENS = [
     "--add-modules=java.se",
@@ -80,7 +80,7 @@ def _observe(system: str, data_bytes: int, clients: Talker, join: Callable[[], J
     loaded = clients.ask("load", data_bytes, VALUE_BYTES, seconds=LOAD_SECONDS_MAX)
     clients.ask("live", RATE, CLIENT_THREADS)
     time.sleep(WARM_SECONDS[system])
-    kept_up = _settle(clients)
+    kept_up = _until_idle(clients)
     begin = time.monotonic_ns()
     time.sleep(QUIET_SECONDS)
     quiet = clients.ask("stats", begin, time.monotonic_ns())
@@ -97,9 +97,9 @@ def _observe(system: str, data_bytes: int, clients: Talker, join: Callable[[], J
     }  # fmt: skip
 
 
-def _settle(clients: Talker) -> bool:
+def _until_idle(clients: Talker) -> bool:
     """Wait until the clients are not behind their plan; whether that came."""
-    end = time.monotonic() + SETTLE_SECONDS_MAX
+    end = time.monotonic() + IDLE_SECONDS_MAX
     while (lag := clients.ask("lag")["seconds"]) > LAG_SECONDS_MAX and time.monotonic() < end:
         time.sleep(0.2)
     return bool(lag <= LAG_SECONDS_MAX)

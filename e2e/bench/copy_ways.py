@@ -113,7 +113,7 @@ def measure(place: Place, case: Case, rounds: int) -> list[Row]:
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for way in WAYS:
-            disk.settle(cache.root() / "work")
+            disk.until_idle(cache.root() / "work")
             found = _one(place, way)
             if found is not None and (way not in best or found["seconds"] < best[way]["seconds"]):
                 best[way] = found

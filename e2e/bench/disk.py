@@ -12,10 +12,10 @@ from e2e.cluster.steps import say
 FILES = 9
 USUAL_SECONDS = 0.004
 """A small file that is made and synced takes less than this on a disk that is at rest."""
-SETTLE_SECONDS_MAX = 60.0
+IDLE_SECONDS_MAX = 60.0
 
 
-def settle(folder: Path) -> float:
+def until_idle(folder: Path) -> float:
     """Seconds that a small file takes to be made and synced, once that is little or after SETTLE_SECONDS_MAX.
 
     Files that were deleted may keep a disk busy for long: one that is mounted with `discard` lets every sync
@@ -23,7 +23,7 @@ def settle(folder: Path) -> float:
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.sync()
-    end = time.monotonic() + SETTLE_SECONDS_MAX
+    end = time.monotonic() + IDLE_SECONDS_MAX
     while (found := _small_file_seconds(folder)) > USUAL_SECONDS and time.monotonic() < end:
         time.sleep(0.5)
     if found > USUAL_SECONDS:
@@ -32,7 +32,7 @@ def settle(folder: Path) -> float:
 
 
 def _small_file_seconds(folder: Path) -> float:
-    path, took = folder / f"settle-{os.getpid()}", []
+    path, took = folder / f"sync-{os.getpid()}", []
     for _ in range(FILES):
         begin = time.monotonic()
         with path.open("wb") as file:

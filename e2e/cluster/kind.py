@@ -17,7 +17,7 @@ from e2e.cluster.steps import output, run, say, step, succeeds
 
 NAME = "stele"
 WORKERS = 2
-# The demo's RESP door: a NodePort Service of this port answers on loopback of the host.
+# The demo's RESP port: a NodePort Service of this port answers on loopback of the host.
 RESP_NODE_PORT = 30379
 RESP_HOST_ADDRESS = "127.0.0.1"
 

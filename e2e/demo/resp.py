@@ -1,4 +1,4 @@
-"""One connection to the RESP door: pipelined requests, replies in order, every wait with an end."""
+"""One connection to the RESP port: pipelined requests, replies in order, every wait with an end."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 ADMIN_PORT = 7001
 PARTITIONS_AT_ONCE = 4
 # A backup learns that a write is committed with the next message of the owner, a moment after the client.
-SETTLE_TRIES_MAX = 20
-SETTLE_SECONDS = 0.5
+EQUAL_TRIES_MAX = 20
+EQUAL_SECONDS = 0.5
 READ_BATCH = 64
 READ_SECONDS_MAX = 30.0
 READ_TRIES_MAX = 20
@@ -132,9 +132,9 @@ class ReplicaCheck:
     async def _partition(self, partition: int) -> None:
         members = self._table.rows[partition]
         for keyspace, parts in self._wanted.items():
-            for attempt in range(SETTLE_TRIES_MAX):
+            for attempt in range(EQUAL_TRIES_MAX):
                 if attempt:
-                    await asyncio.sleep(SETTLE_SECONDS)
+                    await asyncio.sleep(EQUAL_SECONDS)
                 held = {each: await self._reader.hashes(each, partition, keyspace) for each in members}
                 differences = compare(partition, keyspace, parts[partition], held)
                 if not differences:

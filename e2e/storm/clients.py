@@ -1,4 +1,4 @@
-"""The clients of a storm: pipelines through any member's door, and every answer checked when it comes."""
+"""The clients of a storm: pipelines to any member's port, and every answer checked when it comes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ READS_OF_100 = 35
 OWN_READS_OF_100 = 30
 THINK_SECONDS, READER_THINK_SECONDS = (0.0, 0.08), (0.2, 0.6)
 AVOIDING = 4
-"""Of so many clients one keeps away from the first door, one from the second, and so on: it goes on to write
-when all that come there hang.
+"""Of so many clients one keeps away from the first member, one from the second, and so on: it goes on to
+write when all that come there hang.
 """
 CONNECT_SECONDS_MAX = 1.5
 REPLY_SECONDS_MAX = 4.0
@@ -46,7 +46,7 @@ class Operation:
     command: Command
     floor: int
     number: int = 0
-    door: str = ""
+    member: str = ""
     began: float = 0.0
     ended: float = 0.0
     answer: str = UNDER_WAY
@@ -57,7 +57,7 @@ class Operation:
         return self.word == "GET"
 
     def __str__(self) -> str:
-        return f"{clock(self.began)} .. {clock(self.ended)}  {self.door:10} {self.word} -> {self.answer}"
+        return f"{clock(self.began)} .. {clock(self.ended)}  {self.member:10} {self.word} -> {self.answer}"
 
 
 def clock(moment: float) -> str:
@@ -69,12 +69,13 @@ def clock(moment: float) -> str:
 
 @dataclass
 class Load:
-    """What all clients share. `doors` is changed while they run; `broken` is told of each violation. `latest`
-    has, by partition, the key of the write that was acknowledged last.
+    """What all clients share. `endpoints` is changed while they run; `broken` is told of each violation.
+
+    `latest` has, by partition, the key of the write that was acknowledged last.
     """
 
     seed: int
-    doors: Mapping[str, Endpoint]
+    endpoints: Mapping[str, Endpoint]
     broken: Callable[[Violation], None]
     partitions: int
     books: Books = field(default_factory=Books.empty)
@@ -83,10 +84,12 @@ class Load:
     latest: dict[int, str] = field(default_factory=dict)
     stopping: bool = False
 
-    async def run(self, doors: Iterable[str]) -> None:
-        """All clients, with readers at these doors, until `stopping`."""
+    async def run(self, members: Iterable[str]) -> None:
+        """All clients, with readers at these members, until `stopping`."""
         clients = [Client(number, self) for number in range(CLIENTS)]
-        readers = [Reader(door, partition, self) for door in doors for partition in range(self.partitions)]
+        readers = [
+            Reader(member, partition, self) for member in members for partition in range(self.partitions)
+        ]
         async with asyncio.TaskGroup() as group:
             for each in (*clients, *readers):
                 group.create_task(each.run())
@@ -109,10 +112,10 @@ class Client:
         """Until the load stops."""
         while not self._load.stopping:
             await asyncio.sleep(self._random.uniform(*self._think_seconds))
-            door = self._door()
-            connection = await self._connected(door)
+            member = self._member()
+            connection = await self._connected(member)
             if connection is not None:
-                await self._send(self._batch(), door, connection)
+                await self._send(self._batch(), member, connection)
         for operation in self._again:
             self._end_increment(operation, Outcome.DOUBTFUL, None)
         for connection in self._connections.values():
@@ -120,13 +123,13 @@ class Client:
 
     # -- what is asked
 
-    def _door(self) -> str:
+    def _member(self) -> str:
         """Any but the one that it avoids. A connection that stands may lead to a process that nothing shows
         any more.
         """
-        doors = sorted({*self._load.doors, *self._connections})
+        members = sorted({*self._load.endpoints, *self._connections})
         avoided = f"-{self._number % AVOIDING}"
-        return self._random.choice([each for each in doors if not each.endswith(avoided)] or doors)
+        return self._random.choice([each for each in members if not each.endswith(avoided)] or members)
 
     def _batch(self) -> list[Operation]:
         """Up to `PIPELINE_COMMANDS_MAX` operations; what must be sent again is among the first."""
@@ -177,13 +180,13 @@ class Client:
 
     # -- what becomes of it
 
-    async def _send(self, batch: list[Operation], door: str, connection: Connection) -> None:
+    async def _send(self, batch: list[Operation], member: str, connection: Connection) -> None:
         replies: list[Reply] = []
         began = time.time()
         for each in batch:
-            each.door, each.began = door, began
+            each.member, each.began = member, began
             self._load.history.setdefault(each.key, []).append(each)
-        error = await self._ask(batch, door, connection, replies)
+        error = await self._ask(batch, member, connection, replies)
         for operation, reply in zip(batch, replies, strict=False):
             self._replied(operation, reply)
         for operation in batch[len(replies) :]:
@@ -192,13 +195,13 @@ class Client:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _ask(
-        self, batch: list[Operation], door: str, connection: Connection, replies: list[Reply]
+        self, batch: list[Operation], member: str, connection: Connection, replies: list[Reply]
     ) -> str:
         """Why not all are answered; empty when all are."""
         try:
             await connection.ask([each.command for each in batch], REPLY_SECONDS_MAX, replies)
         except OSError as error:
-            self._connections.pop(door).close()
+            self._connections.pop(member).close()
             return f"{type(error).__name__} {error}".strip()
         return ""
 
@@ -243,38 +246,38 @@ class Client:
         if violation is not None:
             self._load.broken(violation)
 
-    async def _connected(self, door: str) -> Connection | None:
-        connection = self._connections.get(door)
+    async def _connected(self, member: str) -> Connection | None:
+        connection = self._connections.get(member)
         if connection is not None and not connection.closed_by_server:
             return connection
         if connection is not None:
-            self._connections.pop(door).close()
-        if door not in self._load.doors:
+            self._connections.pop(member).close()
+        if member not in self._load.endpoints:
             return None
         try:
-            opened = await Connection.open(self._load.doors[door], KEYSPACE, CONNECT_SECONDS_MAX)
+            opened = await Connection.open(self._load.endpoints[member], KEYSPACE, CONNECT_SECONDS_MAX)
         except OSError:
             self._load.counts[NOT_CONNECTED] += 1
             await asyncio.sleep(RETRY_SECONDS)
             return None
-        self._connections[door] = opened
+        self._connections[member] = opened
         return opened
 
 
 class Reader(Client):
-    """Reads at one door what was acknowledged last in one partition, to anybody: the most telling key.
+    """Reads at one member what was acknowledged last in one partition, to anybody: the most telling key.
 
-    There is one for each partition at each door, so that what hangs holds up no other. It keeps its
-    connection for as long as that answers, whatever becomes of the member's pod and door meanwhile.
+    There is one for each partition at each member, so that what hangs holds up no other. It keeps its
+    connection for as long as that answers, whatever becomes of the member's pod and port meanwhile.
     """
 
     _think_seconds = READER_THINK_SECONDS
 
-    def __init__(self, door: str, partition: int, load: Load) -> None:
+    def __init__(self, member: str, partition: int, load: Load) -> None:
         super().__init__(partition, load)
-        self._at, self._partition = door, partition
+        self._at, self._partition = member, partition
 
-    def _door(self) -> str:
+    def _member(self) -> str:
         return self._at
 
     def _batch(self) -> list[Operation]:

@@ -22,7 +22,7 @@ from e2e.demo.loader import load
 from e2e.demo.resp import Endpoint
 from e2e.demo.settings import PADDED_KEYSPACE, Settings
 from e2e.demo.state import unsafe_reason
-from e2e.storm import doors, final
+from e2e.storm import final, member_ports
 from e2e.storm.clients import Load
 from e2e.storm.faults import MEMBERS_AT_FIRST, MEMBERS_DRAWN, READY_MIN, Clock, draw
 from e2e.storm.network import Network, process_of_node
@@ -76,7 +76,7 @@ def run(seed: int, seconds: float) -> tuple[Report, Path]:
 
 
 def remove(wanted: Settings, log: Path) -> None:
-    """Take the cluster, its volumes, its doors and its operator away."""
+    """Take the cluster, its volumes, its ports and its operator away."""
     with step("remove the cluster and the operator of the storm"):
         stage.clear(wanted.namespace, wanted.cluster, log)
         uninstall = ["helm", "uninstall", wanted.release, "--namespace", wanted.operator_namespace]
@@ -93,7 +93,7 @@ class Course:
         self._endpoint, self._start = endpoint, time.monotonic()
         self._violations: list[tuple[float, Violation]] = []
         self._broken = asyncio.Event()
-        self._all_doors: dict[str, Endpoint] = {}
+        self._all_endpoints: dict[str, Endpoint] = {}
 
     async def run(self, env: Mapping[str, str]) -> None:
         """All of it; what was begun is undone whatever happens."""
@@ -101,11 +101,13 @@ class Course:
         async with proxy(env) as api:
             watch = Watch(api, self._settings.namespace, CLUSTER, self._folder / "logs")
             await watch.look()
-            self._all_doors = await doors.make(env, api, self._settings, max(MEMBERS_DRAWN), self._folder)
+            self._all_endpoints = await member_ports.make(
+                env, api, self._settings, max(MEMBERS_DRAWN), self._folder
+            )
             nodes = {name: await process_of_node(env, name) for name in await _nodes(api)}
             network = Network(env, nodes.values())
             strikes = Strikes(env, self._settings, nodes, watch, network, self._struck)
-            self._load = Load(self._report.seed, dict(self._all_doors), self._violated, PARTITIONS)
+            self._load = Load(self._report.seed, dict(self._all_endpoints), self._violated, PARTITIONS)
             try:
                 await self._course(api, watch, network, strikes)
             except DemoError as error:
@@ -120,7 +122,7 @@ class Course:
         try:
             await strikes.prepare(GRACE_SECONDS)
             await network.begin()
-            clients = asyncio.create_task(self._load.run(self._all_doors))
+            clients = asyncio.create_task(self._load.run(self._all_endpoints))
             try:
                 await self._storm(watch, strikes, clients)
             finally:
@@ -160,9 +162,9 @@ class Course:
             await clients
         await strikes.relieve()
         present = {str(each["metadata"]["name"]) for each in watch.members()}
-        self._load.doors = {
-            name: door for name, door in self._all_doors.items() if name in present
-        } or self._all_doors
+        self._load.endpoints = {
+            name: endpoint for name, endpoint in self._all_endpoints.items() if name in present
+        } or self._all_endpoints
 
     async def _until_well(self, watch: Watch, strikes: Strikes, clients: asyncio.Task[None]) -> None:
         start = safe_since = time.monotonic()
@@ -180,10 +182,10 @@ class Course:
 
     async def _compare(self, api: Api, watch: Watch) -> None:
         present = {str(each["metadata"]["name"]) for each in watch.staying()}
-        open_doors = {name: door for name, door in self._all_doors.items() if name in present}
-        for violation in await final.read_all(open_doors, self._load.books):
+        open_endpoints = {name: endpoint for name, endpoint in self._all_endpoints.items() if name in present}
+        for violation in await final.read_all(open_endpoints, self._load.books):
             self._violated(violation)
-        self._report.keys, self._report.doors = len(self._load.books.keys()), len(open_doors)
+        self._report.keys, self._report.members_read = len(self._load.books.keys()), len(open_endpoints)
         tally: Tally = await final.compare_replicas(api, self._settings, self._load.books)
         self._report.replicas = dict(tally.faults)
         if tally.replicas != REPLICAS * tally.partitions:

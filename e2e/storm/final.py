@@ -1,4 +1,4 @@
-"""Everything once more at the end: each key through each member's door, and each replica as it is stored."""
+"""Everything once more at the end: each key through each member's port, and each replica as it is stored."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCH_KEYS = 16
 OWNED = b"storm:"
 
 
-async def read_all(doors: Mapping[str, Endpoint], books: Books) -> list[Violation]:
-    """Read every key through every door, and judge what comes back. Nobody may write meanwhile."""
+async def read_all(endpoints: Mapping[str, Endpoint], books: Books) -> list[Violation]:
+    """Read every key through every member's port, and judge what comes back. Nobody may write meanwhile."""
     found: list[Violation] = []
     keys = books.keys()
-    for name, endpoint in doors.items():
+    for name, endpoint in endpoints.items():
         for begin in range(0, len(keys), BATCH_KEYS):
             batch = keys[begin : begin + BATCH_KEYS]
             values = await read_values(endpoint, batch, name)

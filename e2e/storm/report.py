@@ -24,7 +24,7 @@ class Report:
     violations: list[dict[str, Any]] = field(default_factory=list)
     replicas: dict[str, int] = field(default_factory=dict)
     keys: int = 0
-    doors: int = 0
+    members_read: int = 0
     well_after_seconds: float | None = None
     failure: str = ""
 
@@ -45,7 +45,7 @@ class Report:
         if self.well_after_seconds is not None:
             told.append(
                 f"well again after {self.well_after_seconds:.0f} s; "
-                f"{self.keys} keys read through {self.doors} doors"
+                f"{self.keys} keys read through the ports of {self.members_read} members"
             )
         told += [f"{each['breach']}: {each['key']}: {each['detail']}" for each in self.violations]
         told += [f"replicas at the end: {_counts(self.replicas)}"] if self.replicas else []

@@ -17,8 +17,8 @@ from tests.member.harness import Client, Cluster, cluster, eventually, key_in
 
 
 @pytest.fixture(autouse=True)
-def members_of_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the API server knows pods only; these are the members that it would list."""
+def members_of_the_fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake API server knows pods only; these are the members that it would list."""
 
     async def members(self: Console, name: str | None = None) -> list[object]:
         if name not in (None, "demo"):

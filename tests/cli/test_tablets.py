@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.cli.api_twin import api_twin, kubeconfig
 from tests.cli.conftest import Ran, Run
+from tests.cli.fake_api import fake_api, kubeconfig
 from tests.member.harness import Client, Cluster, cluster, eventually, free_ports, key_in
 
 
 @dataclass
 class Shell:
-    """A shell whose kubeconfig names the twin."""
+    """A shell whose kubeconfig names the fake API server."""
 
     run: Run
     kubeconfig: Path
@@ -31,7 +31,7 @@ class Shell:
 @asynccontextmanager
 async def shell(run: Run, folder: Path, made: Cluster) -> AsyncIterator[Shell]:
     pods = {f"m{i}:7001": f"http://{each.host}:{each.ports[2]}" for i, each in made.members.items()}
-    async with api_twin(folder, pods) as path:
+    async with fake_api(folder, pods) as path:
         yield Shell(run, path)
 
 
@@ -140,7 +140,7 @@ async def test_pages_are_put_together(run: Run, tmp_path: Path) -> None:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        async with api_twin(tmp_path, {"m0:7001": f"http://127.0.0.1:{port}"}) as path:
+        async with fake_api(tmp_path, {"m0:7001": f"http://127.0.0.1:{port}"}) as path:
             found = (await Shell(run, path)("tablet", "m0", "-o", "json")).json
     finally:
         await runner.cleanup()

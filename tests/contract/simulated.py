@@ -1,4 +1,4 @@
-"""The simulation's twins as a test's own loop can call them: simulated time passes while a call waits."""
+"""The simulation's fakes as a test's own loop can call them: simulated time passes while a call waits."""
 
 from asyncio import events
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""Each suite can fail: twins that are broken on purpose, and the rule of the suite that sees it."""
+"""Each suite can fail: fakes that are broken on purpose, and the rule of the suite that sees it."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tests.contract import (
 )
 from tests.contract.conftest import simulated_api
 from tests.master.fake_members import FakeMember
-from tests.member.door_twin import MemoryStore
+from tests.member.fake_key_value_service import FakeKeyValueService
 from tests.simulation.api import NAMESPACE, ApiServer
 from tests.simulation.disk import Disk, SimEngine
 from tests.simulation.network import End
@@ -60,7 +60,7 @@ async def test_a_transfer_that_takes_each_job_for_the_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = msgspec.json.encode(CopyJobStatus("s-1", "RUNNING"))
-    case, container = test_transfer.twin(tmp_path)
+    case, container = test_transfer.simulated(tmp_path)
     submit = TransferContainer._submit
     monkeypatch.setattr(
         TransferContainer, "_submit", lambda own, body: first if own._running else submit(own, body)
@@ -130,14 +130,14 @@ async def test_a_copier_that_tells_of_what_nobody_wants() -> None:
 
 
 async def test_a_store_that_scans_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = MemoryStore.scan
+    scan = FakeKeyValueService.scan
 
     async def begin(store: Any, partition: int, keyspace: bytes, after: bytes, limit: int) -> Any:
         return await scan(store, partition, keyspace, b"", limit)
 
-    monkeypatch.setattr(MemoryStore, "scan", begin)
+    monkeypatch.setattr(FakeKeyValueService, "scan", begin)
     with pytest.raises(FAILS):
-        await test_store.test_a_scan_goes_page_by_page_in_order(MemoryStore(2))
+        await test_store.test_a_scan_goes_page_by_page_in_order(FakeKeyValueService(2))
 
 
 async def test_a_cache_that_takes_what_came_last_for_the_newest(

@@ -85,8 +85,8 @@ async def real() -> AsyncIterator[Case]:
 def in_memory() -> Case:
     member = SimpleNamespace(stage=lambda *_: True)
     harness = SimpleNamespace(world=SimpleNamespace(volumes={1: member}))
-    twin = MemoryCopier(harness, "RUNNING")
-    return Case(twin, lambda outcome: setattr(twin, "outcome", outcome))
+    fake = MemoryCopier(harness, "RUNNING")
+    return Case(fake, lambda outcome: setattr(fake, "outcome", outcome))
 
 
 @pytest.fixture(params=["memory", "real"])

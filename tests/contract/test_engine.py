@@ -68,8 +68,8 @@ class LeastKept(random.Random):
 @pytest.fixture(params=["memory", "simulated", "rocksdb", "written back"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     if request.param == "memory":
-        twin = MemoryEngine()
-        yield Case(twin, lambda case, power_lost: twin.crashed(power_lost=power_lost))
+        fake = MemoryEngine()
+        yield Case(fake, lambda case, power_lost: fake.crashed(power_lost=power_lost))
         return
     if request.param == "simulated":
         start = SimEngine(lambda: 0.0)

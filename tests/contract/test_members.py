@@ -1,7 +1,7 @@
 """One suite for `ports.control_loop.Members`: an exchange with a member, and what the member makes of it.
 
 Three ways: HTTP to a real member, the simulated network to a member of the simulation (both run the product's
-exchange), and the member in memory that tests of the master use, which is a twin of all of it.
+exchange), and the member in memory that tests of the master use, which is a fake of all of it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from stele.member.settings import Settings
 from stele.wire import control as m
 from tests.contract.simulated import Bridged, pass_time
 from tests.master.fake_members import FakeMember, FakeNet
-from tests.member.solo import CLUSTER, Solo
+from tests.member.single_member import CLUSTER, SingleMember
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Clock, ProcessLoop
 from tests.simulation.master import Listeners, SimMembers
@@ -97,7 +97,7 @@ async def serving(app: web.Application) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-class Fresh(Solo):
+class Fresh(SingleMember):
     """One to which no table was published yet."""
 
     async def publish(self) -> Any:

@@ -1,6 +1,6 @@
 """One suite for the `KeyValueService` of tablets: a member's own, and in memory.
 
-The one in memory answers each command by the same `core.kv.commands`; the rest is a twin.
+The one in memory answers each command by the same `core.kv.commands`; the rest is a fake.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ import pytest
 from stele.core.kv.commands import Failure, Reply, Simple
 from stele.ports.key_value_service import KeyValueService
 from stele.wire import control as m
-from tests.member.door_twin import MemoryStore
-from tests.member.solo import ME, Solo
+from tests.member.fake_key_value_service import FakeKeyValueService
+from tests.member.single_member import ME, SingleMember
 
 P = 0
 KEYSPACE = b"default"
 OK = Simple("OK")
 
 
-class Owner(Solo):
+class Owner(SingleMember):
     """It owns all partitions alone."""
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +32,7 @@ class Owner(Solo):
 @pytest.fixture(params=["memory", "member"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyValueService]:
     if request.param == "memory":
-        yield MemoryStore(2)
+        yield FakeKeyValueService(2)
         return
     member = Owner(tmp_path)
     await member.start()

@@ -93,7 +93,7 @@ async def real(folder: Path) -> AsyncIterator[Case]:
         yield Case(transfer, destination / STAGING, source_url, silent_url, lambda: asyncio.sleep(0.02))
 
 
-def twin(folder: Path) -> tuple[Case, TransferContainer]:
+def simulated(folder: Path) -> tuple[Case, TransferContainer]:
     clock = Clock(1)
     network = Network(clock)
     network.addresses = {"10.0.0.1": "source", "10.0.0.2": "silent"}
@@ -133,7 +133,7 @@ def _make_checkpoint(disk: Disk) -> None:
 @pytest.fixture(params=["simulated", "real"])
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
     if request.param == "simulated":
-        made, container = twin(tmp_path)
+        made, container = simulated(tmp_path)
         yield made
         container.end()
     else:
@@ -253,7 +253,7 @@ async def test_a_job_that_nobody_asks_about_ends(case: Case, monkeypatch: pytest
 @pytest.mark.parametrize("which", ["simulated", "real"])
 async def test_without_a_process_it_is_unavailable(which: str, tmp_path: Path) -> None:
     if which == "simulated":
-        made, container = twin(tmp_path)
+        made, container = simulated(tmp_path)
         container.end()
         with pytest.raises(Unavailable):
             await made.status()

@@ -1,7 +1,6 @@
-"""The copier over HTTP with driver processes whose Spark context is a twin; sources and volumes are real."""
+"""The copier over HTTP with driver processes whose Spark context is a fake; sources and volumes are real."""
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -33,17 +32,14 @@ from stele.transfer.jobs import board
 from stele.transfer.server import open_checkpoints as transfer_sessions
 from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob
+from tests.member import transfer_volume as volume_maker
 
-_path = Path(__file__).parents[1] / "member" / "transfer_volume.py"
-_spec = importlib.util.spec_from_file_location("transfer_volume", _path)
-volume_maker = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(volume_maker)
-TWIN = str(Path(__file__).with_name("driver_twin.py"))
+FAKE_DRIVER = str(Path(__file__).with_name("fake_driver.py"))
 PARTITIONS = 12
 
 
-def twin_command(descriptor):
-    return (sys.executable, TWIN, str(descriptor))
+def fake_driver_command(descriptor):
+    return (sys.executable, FAKE_DRIVER, str(descriptor))
 
 
 def free_port():
@@ -80,7 +76,7 @@ async def copying(tmp_path, staging, **environment):
         "STELE_SCRATCH": str(tmp_path),
     }
     settings = read_settings(given | environment)
-    runner = SparkRunner(settings, twin_command)
+    runner = SparkRunner(settings, fake_driver_command)
     async with serving(make_app(settings, runner), port) as url, CopierClient(url) as client:
         yield client, runner
 
@@ -131,7 +127,7 @@ async def running(client, session="s-1"):
 
 
 async def test_a_job_is_copied_once_and_its_driver_stays_warm(tmp_path, staging, monkeypatch):
-    monkeypatch.setenv("TWIN", "noise")
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "noise")
     async with source(tmp_path) as url, copying(tmp_path, staging) as (client, runner):
         assert await client.status("s-1") is None
         assert (await client.submit(job_of(url))).state in ("QUEUED", "STARTING")
@@ -189,7 +185,7 @@ async def test_who_waits_for_a_driver_s_place_is_queued_and_not_starting(tmp_pat
 
 
 async def test_a_job_whose_driver_starts_is_starting(tmp_path, staging, monkeypatch):
-    monkeypatch.setenv("TWIN", "no-executors")
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "no-executors")
     cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
     master = {"STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1"}
     async with copying(tmp_path, staging, **cluster, **master) as (client, runner):
@@ -242,29 +238,29 @@ async def test_a_driver_with_other_settings_first_ends_what_it_copies(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("twin", "error"),
+    ("fault", "error"),
     [
         ("no-start", "DRIVER: ValueError: pods is forbidden: cannot create resource"),
         ("crash", "DRIVER: the driver process ended; see the copier's log"),
     ],
 )
 async def test_a_driver_that_fails_fails_the_job_and_the_next_gets_another(
-    tmp_path, staging, monkeypatch, twin, error
+    tmp_path, staging, monkeypatch, fault, error
 ):
-    monkeypatch.setenv("TWIN", twin)
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", fault)
     async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
         await client.submit(job_of(url))
         status = await over(client)
         assert (status.state, status.error) == ("FAILED", error)
         assert (await client.submit(job_of(url))).state == "FAILED"
-        monkeypatch.setenv("TWIN", "")
+        monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
         await client.cancel("s-1")
         await client.submit(job_of(url))
         assert (await over(client)).state == "DONE"
 
 
 async def test_no_executors_is_told_in_time_and_the_driver_is_given_up(tmp_path, staging, monkeypatch):
-    monkeypatch.setenv("TWIN", "no-executors")
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "no-executors")
     monkeypatch.setattr(drivers, "EXECUTOR_SECONDS_MAX", 0.3)
     cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
     master = {"STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1"}
@@ -302,7 +298,7 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
     tmp_path, staging, monkeypatch, status, said
 ):
     """A ReadWriteOncePod volume is one: the member's pod has it, and no executor can be given it too."""
-    monkeypatch.setenv("TWIN", "no-executors")
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "no-executors")
     monkeypatch.setattr(drivers, "EXECUTOR_SECONDS_MAX", 0.3)
     monkeypatch.setattr(pods.ssl, "create_default_context", lambda cafile: False)
     (tmp_path / "token").write_text("t\n")
@@ -319,7 +315,7 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
         ended = await over(client)
     text = "NO_EXECUTORS: no executor could be placed beside the destination for 0.3 s"
     assert ended.error == (f"{text}: {said}" if said else text)
-    assert asked[0][1] == "spark-role=executor,spark-app-selector=twin-1"
+    assert asked[0][1] == "spark-role=executor,spark-app-selector=fake-1"
 
 
 async def test_what_the_source_refuses_is_not_tried_again(tmp_path, staging):
@@ -610,16 +606,16 @@ async def test_executors_of_a_lost_driver_are_deleted(tmp_path, staging, monkeyp
         return True
 
     monkeypatch.setattr(drivers, "delete_executors", delete)
-    monkeypatch.setenv("TWIN", "crash")
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "crash")
     async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
         await client.submit(job_of(url))
         assert (await over(client)).state == "FAILED"
-        monkeypatch.setenv("TWIN", "")
+        monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
         await client.cancel("s-1")
         await client.submit(job_of(url))
         assert (await over(client)).state == "DONE"
-        assert deleted == ["spark-app-selector=twin-1"]
-    assert deleted == ["spark-app-selector=twin-1"]
+        assert deleted == ["spark-app-selector=fake-1"]
+    assert deleted == ["spark-app-selector=fake-1"]
 
 
 async def test_the_engine_spark_is_held_to_the_rate_of_its_session(tmp_path, staging):

@@ -13,16 +13,16 @@ def test_it_waits_until_small_files_are_synced_as_usual(
     found = iter([0.05, 0.04, 0.001, 0.05])
     monkeypatch.setattr(disk, "_small_file_seconds", lambda folder: next(found))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert disk.settle(tmp_path / "new") == 0.001
+    assert disk.until_idle(tmp_path / "new") == 0.001
     assert "busy" not in capsys.readouterr().err
 
 
 def test_a_disk_that_stays_busy_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(disk, "SETTLE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(disk, "IDLE_SECONDS_MAX", 0.0)
     monkeypatch.setattr(disk, "_small_file_seconds", lambda folder: 0.05)
-    assert disk.settle(tmp_path) == 0.05
+    assert disk.until_idle(tmp_path) == 0.05
     told = capsys.readouterr()
     assert "a sync of a small file takes 50 ms" in told.err + told.out
 

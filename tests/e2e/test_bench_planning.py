@@ -142,7 +142,7 @@ def test_an_old_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         peers.check_java()
 
 
-class Twin(Slow):
+class SamePlanner(Slow):
     """Another system that plans what we do."""
 
     def __init__(self, name: str) -> None:
@@ -173,7 +173,7 @@ def test_a_run_fills_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "REFERENCES", [Case(Event.JOIN, 10, 40, 2)])
     monkeypatch.setattr(planning, "grown_members", few_partitions)
     report = Report("planning", quick=True)
-    planning.Planning(report, SMALL, Ours(), [Twin("hazelcast"), Twin("infinispan")]).run()
+    planning.Planning(report, SMALL, Ours(), [SamePlanner("hazelcast"), SamePlanner("infinispan")]).run()
     titles = {section.title: len(section.rows) for section in report.sections}
     assert titles == {
         "Seconds of a plan": 9,
@@ -197,7 +197,7 @@ def test_a_run_fills_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_system_that_is_too_slow_is_not_asked_for_the_next_size() -> None:
     report = Report("planning", quick=True)
-    fast, slow = Twin("hazelcast"), Twin("infinispan")
+    fast, slow = SamePlanner("hazelcast"), SamePlanner("infinispan")
     slow.seconds = planning.POINT_SECONDS_MAX + 1
     run = planning.Planning(report, SMALL, Ours(), [fast, slow])
     run._grow("members", few_partitions, (3, 4, 5))

@@ -14,7 +14,7 @@ import pytest
 from e2e.demo.history import Breach, Outcome, Violation, value_of
 from e2e.demo.judge import partition_of
 from e2e.demo.resp import Endpoint
-from e2e.storm import course, doors, faults, network, story
+from e2e.storm import course, faults, member_ports, network, story
 from e2e.storm.__main__ import entry
 from e2e.storm.books import LARGE_BYTES, Books, Counters, packed, unpacked
 from e2e.storm.clients import AVOIDING, Client, Load, Operation
@@ -272,7 +272,7 @@ async def violations_with(defect: str, operations: int = 3_000) -> tuple[list[Vi
                 await asyncio.sleep(TURN_SECONDS)
             load.stopping = True
 
-        await asyncio.gather(load.run(load.doors), until_told())
+        await asyncio.gather(load.run(load.endpoints), until_told())
     return found, load
 
 
@@ -355,32 +355,32 @@ async def test_an_old_read_at_a_process_whose_pod_is_gone_is_seen(first: str) ->
         async def course() -> None:
             await asyncio.sleep(1.0)
             server.begin()
-            load.doors = {"storm-1": new}
+            load.endpoints = {"storm-1": new}
             await asyncio.sleep(Orphan.LEASE_SECONDS)
             load.stopping = True
             server.ended.set()
 
-        await asyncio.gather(load.run(load.doors), course())
+        await asyncio.gather(load.run(load.endpoints), course())
     assert {each.breach for each in found} <= {Breach.LOST, Breach.STALE}
     assert found
 
 
-def test_no_client_has_to_write_at_all_doors() -> None:
+def test_no_client_has_to_write_at_all_members() -> None:
     load = Load(1, dict.fromkeys(("storm-0", "storm-1", "storm-2"), Endpoint("", 1)), lambda _: None, 1)
     clients = [Client(number, load) for number in range(AVOIDING)]
-    used = [{each._door() for _ in range(100)} for each in clients]
-    assert used == [load.doors.keys() - {f"storm-{number}"} for number in range(AVOIDING)]
-    load.doors = {"storm-0": Endpoint("", 1)}
-    assert clients[0]._door() == "storm-0"
+    used = [{each._member() for _ in range(100)} for each in clients]
+    assert used == [load.endpoints.keys() - {f"storm-{number}"} for number in range(AVOIDING)]
+    load.endpoints = {"storm-0": Endpoint("", 1)}
+    assert clients[0]._member() == "storm-0"
 
 
 # -- what is made and told
 
 
-def test_each_door_leads_to_one_member_whatever_its_state() -> None:
-    (first, second) = doors.manifest(course.settings(), 2)["items"]
+def test_each_port_leads_to_one_member_whatever_its_state() -> None:
+    (first, second) = member_ports.manifest(course.settings(), 2)["items"]
     assert first["spec"]["selector"]["stele.dev/member"] == "storm-0"
-    assert second["metadata"]["name"] == "storm-1-door"
+    assert second["metadata"]["name"] == "storm-1-port"
     assert first["spec"]["publishNotReadyAddresses"]
 
 
@@ -410,7 +410,7 @@ def test_a_member_that_is_being_deleted_is_struck_and_not_read_at_the_end(tmp_pa
 
 def scene() -> tuple[Violation, story.Scene]:
     def done(number: int, answer: str, at: float) -> Operation:
-        made = Operation(KEY, "INCR", (), number, door="storm-1", began=at, ended=at + 0.5, answer=answer)
+        made = Operation(KEY, "INCR", (), number, member="storm-1", began=at, ended=at + 0.5, answer=answer)
         made.outcome = ACK
         return made
 
@@ -489,5 +489,5 @@ def test_a_short_storm_breaks_no_promise() -> None:
     report, _ = course.run(seed=632, seconds=35.0)
     assert not report.broken, "\n".join(report.lines())
     assert sum(report.faults.values()) >= 4, report.faults
-    assert report.doors == faults.MEMBERS_AT_FIRST
+    assert report.members_read == faults.MEMBERS_AT_FIRST
     assert report.operations["INCR acknowledged"] > 100

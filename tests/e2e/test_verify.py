@@ -109,7 +109,7 @@ async def test_each_fault_on_one_replica_is_found(
     *,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verify, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(verify, "EQUAL_SECONDS", 0.0)
     api = right()
     if value is None:
         del api.held[place][key]
@@ -121,7 +121,7 @@ async def test_each_fault_on_one_replica_is_found(
 
 
 async def test_a_backup_that_lags_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(verify, "EQUAL_SECONDS", 0.0)
     api = right()
     place = ("demo-1", "default")
     api.after[40] = (place, b"ledger:run:k", api.held[place].pop(b"ledger:run:k"))

@@ -328,7 +328,7 @@ class Harness:
         self.write()
         return busy
 
-    async def settle(self, ticks: int = 400, quiet: int = 8) -> int:
+    async def until_quiet(self, ticks: int = 400, quiet: int = 8) -> int:
         """Tick until nothing happened for some time; fails when that does not come."""
         still = 0
         for count in range(ticks):

@@ -85,7 +85,7 @@ BROKEN: dict[Callable[[Harness], None], str] = {
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 async def test_a_check_sees_what_is_broken(broken: Callable[[Harness], None]) -> None:
     harness = Harness(members=3, partitions=1)
-    await harness.settle()
+    await harness.until_quiet()
     check_state(harness)
     assert harness.table().partitions[0].replicas == (0, 1)
     broken(harness)

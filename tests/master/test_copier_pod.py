@@ -89,7 +89,7 @@ def spark_wave(stage: Stage = Stage.COPY) -> CopySession:
     return made
 
 
-async def settled(api: Api, world: KubernetesClusterObjects) -> str:
+async def until_quiet(api: Api, world: KubernetesClusterObjects) -> str:
     """The image of the pod after the master looked a few times, and the kubelet did what it was told."""
     world.look()
     for _ in range(2):
@@ -110,17 +110,17 @@ async def test_another_image_replaces_the_pod_once(how: str) -> None:
     api = Api()
     world = api.world()
     await world.show(leadership(), 0.0)
-    assert await settled(api, world) == "spark:1"
+    assert await until_quiet(api, world) == "spark:1"
     before = api.pods[NAME]["metadata"]["uid"]
     if how == "spec":
         api.desired("spark:2")
     else:
         world = api.world(replace(SETTINGS, spark_image="spark:2"))
-        assert await settled(api, world) == "spark:1", "it does not know yet what is copied"
+        assert await until_quiet(api, world) == "spark:1", "it does not know yet what is copied"
         await world.show(leadership(), 0.0)
-    assert await settled(api, world) == "spark:2"
+    assert await until_quiet(api, world) == "spark:2"
     assert api.deletions == [NAME]
-    assert await settled(api, world) == "spark:2"
+    assert await until_quiet(api, world) == "spark:2"
     assert (api.deletions, api.pods[NAME]["metadata"]["uid"] == before) == ([NAME], False)
 
 
@@ -130,18 +130,18 @@ async def test_other_settings_of_the_operator_replace_the_pod_too(setting: str) 
     api = Api()
     world = api.world()
     await world.show(leadership(), 0.0)
-    await settled(api, world)
+    await until_quiet(api, world)
     world = api.world(replace(SETTINGS, **{setting: "another"}))  # type: ignore[arg-type]
     await world.show(leadership(), 0.0)
     for _ in range(2):
-        await settled(api, world)
+        await until_quiet(api, world)
     assert "another" in settings_of(api.pods[NAME]).values()
     assert api.deletions == [NAME]
 
 
 async def test_executors_have_an_account_without_rights_and_the_secret_s_name_only() -> None:
     api = Api()
-    await settled(api, api.world())
+    await until_quiet(api, api.world())
     spec = api.pods[NAME]["spec"]
     told = settings_of(api.pods[NAME])
     assert (spec["serviceAccountName"], told["STELE_EXECUTOR_SERVICE_ACCOUNT"]) == (
@@ -158,20 +158,20 @@ async def test_a_copy_under_way_ends_before_the_pod_is_replaced() -> None:
     api = Api()
     world = api.world()
     await world.show(leadership(spark_wave()), 0.0)
-    assert await settled(api, world) == "spark:1"
+    assert await until_quiet(api, world) == "spark:1"
     api.desired("spark:2")
-    assert await settled(api, world) == "spark:1"
+    assert await until_quiet(api, world) == "spark:1"
     await world.show(leadership(spark_wave(Stage.INGEST)), 1.0)
-    assert await settled(api, world) == "spark:2"
+    assert await until_quiet(api, world) == "spark:2"
 
 
 async def test_what_a_webhook_rewrote_is_left_alone() -> None:
     api = Api()
     world = api.world()
     await world.show(leadership(), 0.0)
-    await settled(api, world)
+    await until_quiet(api, world)
     container = api.pods[NAME]["spec"]["containers"][0]
     container["image"] = "mirror.example/spark:1"
     container["env"] = [*container["env"], {"name": "HTTP_PROXY", "value": "http://proxy:1"}]
-    assert await settled(api, world) == "spark:1"
+    assert await until_quiet(api, world) == "spark:1"
     assert api.deletions == []

@@ -25,7 +25,7 @@ NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 async def three(**desired: object) -> Harness:
     """Three members with data."""
     harness = Harness(members=3, partitions=12, **desired)
-    await harness.settle()
+    await harness.until_quiet()
     return harness
 
 
@@ -34,7 +34,7 @@ async def with_copier(outcome: str = "DONE", **desired: object) -> tuple[Harness
     copier = Copier(harness, outcome)
     await harness.loop.close()
     harness.start_master(copier=copier)
-    await harness.settle()
+    await harness.until_quiet()
     return harness, copier
 
 
@@ -62,7 +62,7 @@ async def test_new_members_are_filled_from_backups_and_owners_are_left_alone() -
     harness, copier = await with_copier()
     harness.change_spec(members=4)
     before = harness.table().partitions
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert copier.waves
     for wave in copier.waves.values():
@@ -96,7 +96,7 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
     # Nothing is under way: the master sleeps between its heartbeats.
     assert not await harness.tick()
     harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES + (1 << 30)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert shown(harness, record).refusals == ()
     after = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
@@ -136,7 +136,7 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
             break
     assert found == {"NO_SPACE"}
     harness.world.volumes[3].free_bytes = -1
-    await harness.settle(ticks=800)
+    await harness.until_quiet(ticks=800)
     balanced(harness, 4, 2)
 
 
@@ -151,7 +151,7 @@ async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_even
     text = f"NO_EXECUTORS: no executor could be placed beside the destination for 30 s{said}"
     harness, copier = await with_copier(text)
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert copier.waves
     (record,) = state_of(harness).finished
@@ -183,7 +183,7 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
         assert {each.reason for each in first.failures.values()} == {"CORRUPT"}
         answers.clear()
         await harness.tick(RETRY_SECONDS_MAX)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert {wave.engine for wave in copier.waves.values()} == {Engine.SPARK}
     assert state_of(harness).finished[-1].failed == 0
@@ -194,13 +194,13 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
 async def test_spark_is_tried_again_after_a_while() -> None:
     harness, copier = await with_copier("DRIVER: it ended")
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     copier.outcome, tried = "DONE", len(copier.waves)
     harness.clock += SPARK_PATIENCE_SECONDS
     harness.change_spec(members=3)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     assert len(copier.waves) > tried
     assert state_of(harness).finished[-1].bytes_by_spark > 0
 
@@ -210,7 +210,7 @@ async def test_a_driver_counts_as_warm_until_a_copy_by_spark_fails() -> None:
     used = state_of(harness).spark_used_seconds
     used.update(dict.fromkeys(range(4), harness.clock))
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     assert set(used) == {0, 1, 2}
 
 
@@ -220,7 +220,7 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
 ) -> None:
     harness, copier = await with_copier()
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     used = state_of(harness).spark_used_seconds
     assert 3 in used
     used.update(dict.fromkeys(range(4), harness.clock))
@@ -229,7 +229,7 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
         await harness.tick()
         monkeypatch.undo()
     harness.change_spec(members=3, engine="Auto")
-    await harness.settle()
+    await harness.until_quiet()
     record = state_of(harness).finished[-1]
     drivers = {each.engine_reason.rpartition(" for ")[2] for each in record.destinations.values()}
     assert drivers == {"a cold driver" if away else "a warm driver"}
@@ -266,7 +266,7 @@ async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
     else:
         harness.kill(wave.source)
         harness.revive(wave.source)
-    await harness.settle(ticks=1200)
+    await harness.until_quiet(ticks=1200)
     balanced(harness, 4, 2)
     if how == "ended":
         failures = [each for record in state_of(harness).finished for each in record.failures.values()]
@@ -284,7 +284,7 @@ async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_stag
     harness.world.volumes[3].staged["s1-99"] = {}
     await harness.loop.close()
     harness.start_master()
-    await harness.settle(ticks=1200)
+    await harness.until_quiet(ticks=1200)
     balanced(harness, 4, 2)
     assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
 
@@ -307,7 +307,7 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
     assert (record.failed, record.failures) == (0, {})
     assert list(state_of(harness).copy_sessions) == [wave.session]
     copier.outcome = "DONE"
-    await harness.settle(ticks=1200)
+    await harness.until_quiet(ticks=1200)
     balanced(harness, 4, 2)
 
 
@@ -343,7 +343,7 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
 async def test_a_plan_shows_what_is_copied_to_whom() -> None:
     harness, _ = await with_copier()
     harness.change_spec(members=5)
-    await harness.settle()
+    await harness.until_quiet()
     record = next(each for each in state_of(harness).finished if each.destinations)
     status = shown(harness, record)
     assert [each.member for each in status.destinations] == sorted(
@@ -364,10 +364,10 @@ async def test_a_plan_shows_what_is_copied_to_whom() -> None:
 async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> None:
     harness, _ = await with_copier()
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     record = next(each for each in state_of(harness).finished if each.destinations)
     harness.change_spec(members=3)
-    await harness.settle()
+    await harness.until_quiet()
     assert 3 not in state_of(harness).table.members
     assert [each.member for each in shown(harness, record).destinations] == ["demo-3"]
     metrics = copy_metrics({("ns", "demo"): state_of(harness)})

@@ -1,7 +1,7 @@
 """Each kind of change, interrupted at each of its steps: at every write of the table and every message.
 
-The master dies before or after it, or it lives on and does not learn whether it was done. Each story is run
-once to count its steps, then again for each of them; afterwards all that must hold is looked at.
+The master dies before or after it, or it lives on and does not learn whether it was done. Each scenario
+is run once to count its steps, then again for each of them; afterwards all that must hold is looked at.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from stele.master.loop import Deposed
 from tests.master.checks import check_state
 from tests.master.fake_members import FakeMember
 from tests.master.harness import Crash, Fuse, Harness, crash, lose
-from tests.master.stories import STORIES, finish, heal, prepared, run, steps_of
+from tests.master.scenarios import SCENARIOS, finish, heal, prepared, run, steps_of
 
 INTERRUPTIONS = {
     "dies before": (False, crash),
@@ -24,24 +24,24 @@ INTERRUPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_each_story_makes_its_kind_of_change(name: str) -> None:
-    story = STORIES[name]
-    harness = await run(story, Fuse())
+    scenario = SCENARIOS[name]
+    harness = await run(scenario, Fuse())
     assert harness.loop.state is not None
     planned = [kind for record in harness.loop.state.finished for kind in record.planned]
-    assert story.makes is None or story.makes in planned
+    assert scenario.makes is None or scenario.makes in planned
     await heal(harness)
 
 
 @pytest.mark.parametrize("how", INTERRUPTIONS)
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_change_ends_well_however_it_is_interrupted(name: str, how: str) -> None:
-    story, (after, act) = STORIES[name], INTERRUPTIONS[how]
-    total = await steps_of(story)
+    scenario, (after, act) = SCENARIOS[name], INTERRUPTIONS[how]
+    total = await steps_of(scenario)
     for at in range(1, total + 1):
         try:
-            harness = await run(story, Fuse(at, after, act))
+            harness = await run(scenario, Fuse(at, after, act))
             await heal(harness)
         except AssertionError as error:
             raise AssertionError(f"{name}, {how} step {at} of {total}: {error}") from error
@@ -69,8 +69,8 @@ async def until(harness: Harness, at: int, held: Callable[[FakeMember], object])
 
 async def test_active_on_both_sides_is_rolled_back() -> None:
     """Seed 000, 2.2: the master dies before the commit at the destination; the next one rolls back."""
-    harness = await prepared(STORIES["move of the owner"])
-    STORIES["move of the owner"].begin(harness)
+    harness = await prepared(SCENARIOS["move of the owner"])
+    SCENARIOS["move of the owner"].begin(harness)
     await until(harness, 0, lambda member: member.learners)
     (id,) = harness.world.volumes[0].events.begun
     harness.world.drained, rows = set(), harness.table().partitions
@@ -84,8 +84,8 @@ async def test_active_on_both_sides_is_rolled_back() -> None:
 
 async def test_completed_at_the_destination_is_completed_at_the_source() -> None:
     """Seed 000, 2.2: the destination committed, the master died before anybody else knew: it is committed."""
-    harness = await prepared(STORIES["move of the owner"])
-    STORIES["move of the owner"].begin(harness)
+    harness = await prepared(SCENARIOS["move of the owner"])
+    SCENARIOS["move of the owner"].begin(harness)
     await until(harness, 2, lambda member: member.accepted)
     assert harness.table().partitions[0].replicas == (0, 1)
     (id,) = harness.world.volumes[0].events.begun
@@ -102,10 +102,10 @@ async def test_completed_at_the_destination_is_completed_at_the_source() -> None
 @pytest.mark.parametrize("name", ["move of the owner", "copy", "shift down", "promotion", "scale down"])
 async def test_an_older_table_is_brought_up_to_date_by_the_members(name: str) -> None:
     """The ConfigMaps are behind what was published, as after a restore of a copy."""
-    harness = await prepared(STORIES[name])
+    harness = await prepared(SCENARIOS[name])
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
     harness.start_master()
-    STORIES[name].begin(harness)
+    SCENARIOS[name].begin(harness)
     await finish(harness)
     newest = harness.table().partitions
     await harness.loop.close()
@@ -120,34 +120,34 @@ async def test_an_older_table_is_brought_up_to_date_by_the_members(name: str) ->
 async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     """Members take newer lists only: the next one has to be above all that they were ever told."""
     harness = Harness(members=2, partitions=4)
-    await harness.settle()
+    await harness.until_quiet()
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
     for members in (3, 4):
         harness.change_spec(members=members)
-        await harness.settle()
+        await harness.until_quiet()
     told = harness.world.volumes[0].member_list_version
     await harness.loop.close()
     for key, data in older.items():
         harness.shared.put(key, data, harness.shared.objects[key][0])
     harness.last = ()
     harness.start_master()
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.head().member_list_version > told
     for volume in harness.world.volumes.values():
         assert volume.member_list_version == harness.head().member_list_version
         assert {each.index for each in volume.members} == set(harness.table().members)
     harness.change_spec(state="Frozen")
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.head().state == "Frozen", "all members have the list that the master has"
 
 
 async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
     """Rows that the others tell name them: nothing is stored before they are in the list again."""
     harness = Harness(members=2, partitions=4)
-    await harness.settle()
+    await harness.until_quiet()
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     rows = harness.table().partitions
     await harness.loop.close()
     for key, data in older.items():
@@ -164,18 +164,18 @@ async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
         "rows name member 2, member 3, whom the restored member list lacks: it waits for their answers"
     ]
     harness.net.cut.clear()
-    await harness.settle()
+    await harness.until_quiet()
     assert [row.members for row in harness.table().partitions] == [row.members for row in rows]
     assert harness.table().members.keys() == {0, 1, 2, 3}
 
 
 async def test_a_row_that_was_stored_and_not_published_is_published() -> None:
     """The ConfigMaps are one step ahead of all members."""
-    story = STORIES["move of the owner"]
-    harness = await prepared(story)
+    scenario = SCENARIOS["move of the owner"]
+    harness = await prepared(scenario)
     stored = harness.table().partitions[0]
     harness.start_master(Fuse(act=crash))
-    story.begin(harness)
+    scenario.begin(harness)
     while not harness.world.volumes[2].accepted:
         await harness.tick()
     harness.fuse.left, harness.fuse.after = 1, True
@@ -206,10 +206,10 @@ class PausedStore:
 
 async def test_an_old_master_that_wakes_up_in_the_middle_of_a_commit_is_fenced() -> None:
     """Its destination agreed, then it stood still; what it stores or sends afterwards changes nothing."""
-    story = STORIES["move of the owner"]
-    harness = await prepared(story)
+    scenario = SCENARIOS["move of the owner"]
+    harness = await prepared(scenario)
     harness.start_master()
-    story.begin(harness)
+    scenario.begin(harness)
     while not harness.world.volumes[2].accepted:
         await harness.tick()
     old = harness.loop
@@ -231,7 +231,7 @@ async def test_an_old_master_that_wakes_up_in_the_middle_of_a_commit_is_fenced()
 
 async def test_members_refuse_what_an_old_master_still_sends() -> None:
     """The other half of fencing: its messages carry a lower epoch than members have seen."""
-    harness = await prepared(STORIES["move of the owner"])
+    harness = await prepared(SCENARIOS["move of the owner"])
     harness.start_master()
     await finish(harness)
     old = harness.loop
@@ -245,10 +245,10 @@ async def test_members_refuse_what_an_old_master_still_sends() -> None:
 
 async def test_a_destination_that_was_given_up_takes_the_master_s_table() -> None:
     """It agreed to a row, was lost, and the master decided otherwise: that holds when it comes back."""
-    story = STORIES["move of the owner"]
-    harness = await prepared(story)
+    scenario = SCENARIOS["move of the owner"]
+    harness = await prepared(scenario)
     harness.start_master()
-    story.begin(harness)
+    scenario.begin(harness)
     destination = harness.world.volumes[2]
     destination.dies_at = "!Accept"
     while destination.alive:
@@ -266,10 +266,10 @@ async def test_a_destination_that_was_given_up_takes_the_master_s_table() -> Non
 
 async def test_a_promise_to_a_master_that_died_is_overtaken_when_its_member_returns() -> None:
     """A backup agreed to be promoted and was lost with that master: no other row gets the same version."""
-    story = STORIES["promotion"]
-    harness = await prepared(story)
+    scenario = SCENARIOS["promotion"]
+    harness = await prepared(scenario)
     harness.start_master()
-    story.begin(harness)
+    scenario.begin(harness)
     while not harness.world.volumes[1].accepted:
         await harness.tick()
     await harness.loop.close()
@@ -284,39 +284,39 @@ async def test_a_promise_to_a_master_that_died_is_overtaken_when_its_member_retu
 
 async def test_two_masters_at_once_end_with_one() -> None:
     harness = Harness(members=3, partitions=3)
-    await harness.settle()
+    await harness.until_quiet()
     first = harness.loop
     harness.start_master()
-    await harness.settle()
+    await harness.until_quiet()
     harness.loop, second = first, harness.loop
     harness.change_spec(members=4)
     with pytest.raises(Deposed):
         await ticks(harness, 5)
     harness.loop = second
-    await harness.settle()
+    await harness.until_quiet()
     check_state(harness)
     await asyncio.gather(first.close(), second.close())
 
 
-async def test_a_status_of_a_newer_master_ends_a_reign_and_one_of_nobody_is_outdone() -> None:
+async def test_a_status_of_a_newer_master_ends_a_leadership_and_one_of_nobody_is_outdone() -> None:
     """The status says that somebody leads with a higher epoch; the table decides whether that is so."""
     harness = Harness(members=3, partitions=3)
-    await harness.settle()
+    await harness.until_quiet()
     first = harness.loop
     harness.start_master()
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.loop.state is not None
     harness.world.shown_epoch = newer = harness.loop.state.epoch
     harness.loop, second = first, harness.loop
     with pytest.raises(Deposed):
         await ticks(harness, 1)
     harness.loop = second
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.loop.state.epoch == newer
 
     # The ConfigMaps were restored from an older copy, or made anew.
     harness.world.shown_epoch = newer + 10
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.loop.state.epoch > newer + 10
     check_state(harness)
     await asyncio.gather(first.close(), second.close())

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import pytest
 
 from tests.master.harness import Crash, Fuse, Harness
-from tests.master.stories import STORIES, Story, finish, heal, prepared, steps_of
+from tests.master.scenarios import SCENARIOS, Scenario, finish, heal, prepared, steps_of
 
 ROLES = ("source", "destination", "both", "third")
 
 
-async def roles_of(story: Story) -> dict[str, set[int]]:
+async def roles_of(scenario: Scenario) -> dict[str, set[int]]:
     """Who takes part: by the first partition whose row changes, and by who is promoted when none is new."""
-    harness = await prepared(story)
-    rows = harness.table().partitions if story.forms else ()
+    harness = await prepared(scenario)
+    rows = harness.table().partitions if scenario.forms else ()
     harness.start_master()
-    story.begin(harness)
+    scenario.begin(harness)
     await finish(harness)
     after = harness.table().partitions
     changed = next((n for n, row in enumerate(rows) if row.replicas != after[n].replicas), 0)
@@ -62,11 +62,11 @@ def fuse_of(harness: Harness, trouble: Trouble) -> Fuse:
     return Fuse(trouble.at, trouble.after, act)
 
 
-async def interrupted(story: Story, trouble: Trouble) -> None:
-    harness = await prepared(story)
+async def interrupted(scenario: Scenario, trouble: Trouble) -> None:
+    harness = await prepared(scenario)
     harness.start_master(fuse_of(harness, trouble))
     try:
-        story.begin(harness)
+        scenario.begin(harness)
         await finish(harness)
     except Crash:
         await harness.loop.close()
@@ -77,20 +77,20 @@ async def interrupted(story: Story, trouble: Trouble) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_members_go_at_each_step_and_come_back(name: str, role: str) -> None:
     """At every step; whether dead or silent, with the master or not, before it or after it, takes turns.
 
-    Two of the eight each time; the four roles together see all eight at each step of each story.
+    Two of the eight each time; the four roles together see all eight at each step of each scenario.
     """
-    story = STORIES[name]
-    victims = (await roles_of(story))[role]
-    total = await steps_of(story)
-    first = 2 * ROLES.index(role) + list(STORIES).index(name)
+    scenario = SCENARIOS[name]
+    victims = (await roles_of(scenario))[role]
+    total = await steps_of(scenario)
+    first = 2 * ROLES.index(role) + list(SCENARIOS).index(name)
     for at in range(1, total + 1):
         for turn in (first + at, first + at + 3):
             trouble = Trouble(victims, at, bool(turn & 4), silent=bool(turn & 1), master=bool(turn & 2))
             try:
-                await interrupted(story, trouble)
+                await interrupted(scenario, trouble)
             except AssertionError as error:
                 raise AssertionError(f"{name}: {trouble} of {total}: {error}") from error

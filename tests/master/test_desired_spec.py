@@ -27,7 +27,7 @@ async def test_copies_are_added_and_taken_away_while_clients_write() -> None:
             assert fewest(harness) >= min(before, wanted)
             if not busy and copies(harness) == {wanted}:
                 break
-        await harness.settle()
+        await harness.until_quiet()
         balanced(harness, 5, wanted)
 
 
@@ -59,33 +59,33 @@ def test_copies_are_taken_away_from_cold_to_hot_and_never_below_the_new_number()
 async def test_below_the_number_of_copies_only_with_their_number_said_and_approved() -> None:
     harness = await formed(members=2, partitions=8, replicas=2)
     harness.change_spec(members=1)
-    await harness.settle()
+    await harness.until_quiet()
     record = plan_of(harness)
     assert (record.phase, record.copies_left) == ("Proposed", 1)
     assert "leaves 1 copies" in record.reason
     assert copies(harness) == {2}
     assert len(harness.world.pods) == 2
     await restart(harness)
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {2}
     approve(harness)
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {1}
     assert sorted(harness.world.pods) == [0]
     harness.change_spec(members=2)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 2, 2)
 
 
 async def test_a_scale_down_below_the_copies_moves_what_it_can_before_it_asks() -> None:
     harness = await formed(members=4, partitions=12, replicas=2)
     harness.change_spec(members=1)
-    await harness.settle()
+    await harness.until_quiet()
     assert plan_of(harness).copies_left == 1
     assert copies(harness) == {2}
     assert held(harness, 0) == set(range(12))
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     assert state_of(harness).proposal is None
     balanced(harness, 4, 2)
 
@@ -100,7 +100,7 @@ async def test_a_drain_that_is_undone_half_way_keeps_the_member() -> None:
     harness.world.drained.discard(1)
     await harness.tick()
     assert under_way <= {each.partition for each in state_of(harness).migrations.values()} | _changed(harness)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert not any(each.reason == "RebalanceIncomplete" for each in harness.world.events)
 
@@ -118,7 +118,7 @@ async def test_a_member_dies_while_another_is_drained() -> None:
     for _ in range(20):
         await harness.tick()
     harness.clock += 31
-    await harness.settle()
+    await harness.until_quiet()
     # The one that is lost is the one too many now: the drained one is kept.
     assert sorted(harness.world.pods) == [0, 2, 3, 4]
     balanced(harness, 4, 2)
@@ -133,7 +133,7 @@ async def test_the_drained_member_itself_dies_and_nothing_is_lost() -> None:
     for _ in range(10):
         await harness.tick()
     harness.clock += 31
-    await harness.settle()
+    await harness.until_quiet()
     assert held(harness, 3) == set()
     assert copies(harness) == {2}
 
@@ -153,7 +153,7 @@ async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:
     assert held(harness, 3) == before
     assert len(before) < 6
     harness.change_spec(migration_paused=False)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
 
 
@@ -169,7 +169,7 @@ async def test_a_member_that_is_back_in_time_keeps_its_place_and_copies_nothing(
     opened: list[object] = []
     for each in harness.world.volumes.values():
         each._OpenSession = opened.append  # type: ignore[assignment]
-    await harness.settle()
+    await harness.until_quiet()
     assert held(harness, 1) == before
     assert not opened
 
@@ -211,5 +211,5 @@ async def test_a_planned_clear_does_not_take_the_copy_that_a_death_made_the_seco
     for _ in range(200):
         await harness.tick()
         assert fewest(harness) >= 2
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 3, 2)

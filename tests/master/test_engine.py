@@ -13,9 +13,9 @@ async def test_spark_copies_when_enough_is_to_be_copied_at_once(threshold: int, 
     copier = Copier(harness)
     await harness.loop.close()
     harness.start_master(copier=copier)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert harness.loop.state is not None
     (record,) = harness.loop.state.finished
@@ -32,10 +32,10 @@ async def test_what_catches_up_from_the_log_is_not_counted_as_something_to_copy(
     copier = Copier(harness)
     await harness.loop.close()
     harness.start_master(copier=copier)
-    await harness.settle()
+    await harness.until_quiet()
     harness.kill(1)
     for _ in range(10):
         await harness.tick()
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     assert copier.waves == {}

@@ -11,7 +11,7 @@ async def lost(harness: Harness, index: int) -> set[int]:
     held."""
     before = held(harness, index)
     harness.kill(index)
-    await harness.settle()
+    await harness.until_quiet()
     assert not held(harness, index)
     assert in_grace(harness, index)
     return before
@@ -28,7 +28,7 @@ async def test_nobody_gets_what_a_member_held_that_may_return() -> None:
     assert {number for number, row in enumerate(rows) if len(row.members) == 1} == before
     assert in_grace(harness, 1)
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     assert held(harness, 1) == before
     balanced(harness, 4, 2)
 
@@ -37,14 +37,14 @@ async def test_a_member_joins_while_another_s_place_is_kept() -> None:
     harness = await formed(members=4, partitions=40)
     before = await lost(harness, 1)
     harness.change_spec(members=5)
-    await harness.settle()
+    await harness.until_quiet()
     assert in_grace(harness, 1)
     taken = held(harness, 4)
     assert len(taken) >= 40 * 2 // 5 - 2, "its share of what the others have"
     single = {number for number, row in enumerate(harness.table().partitions) if len(row.members) == 1}
     assert single <= before
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 5, 2)
 
 
@@ -53,11 +53,11 @@ async def test_a_member_is_drained_while_another_s_place_is_kept() -> None:
     await lost(harness, 1)
     harness.world.drained.add(0)
     harness.change_spec(members=4)
-    await harness.settle(ticks=150)
+    await harness.until_quiet(ticks=150)
     assert in_grace(harness, 1)
     assert 0 not in harness.table().members
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
 
 
@@ -66,7 +66,7 @@ async def test_a_user_s_move_is_made_while_another_s_place_is_kept() -> None:
     await lost(harness, 1)
     number = next(p for p, row in enumerate(harness.table().partitions) if row.replicas == (0, 2))
     harness.world.ask("moves", moves=(NamedMove(number, "demo-2", "demo-3"),))
-    await harness.settle()
+    await harness.until_quiet()
     assert in_grace(harness, 1)
     assert harness.table().partitions[number].replicas == (0, 3)
     assert harness.world.asked["moves"].phase == "Done"
@@ -77,10 +77,10 @@ async def test_a_user_s_move_to_a_member_that_is_away_waits_for_it() -> None:
     await lost(harness, 1)
     number = next(p for p, row in enumerate(harness.table().partitions) if row.replicas == (0, 2))
     harness.world.ask("moves", moves=(NamedMove(number, "demo-2", "demo-1"),))
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["moves"].phase == "Running"
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.table().partitions[number].replicas == (0, 1)
     assert harness.world.asked["moves"].phase == "Done"
 
@@ -89,9 +89,9 @@ async def test_a_member_that_does_not_return_is_replaced_once_its_time_is_over()
     harness = await formed(members=4, partitions=24)
     await lost(harness, 1)
     harness.change_spec(members=5)
-    await harness.settle()
+    await harness.until_quiet()
     harness.clock += TIMING.grace
-    await harness.settle()
+    await harness.until_quiet()
     assert {len(row.members) for row in harness.table().partitions} == {2}
 
 
@@ -103,11 +103,11 @@ async def test_an_approval_holds_when_a_member_is_unreachable_for_a_while() -> N
         await harness.tick()
     before = plan_of(harness)
     harness.kill(1)
-    await harness.settle()
+    await harness.until_quiet()
     assert in_grace(harness, 1)
     assert before.phase == "Superseded"
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 5, 2)
 
 
@@ -116,11 +116,11 @@ async def test_partitions_that_are_lost_meanwhile_are_left_alone() -> None:
     harness = await formed(members=4, partitions=24)
     harness.kill(0)
     harness.kill(1)
-    await harness.settle()
+    await harness.until_quiet()
     lost_rows = [row for row in harness.table().partitions if row.members & {0, 1}]
     assert lost_rows
     assert in_grace(harness, 1)
     harness.revive(0)
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)

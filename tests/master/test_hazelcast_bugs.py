@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 
+from stele.core.control.cluster_state import Step
 from stele.core.control.decide import publication
-from stele.wire.control import Result
+from stele.wire.control import DeleteTablet, Result
+from tests.master.checks import lost_partitions
+from tests.master.fake_members import FakeMember
 from tests.master.harness import Fuse, Harness, lose
-from tests.master.stories import STORIES, finish, heal, prepared
+from tests.master.scenarios import SCENARIOS, finish, heal, prepared
 
 
 async def moving() -> Harness:
     """One partition on members 0 and 1; its owner is about to be moved to member 2."""
-    harness = await prepared(STORIES["move of the owner"])
+    harness = await prepared(SCENARIOS["move of the owner"])
     harness.start_master()
     harness.world.drained = {0}
     return harness
@@ -53,7 +56,7 @@ async def test_issue_5444_the_joiner_dies_before_it_commits() -> None:
 async def test_issue_2804_a_member_that_leaves_politely_is_kept_until_no_row_names_it() -> None:
     """Its pod goes only after every partition is as full as before without it."""
     harness = Harness(members=3, partitions=3)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(members=2)
     for _ in range(60):
         named = any(2 in row.members for row in harness.table().partitions)
@@ -101,19 +104,19 @@ async def test_pull_12535_a_commit_without_an_answer_is_asked_again_and_done_onc
 async def test_pull_14111_a_passive_cluster_keeps_its_table() -> None:
     """Not a byte of any row changes while members come, go and return."""
     harness = Harness(members=3, partitions=6)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(state="Passive", members=4)
-    await harness.settle()
+    await harness.until_quiet()
     before = harness.shared.objects["shard-0"][1]["rows"]
     harness.change_spec(members=2)
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.shared.objects["shard-0"][1]["rows"] == before
 
 
 async def test_pull_10138_owners_that_die_are_replaced_without_migration() -> None:
     """NoMigration means no copies; a backup is promoted all the same."""
     harness = Harness(members=3, partitions=3)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(state="NoMigration")
     harness.kill(0)
     for _ in range(40):
@@ -147,14 +150,14 @@ def note(codes: list[str], result: object) -> object:
 async def test_pull_16627_the_table_goes_to_members_only() -> None:
     """A process that is not in the dictionary is asked who it is, and told nothing."""
     harness = Harness(members=3, partitions=3)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(state="Frozen")
     for _ in range(4):
         await harness.tick(1.0)
     harness.change_spec(members=4)
     harness.world.members[7] = True
     harness.world.start_pod(7)
-    await harness.settle()
+    await harness.until_quiet()
     state = harness.loop.state
     assert state is not None
     assert 7 in state.liveness
@@ -166,24 +169,24 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
 async def test_issue_22609_a_member_with_another_stamp_gets_the_whole_table() -> None:
     """A member that lost what it was told is told everything again, and is not refused for ever."""
     harness = Harness(members=3, partitions=6)
-    await harness.settle()
+    await harness.until_quiet()
     behind = harness.world.volumes[1]
     behind.rows.clear()
-    await harness.settle()
+    await harness.until_quiet()
     assert {n: row.version for n, row in behind.rows.items()} == {
         n: row.version for n, row in enumerate(harness.table().partitions)
     }
     harness.change_spec(members=4)
-    await harness.settle()
+    await harness.until_quiet()
 
 
 async def test_issue_22609_a_member_with_an_older_member_list_gets_the_present_one() -> None:
     """The list is compared as the table is; its publication may have been lost with a restart."""
     harness = Harness(members=3, partitions=6)
-    await harness.settle()
+    await harness.until_quiet()
     behind = harness.world.volumes[1]
     behind.members, behind.member_list_version = behind.members[:2], behind.member_list_version - 1
-    await harness.settle()
+    await harness.until_quiet()
     assert behind.member_list_version == harness.head().member_list_version
     assert len(behind.members) == 3
 
@@ -191,7 +194,7 @@ async def test_issue_22609_a_member_with_an_older_member_list_gets_the_present_o
 async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back() -> None:
     """Others are stored and published while one fails again and again."""
     harness = Harness(members=3, partitions=6)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(members=4)
     await until(harness, lambda: 3 in harness.world.volumes)
     refusing = harness.world.volumes[3]
@@ -211,13 +214,13 @@ async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back()
 async def test_issue_14088_all_addresses_change_at_once() -> None:
     """Every pod comes back under another address; identities stay, and so does every row's members."""
     harness = Harness(members=3, partitions=6)
-    await harness.settle()
+    await harness.until_quiet()
     before = [row.members for row in harness.table().partitions]
     for index in list(harness.world.pods):
         harness.world.volumes[index].alive = False
         del harness.world.pods[index]
         harness.world.start_pod(index)
-    await harness.settle()
+    await harness.until_quiet()
     assert [row.members for row in harness.table().partitions] == before
     addresses = {entry.address for entry in harness.table().members.values()}
     assert addresses == {pod.address for pod in harness.world.pods.values()}
@@ -226,7 +229,7 @@ async def test_issue_14088_all_addresses_change_at_once() -> None:
 async def test_issue_2149_backups_outlive_the_member_that_was_drained() -> None:
     """Every write that was acknowledged before, while and after it left is on every copy."""
     harness = Harness(members=3, partitions=6)
-    await harness.settle()
+    await harness.until_quiet()
     harness.start_master(Fuse())
     harness.change_spec(members=2)
     await finish(harness)
@@ -234,3 +237,123 @@ async def test_issue_2149_backups_outlive_the_member_that_was_drained() -> None:
     for _ in range(10):
         await harness.tick()
     harness.check_data()
+
+
+async def test_pull_4174_no_version_moves_while_the_data_could_not_be_taken() -> None:
+    """A copy that cannot be written is no copy: the row stays as it is, as often as it is tried."""
+    harness = await moving()
+    destination = harness.world.volumes[2]
+    plain = destination._Ingest
+    destination._Ingest = lambda c: Result("DISK_ERROR", "no room")  # type: ignore[method-assign]
+    before = harness.table().partitions[0]
+    for _ in range(100):
+        await harness.tick()
+        assert harness.table().partitions[0] == before
+    assert destination.events.rolled_back
+    destination._Ingest = plain  # type: ignore[method-assign]
+    await until(harness, lambda: 2 in harness.table().partitions[0].members)
+    await finish(harness)
+
+
+async def test_pull_8420_a_member_that_fails_at_the_commit_ends_the_migration_on_both_sides() -> None:
+    """What began is ended as often, by a commit or by a roll-back: `finish` compares the numbers."""
+    harness = await moving()
+    destination = harness.world.volumes[2]
+    plain, answers = destination._Accept, [Result("DISK_ERROR")] * 3
+    destination._Accept = lambda c: answers.pop() if answers else plain(c)  # type: ignore[method-assign]
+    await until(harness, lambda: harness.table().partitions[0].replicas == (2, 1))
+    await finish(harness)
+    assert not answers
+    assert len(destination.events.rolled_back) == 3
+    assert len(harness.world.volumes[0].events.rolled_back) == 3
+
+
+async def test_pull_8532_a_copy_that_lags_is_in_no_row() -> None:
+    """The owner still sends it what it lacks: nobody takes it for one that has everything."""
+    harness = await moving()
+    source = harness.world.volumes[0]
+    source._probe = lambda: None  # type: ignore[method-assign]
+    await until(harness, lambda: source.learners)
+    for _ in range(60):
+        await harness.tick()
+        assert 2 not in harness.table().partitions[0].members
+    del source._probe  # type: ignore[method-assign]
+    await until(harness, lambda: 2 in harness.table().partitions[0].members)
+    await finish(harness)
+
+
+async def test_pull_17564_nobody_is_told_to_delete_what_the_table_says_it_holds() -> None:
+    """Also when the answers to such orders are lost and they are given twice."""
+    harness = Harness(members=4, partitions=8)
+    await harness.until_quiet()
+    deleted: list[int] = []
+
+    def watched(member: FakeMember, index: int) -> None:
+        plain = member._DeleteTablet
+
+        def delete(c: DeleteTablet) -> Result:
+            row = harness.table().partitions[c.partition]
+            assert index not in row.members
+            assert c.version == row.version
+            deleted.append(c.partition)
+            return plain(c)
+
+        member._DeleteTablet = delete  # type: ignore[method-assign]
+
+    for index, member in harness.world.volumes.items():
+        watched(member, index)
+    for members in (3, 4):
+        for at in (4, 9, 14, 19):
+            harness.start_master(Fuse(at, after=True, act=lose))
+            harness.change_spec(members=members)
+            await harness.until_quiet()
+    assert deleted
+
+
+async def test_issue_15176_a_migration_that_never_ends_does_not_keep_a_state_from_coming() -> None:
+    """It is said what is waited for; what makes no progress is rolled back, and the state is in force."""
+    harness = await moving()
+    source = harness.world.volumes[0]
+    source._probe = lambda: None  # type: ignore[method-assign]
+    await until(harness, lambda: source.learners)
+    harness.change_spec(state="Frozen")
+    await harness.tick()
+    state = harness.loop.state
+    assert state is not None
+    assert (state.change.step, state.change.reason) == (
+        Step.WAITING,
+        "1 migrations are under way and end first",
+    )
+    for _ in range(150):
+        await harness.tick(1.0)
+    assert harness.head().state == "Frozen"
+    assert not source.learners
+
+
+async def test_issue_9972_a_master_that_dies_while_members_are_locked_leaves_nothing_locked() -> None:
+    harness = Harness(members=3, partitions=6)
+    await harness.until_quiet()
+    harness.change_spec(state="Frozen")
+    harness.world.volumes[2]._LockState = lambda c: Result("MIGRATION_ACTIVE", "m")  # type: ignore[method-assign]
+    await until(harness, lambda: harness.world.volumes[0].locked)
+    await harness.loop.close()
+    harness.change_spec(state="Active", members=4)
+    harness.start_master()
+    await harness.until_quiet()
+    assert not any(member.locked for member in harness.world.volumes.values())
+    assert any(3 in row.members for row in harness.table().partitions), "migrations run again"
+    assert harness.head().state == "Active"
+
+
+async def test_issue_13553_members_of_one_place_that_die_together_take_no_partition_with_them() -> None:
+    """Six on two machines: each partition has a copy on either, so a machine may go."""
+    harness = Harness(members=6, partitions=24)
+    harness.world.zones = {index: ("ab"[index % 2],) for index in range(6)}
+    await harness.until_quiet()
+    for index in (0, 2, 4):
+        harness.kill(index)
+    for _ in range(40):
+        await harness.tick()
+    assert not lost_partitions(harness)
+    assert all(row.members <= {1, 3, 5} for row in harness.table().partitions)
+    await heal(harness)

@@ -41,7 +41,7 @@ async def test_a_member_whose_numbers_jump_is_not_believed(
     poison: Callable[[FakeMember], None], restarted: bool
 ) -> None:
     harness = Harness(members=4, replicas=3)
-    await harness.settle()
+    await harness.until_quiet()
     member = harness.world.volumes[1]
     poison(member)
     if restarted:
@@ -49,7 +49,7 @@ async def test_a_member_whose_numbers_jump_is_not_believed(
     for _ in range(20):
         await harness.tick(0.6)
     harness.wipe(1)
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.head().epoch <= 3
     assert harness.head().member_list_version < 100
     assert max(row.version for row in harness.table().partitions) < 1000
@@ -59,19 +59,19 @@ async def test_a_member_whose_numbers_jump_is_not_believed(
     assert {row.replicas.count(None) for row in harness.table().partitions} == {0}
 
 
-async def test_a_status_whose_epoch_jumps_ends_no_reign() -> None:
+async def test_a_status_whose_epoch_jumps_ends_no_leadership() -> None:
     harness = Harness()
-    await harness.settle()
+    await harness.until_quiet()
     harness.world.shown_epoch = EPOCH_MAX
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.head().epoch == 1
 
 
 async def test_the_master_goes_above_an_epoch_within_the_step() -> None:
     """An older copy of the ConfigMaps was restored: the members have seen later masters."""
     harness = Harness()
-    await harness.settle()
+    await harness.until_quiet()
     for member in harness.world.volumes.values():
         member.epoch = 1 + STEP_MAX
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.head().epoch == 2 + STEP_MAX

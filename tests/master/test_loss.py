@@ -32,7 +32,7 @@ async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
         frozenset({0, 1})
     }
     harness.revive(1)
-    await harness.settle()
+    await harness.until_quiet()
     assert state_of(harness).lost == set()
     assert copies(harness) == {2}
     assert "PartitionsReset" not in reasons(harness)
@@ -47,7 +47,7 @@ async def test_all_members_lost_and_back() -> None:
         await harness.tick(0.6)
     for member in range(3):
         harness.revive(member)
-    await harness.settle()
+    await harness.until_quiet()
     assert [row.members for row in harness.table().partitions] == before
     assert "PartitionsReset" not in reasons(harness)
 
@@ -56,10 +56,10 @@ async def begun_anew(harness: Harness, gone: set[int]) -> None:
     for number in gone:
         harness.written.pop(number)
     harness.clock += 31
-    await harness.settle()
+    await harness.until_quiet()
 
 
-async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_wished() -> None:
+async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_set() -> None:
     harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 0, 1)
     for _ in range(10):
@@ -83,7 +83,7 @@ async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
     for index in (0, 1):
         if index in harness.world.pods:
             harness.revive(index)
-    await harness.settle()
+    await harness.until_quiet()
     for volume in volumes:
         for number in gone:
             named = volume.index in harness.table().partitions[number].members
@@ -100,7 +100,7 @@ async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copi
     assert copies(harness) == {1}
     harness.revive(1)
     harness.revive(2)
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {2}
     for volume in harness.world.volumes.values():
         kept = {number: volume.tablets[number].data for number in gone if number in volume.tablets}
@@ -142,7 +142,7 @@ async def over(harness: Harness) -> None:
     for _ in range(8):
         await harness.tick()
     harness.clock += 31
-    await harness.settle()
+    await harness.until_quiet()
 
 
 async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() -> None:
@@ -151,7 +151,7 @@ async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() ->
     Found by seed 92 of `swarm` (f299f62).
     """
     harness = Harness(members=3, partitions=12, replicas=2)
-    await harness.settle()
+    await harness.until_quiet()
     harness.write()
     pairs = [number for number, row in enumerate(harness.table().partitions) if row.members == {0, 1}]
     assert pairs
@@ -162,14 +162,14 @@ async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() ->
     assert all(harness.table().partitions[number].members == {0, 1} for number in pairs)
     harness.revive(1)
     harness.kill(0)
-    await harness.settle()
+    await harness.until_quiet()
     assert all(harness.table().partitions[number].owner == 1 for number in pairs)
     harness.check_data()
 
 
 async def test_a_lost_backup_is_taken_out_once_the_owner_answered() -> None:
     harness = Harness(members=3, partitions=12, replicas=2)
-    await harness.settle()
+    await harness.until_quiet()
     harness.kill(1)
     ticks = 0
     while any(1 in row.members for row in harness.table().partitions):

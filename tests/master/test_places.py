@@ -22,7 +22,7 @@ def zoned(harness: Harness) -> bool:
 async def test_copies_are_in_different_zones_from_the_first_row_on() -> None:
     harness = Harness(members=4, partitions=16)
     harness.world.zones.update({0: ("a",), 1: ("a",), 2: ("b",), 3: ("b",)})
-    await harness.settle()
+    await harness.until_quiet()
     assert zoned(harness)
     assert all(row.version == 1 for row in harness.table().partitions)
 
@@ -30,9 +30,9 @@ async def test_copies_are_in_different_zones_from_the_first_row_on() -> None:
 async def test_zones_that_change_move_copies() -> None:
     harness = Harness(members=4, partitions=16)
     harness.world.zones.update({0: ("a",), 1: ("b",), 2: ("a",), 3: ("b",)})
-    await harness.settle()
+    await harness.until_quiet()
     harness.world.zones.update({0: ("a",), 1: ("a",), 2: ("b",), 3: ("b",)})
-    await harness.settle()
+    await harness.until_quiet()
     assert zoned(harness)
 
 
@@ -43,15 +43,15 @@ async def test_nothing_is_placed_while_it_was_not_looked_where_a_member_is() -> 
         await harness.tick(0.1)
     assert not any(row.version for row in harness.table().partitions)
     harness.world.zones[1] = ("a",)
-    await harness.settle()
+    await harness.until_quiet()
     assert all(row.version for row in harness.table().partitions)
 
 
 async def test_a_heavier_member_gets_more() -> None:
     harness = Harness(members=3, partitions=40, replicas=1)
-    await harness.settle()
+    await harness.until_quiet()
     harness.world.weights[2] = 2
-    await harness.settle()
+    await harness.until_quiet()
     assert len(held(harness, 2)) == 20
     assert len(held(harness, 0)) == len(held(harness, 1)) == 10
     assert state_of(harness).progress is None

@@ -43,13 +43,13 @@ async def restart(harness: Harness) -> None:
 
 async def formed(members: int = 3, partitions: int = 12, **desired: object) -> Harness:
     harness = Harness(members=members, partitions=partitions, **desired)  # type: ignore[arg-type]
-    await harness.settle()
+    await harness.until_quiet()
     return harness
 
 
 async def proposed(harness: Harness, **desired: object) -> RebalanceProgress:
     harness.change_spec(**desired)
-    await harness.settle()
+    await harness.until_quiet()
     record = plan_of(harness)
     assert record.phase == "Proposed"
     return record
@@ -63,7 +63,7 @@ async def test_a_plan_waits_for_its_approval_and_tells_what_it_would_do() -> Non
     assert record.bytes_planned > 0
     assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
     approve(harness)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert [each.phase for each in harness.world.requests() if each.plan] == ["Done"]
 
@@ -75,11 +75,11 @@ async def test_missing_copies_are_made_without_approval() -> None:
     for _ in range(20):
         await harness.tick()
     harness.clock += 31
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {2}
     harness.change_spec(replicas=3)
     harness.revive(2)
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {3}
 
 
@@ -101,7 +101,7 @@ async def test_an_approval_outlives_the_master() -> None:
     while len(held(harness, 3)) < 3:
         await harness.tick()
     await restart(harness)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
 
 
@@ -114,7 +114,7 @@ async def test_an_approval_outlives_two_masters() -> None:
         while len(held(harness, 3)) < held_at_least:
             await harness.tick()
         await restart(harness)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
 
 
@@ -122,7 +122,7 @@ async def test_a_plan_that_waits_still_waits_after_the_master_was_replaced() -> 
     harness = await formed(approval="Manual")
     await proposed(harness, members=4)
     await restart(harness)
-    await harness.settle()
+    await harness.until_quiet()
     assert plan_of(harness).phase == "Proposed"
     assert held(harness, 3) == set()
 
@@ -134,7 +134,7 @@ async def half_cancelled() -> Harness:
     while len(held(harness, 3)) < 2:
         await harness.tick()
     harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
-    await harness.settle()
+    await harness.until_quiet()
     return harness
 
 
@@ -143,10 +143,10 @@ async def test_a_cancelled_plan_stays_cancelled_when_the_master_is_replaced() ->
     before = held(harness, 3)
     assert len(before) < 8
     await restart(harness)
-    await harness.settle()
+    await harness.until_quiet()
     assert held(harness, 3) == before
     harness.change_spec(members=5)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 5, 2)
 
 
@@ -154,7 +154,7 @@ async def test_a_cancelled_proposal_is_over() -> None:
     harness = await formed(approval="Manual")
     record = await proposed(harness, members=4)
     harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
-    await harness.settle()
+    await harness.until_quiet()
     assert record.phase == "Superseded"
     assert held(harness, 3) == set()
 
@@ -166,7 +166,7 @@ async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
         await harness.tick()
     early = {each.partition for each in _running(harness) if each.step is Step.CATCH_UP}
     harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True, roll_back=True)
-    await harness.settle()
+    await harness.until_quiet()
     assert not early & held(harness, 3)
     assert all(not each.copies and not each.learners for each in harness.world.volumes.values())
 
@@ -182,7 +182,7 @@ async def test_single_partitions_are_left_out_of_a_plan() -> None:
     name = f"demo-{state_of(harness).plan_id}"
     harness.world.ask(name, approved=True, cancelled=frozenset(numbers[:2]))
     before = [harness.table().partitions[number] for number in numbers[:2]]
-    await harness.settle()
+    await harness.until_quiet()
     assert [harness.table().partitions[number] for number in numbers[:2]] == before
     assert held(harness, 3)
 
@@ -198,19 +198,19 @@ async def test_a_user_moves_a_replica_and_balancing_leaves_it_there(approval: st
     numbers = movable(harness, 0, 2, 3)
     moves = tuple(NamedMove(number, "demo-0", "demo-2") for number in numbers)
     harness.world.ask("mine", moves=moves)
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
     assert set(numbers) <= held(harness, 2) - held(harness, 0)
     assert copies(harness) == {2}
     versions = [row.version for row in harness.table().partitions]
     for _ in range(2):
         await restart(harness)
-        await harness.settle()
+        await harness.until_quiet()
     if approval == "Automatic":
         assert [row.version for row in harness.table().partitions] == versions
         balanced(harness, 3, 2)
     harness.world.ask("again", moves=moves)
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["again"].phase == "Done"
     assert [row.version for row in harness.table().partitions] == versions
 
@@ -262,7 +262,7 @@ async def refused(harness: Harness, move: NamedMove, code: str, said: str) -> No
     await harness.tick()
     (found,) = state_of(harness).user_plans["mine"].refusals.values()
     assert (found.reason, said in found.detail) == (code, True), found
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.table().partitions == before
     assert harness.world.asked["mine"].phase == "Failed"
     assert said in [each for each in harness.world.events if each.reason == "MovesRefused"][-1].message
@@ -286,7 +286,7 @@ async def test_adding_and_removing_one_replica_is_a_move() -> None:
     harness = await formed()
     number = movable(harness, 0, 2)[0]
     harness.world.ask("mine", moves=(NamedMove(number, "", "demo-2"), NamedMove(number, "demo-0", "")))
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
     assert number in held(harness, 2) - held(harness, 0)
 
@@ -297,12 +297,12 @@ async def test_a_user_chooses_who_gives_a_replica_up_and_who_gets_a_missing_one(
     victim, absent = row[1], next(iter({0, 1, 2, 3} - set(row)))
     harness.change_spec(replicas=2)
     harness.world.ask("less", moves=(NamedMove(0, f"demo-{victim}", ""),))
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["less"].phase == "Done"
     assert victim not in harness.table().partitions[0].members
     harness.change_spec(replicas=3)
     harness.world.ask("more", moves=(NamedMove(0, "", f"demo-{absent}"),))
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["more"].phase == "Done"
     assert absent in harness.table().partitions[0].members
     assert copies(harness) == {3}
@@ -315,7 +315,7 @@ async def test_a_cancelled_user_s_plan_moves_nothing_more() -> None:
     while not set(numbers) & held(harness, 2):
         await harness.tick()
     harness.world.ask("mine", cancel=True, roll_back=True)
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Superseded"
     assert set(numbers) - held(harness, 2)
     balanced(harness, 3, 2)
@@ -331,7 +331,7 @@ async def test_a_move_to_a_member_that_dies_is_refused_and_nothing_is_lost() -> 
     for _ in range(10):
         await harness.tick()
     harness.clock += 31
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Failed"
     assert copies(harness) == {2}
 
@@ -360,7 +360,7 @@ async def test_an_object_of_the_same_name_is_another_plan() -> None:
     while harness.world.asked["mine"].phase != "Running":
         await harness.tick(1.1)
     harness.world.ask("mine", uid="2", phase="", moves=(NamedMove(second, "demo-0", "demo-2"),))
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
     assert second in held(harness, 2) - held(harness, 0)
 
@@ -376,9 +376,9 @@ async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancel
     assert harness.world.asked["one"].phase == "Pending"
     harness.world.ask("one", cancel=True)
     harness.world.ask("two", cancel=True)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(held=False)
-    await harness.settle()
+    await harness.until_quiet()
     assert {harness.world.asked[name].phase for name in ("one", "two")} == {"Superseded"}
     assert number in held(harness, 0)
 
@@ -388,17 +388,17 @@ async def test_moves_and_approved_plans_survive_a_master_that_dies_at_any_step(a
     for at in range(1, 80, 3):
         harness = await formed(partitions=6, approval="Manual")
         harness.change_spec(members=4)
-        await harness.settle()
+        await harness.until_quiet()
         approve(harness)
         number = movable(harness, 0, 2)[0]
         harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-2"),))
         await harness.loop.close()
         harness.start_master(Fuse(at, after))
         try:
-            await harness.settle()
+            await harness.until_quiet()
         except Crash:
             await restart(harness)
-            await harness.settle()
+            await harness.until_quiet()
         assert harness.world.asked["mine"].phase == "Done", at
         assert number in held(harness, 2) - held(harness, 0), at
         assert held(harness, 3), at
@@ -411,6 +411,6 @@ async def test_a_move_is_made_although_the_plan_of_the_same_situation_was_cancel
     before = held(harness, 3)
     number = movable(harness, 0, 3)[0]
     harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-3"),))
-    await harness.settle()
+    await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
     assert held(harness, 3) == before | {number}

@@ -53,7 +53,7 @@ async def until_copied(harness: Harness, number: int, ticks: int = 400) -> int:
 
 
 async def finished(harness: Harness, record: RebalanceProgress) -> None:
-    await harness.settle(ticks=3000)
+    await harness.until_quiet(ticks=3000)
     balanced(harness, 4, 2)
     assert record.phase == "Done"
     assert record.planned == record.done
@@ -89,7 +89,7 @@ async def test_a_row_that_shrinks_while_a_plan_waits_for_approval_is_repaired_at
     waiting = record.planned.total()
     number = lose_a_backup(harness)
     await until_copied(harness, number)
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {2}
     assert (plan_of(harness), record.phase) == (record, "Proposed")
     assert abs(record.planned.total() - waiting) <= 2
@@ -162,7 +162,7 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
     assert (record.phase, record.planned) == ("Superseded", record.done)
     while state.retries.pauses:
         await harness.tick()
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, after, 2)
     assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
     assert state.approved == ""
@@ -203,12 +203,12 @@ async def test_a_repair_that_fails_for_ever_pauses_longer_each_time_and_holds_no
 async def test_a_cancelled_plan_is_not_made_again_because_a_row_shrinks() -> None:
     harness = await busy()
     harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
-    await harness.settle()
+    await harness.until_quiet()
     lose_a_backup(harness)
-    await harness.settle()
+    await harness.until_quiet()
     assert copies(harness) == {1, 2}
     harness.change_spec(members=3)
-    await harness.settle(ticks=3000)
+    await harness.until_quiet(ticks=3000)
     assert copies(harness) == {2}
 
 

@@ -17,7 +17,7 @@ async def test_statuses_are_written_at_most_once_a_second_however_much_happens()
         await plain(state, now)
 
     harness.world.show = show  # type: ignore[method-assign]
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(members=5)
     began = harness.clock
     changes = 0
@@ -34,7 +34,7 @@ async def test_statuses_are_written_at_most_once_a_second_however_much_happens()
 async def test_the_head_follows_the_shards_at_most_once_a_second() -> None:
     """Its stamp is for people: with each commit it would be a second write."""
     harness = Harness(members=3, partitions=24, parallel_per_member=1)
-    await harness.settle()
+    await harness.until_quiet()
     harness.change_spec(members=4)
     written: list[float] = []
     plain = harness.loop._store.write_head

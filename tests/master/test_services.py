@@ -50,7 +50,7 @@ async def test_a_service_that_fails_is_told_until_owners_change_again(
     assert "SERVICE_FAILED" in {each.reason for each in shown(harness, failed).refusals}
     monkeypatch.setattr(FakeMember, "_HandOver", plain)
     await harness.tick(RETRY_SECONDS_MAX)
-    await harness.settle()
+    await harness.until_quiet()
     balanced(harness, 4, 2)
     assert stalled(harness).status.value == "False"
     assert state_of(harness).service_failures == {}
@@ -61,7 +61,7 @@ async def test_a_service_that_is_asked_for_nothing_any_more_is_forgotten(
 ) -> None:
     harness = await held_up(monkeypatch)
     harness.change_spec(members=3)
-    await harness.settle()
+    await harness.until_quiet()
     assert stalled(harness).reason == "ServiceFailed"
     for _ in range(3):
         await harness.tick(SERVICE_SECONDS)

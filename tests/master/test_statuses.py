@@ -227,7 +227,7 @@ def test_the_counts_of_a_cluster() -> None:
     assert (found.observed_generation, found.version_sum, found.rebalance) == (7, 2, "")
 
 
-def test_a_state_that_is_wished_shows_what_it_waits_for_and_the_one_in_force() -> None:
+def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
     seen = view((0, 1))
     found = facts.cluster_status(cluster(), seen, "")
     assert (found.state, condition(found.conditions, "Paused").status.value) == ("Active", "False")

@@ -1,13 +1,10 @@
-"""Lets the tests of this folder import `harness`, and gives them a simulated cluster without trouble."""
+"""Gives the tests of this folder a simulated cluster without trouble, and folders of volumes."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_simulation import Sim, shrink
+from tests.member.test_simulation import Sim, shrink
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from contextlib import suppress
 from itertools import count
 
 import aiohttp
-from harness import Client, Cluster, eventually, key_in
-from test_holdings import tablet
 
 from stele.member.storage.volume import TABLETS
 from stele.wire import control as m
 from stele.wire.storage.volume import Superblock, decode_file
+from tests.member.admin.test_tablet_info import tablet
+from tests.member.harness import Client, Cluster, eventually, key_in
 
 TARGET, OWNER, OTHER = 2, 0, 1
 KINDS: dict[str, tuple[int, ...]] = {
@@ -116,7 +116,7 @@ class World:
         await self.command(order.owner, learn)
         await made.catch_up(order.id, order.partition, TARGET)
 
-    async def settle(self) -> None:
+    async def until_quiet(self) -> None:
         """What a new master does when the target is back: adopt what was accepted, abort, lift fences."""
         made, promised = self.made, dict.fromkeys(self.used, 0)
         for index in made.members:

@@ -1,4 +1,4 @@
-"""Processes that start in milliseconds: one that has imported everything forks them (`zygote.py`)."""
+"""Processes that start in milliseconds: one that has imported everything forks them (`fork_server.py`)."""
 
 import asyncio
 import atexit
@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-PROGRAM = Path(__file__).with_name("zygote.py")
+PROGRAM = Path(__file__).with_name("fork_server.py")
 FORK_SECONDS_MAX = 30.0
 
 
@@ -43,7 +43,7 @@ class Forked:
         return await asyncio.shield(asyncio.wrap_future(self.ended))
 
 
-class Zygote:
+class ForkServer:
     """Forks one process at a time. A thread reads what became of them: loops come and go with tests."""
 
     def __init__(self) -> None:
@@ -85,8 +85,8 @@ class Zygote:
 
 
 @cache
-def zygote() -> Zygote:
+def fork_server() -> ForkServer:
     """The only one of this process of tests."""
-    made = Zygote()
+    made = ForkServer()
     atexit.register(made.close)
     return made

@@ -21,7 +21,7 @@ import msgspec
 from e2e.bench.member_stage import free_ports
 from stele.core.kv.keyslot import partition_of
 from stele.wire import control as m
-from tests.member.forked import Forked, zygote
+from tests.member.forked import Forked, fork_server
 from tests.worker import WORKER
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
@@ -77,11 +77,11 @@ class MemberProcess:
         """With `extra` in its environment, this time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         env = {**self.environment(), **extra}
-        self.process = zygote().fork("member", env, self.folder.parent / f"m{self.index}.log")
+        self.process = fork_server().fork("member", env, self.folder.parent / f"m{self.index}.log")
 
     async def start_transfer(self) -> None:
         log = self.folder.parent / f"t{self.index}.log"
-        self.transfer = zygote().fork("transfer", self.environment(), log)
+        self.transfer = fork_server().fork("transfer", self.environment(), log)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None

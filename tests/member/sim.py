@@ -141,7 +141,9 @@ class SimLink:
         if self.ready:
             other, process = self.other, self.other.loop
             inbound = SimInbound(self, self._session)
-            self._there = self._deliver(self._there, process, lambda: other.heed(inbound, process, message))
+            self._there = self._deliver(
+                self._there, process, lambda: other.deliver(inbound, process, message)
+            )
 
     @property
     def has_room(self) -> bool:
@@ -287,7 +289,7 @@ class SimMember:
         replica.flushed = replica.tablet.log.applied[1]
         self.tablets.trim(replica, replica.trim_limit)
 
-    def heed(self, inbound: SimInbound, process: MemberLoop, message: peer.Message) -> None:
+    def deliver(self, inbound: SimInbound, process: MemberLoop, message: peer.Message) -> None:
         if process is self.loop and self.up:
             self.follower.on_message(inbound, copied(message))  # type: ignore[arg-type]
 

@@ -6,10 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from harness import CLUSTER, Client, MemberProcess, Process, cluster, eventually
 
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
+from tests.member.harness import CLUSTER, Client, MemberProcess, Process, cluster, eventually
 
 MIB = 1024 * 1024
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from harness import Client, Cluster, RespError, cluster, eventually, key_in
 
 from stele.wire import control as m
+from tests.member.harness import Client, Cluster, RespError, cluster, eventually, key_in
 
 
 async def write_some(client: Client, members: list[int], number: int, text: bytes = b"v") -> None:

@@ -5,11 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-import crash_steps as steps
 import pytest
-from crash_steps import TARGET, Step, World
-from harness import MemberProcess, hasty_cluster
-from test_holdings import tablet
 
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.errors import Corrupt
@@ -19,7 +15,11 @@ from stele.member.storage.failpoints import EXIT_CODE, POINTS
 from stele.member.storage.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
 from stele.wire.storage import keys
 from stele.wire.storage.volume import Superblock
+from tests.member import crash_steps as steps
+from tests.member.admin.test_tablet_info import tablet
+from tests.member.crash_steps import TARGET, Step, World
 from tests.member.forked import Forked
+from tests.member.harness import MemberProcess, hasty_cluster
 
 WHERE: dict[str, Step] = {
     "file.aside": steps.promote,
@@ -155,7 +155,7 @@ class Round:
         self.made.epoch += 1
         if order is not None:
             await world.repeat(order)
-        await world.settle()
+        await world.until_quiet()
         await world.client.close()
         for member in (steps.OWNER, TARGET):
             await world.client.check(member)

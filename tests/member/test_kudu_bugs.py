@@ -8,10 +8,6 @@ import random
 from pathlib import Path
 
 import msgspec
-from harness import Client, cluster, key_in
-from sim import write
-from solo import OTHER, THIRD, P, Solo, solo
-from test_simulation import Sim
 
 from stele.core.kv.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from stele.core.kv.dedup import CLIENT_ID_BYTES_MAX, CLIENTS_MAX, REPLY_BYTES_MAX
@@ -27,13 +23,17 @@ from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE, tablet_range
 from stele.wire.storage.log_record import Change, batch_record, put_record
+from tests.member.harness import Client, cluster, key_in
+from tests.member.sim import write
+from tests.member.single_member import OTHER, THIRD, P, SingleMember, single_member
+from tests.member.test_simulation import Sim
 
 ONE, TWO = put_record(1, b"default", b"k", b"1", 0), put_record(1, b"default", b"k", b"2", 0)
 START = m.StartTabletCopy("copy", P, 1, OTHER)
 COPIED = m.OpId(1, 5)
 
 
-async def receive(made: Solo, id: str = "copy", last: m.OpId = COPIED) -> None:
+async def receive(made: SingleMember, id: str = "copy", last: m.OpId = COPIED) -> None:
     """A whole copy, by the book."""
     assert await made.code(m.StartTabletCopy(id, P, made.rows[P].version, OTHER)) == "OK"
     made.stage(f"s-{id}", last)
@@ -41,7 +41,7 @@ async def receive(made: Solo, id: str = "copy", last: m.OpId = COPIED) -> None:
     assert made.get(b"copied") == b"yes"
 
 
-async def delete(made: Solo) -> str:
+async def delete(made: SingleMember) -> str:
     return await made.code(m.DeleteTablet(P, made.rows[P].version))
 
 
@@ -53,7 +53,7 @@ async def test_kudu_951_copies_at_the_same_time_do_not_mix(tmp_path: Path) -> No
 
     Sessions are told apart by their ids; the first that is ingested wins, the other changes nothing.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         assert await made.code(START) == "OK"
         made.stage("one", m.OpId(1, 5))
         made.stage("two", m.OpId(1, 9))
@@ -69,7 +69,7 @@ async def test_kudu_1046_a_copy_is_at_the_operation_that_its_data_says(tmp_path:
 
     Where the data is stands in the data itself; a manifest that says otherwise is refused.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         assert await made.code(START) == "OK"
         for applied in (m.OpId(1, 6), m.OpId(1, 4), m.OpId(2, 5)):
             made.stage(
@@ -86,7 +86,7 @@ async def test_kudu_1726_the_superblock_is_the_last_to_reach_the_disk(tmp_path: 
 
     The old log goes, the data and that are synced, and only then the superblock is written.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         assert await made.code(START) == "OK"
         steps: list[str] = []
         flush, sync, save = made.engine.flush, made.engine.sync_log, made.node.save_block
@@ -110,7 +110,7 @@ async def test_kudu_2496_a_disk_that_fails_during_a_copy_spoils_only_the_copy(tm
 
     The command answers DISK_ERROR, the tablet stays COPYING, and abort and the next copy work.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         assert await made.code(START) == "OK"
         made.stage("s", m.OpId(1, 5))
         ingest = made.engine.ingest
@@ -134,7 +134,7 @@ async def test_kudu_1023_a_tombstone_keeps_its_last_operation(tmp_path: Path) ->
 
     It stays through deletion, restarts, a copy that began, and one that was broken off by a restart.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made, last=m.OpId(1, 5))
         await made.acked(made.append((1, 5), [ONE, TWO], commit=7))
         assert await made.code(m.Abort("copy", P)) == "OK"
@@ -154,7 +154,7 @@ async def test_kudu_1023_a_tombstone_keeps_its_last_operation(tmp_path: Path) ->
 
 async def test_kudu_1023_a_tablet_that_broke_keeps_its_last_operation(tmp_path: Path) -> None:
     """KUDU-1023, another way: a replica that broke while it ran is replaced, not deleted."""
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made, last=m.OpId(1, 5))
         await made.acked(made.append((1, 5), [ONE, TWO], commit=7))
         assert await made.code(m.Abort("copy", P)) == "OK"
@@ -173,7 +173,7 @@ async def test_kudu_2123_a_tombstone_whose_promises_are_damaged_does_not_vote(tm
 
     What was promised is not known, so every term counts as promised, until it is copied for a row without it.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made)
         assert await made.code(m.Fence(P, 7, True)) == "OK"
         assert await made.code(m.Abort("copy", P)) == "OK"
@@ -190,7 +190,7 @@ async def test_kudu_2260_null_bytes_in_a_superblock_do_not_stop_the_member(tmp_p
 
     That tablet is offline, another is not; a new copy takes its place, under a generation never used.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made)
         generation = made.replica.generation
         made.rows[1] = m.Row(1, 2, (0, OTHER))
@@ -210,7 +210,7 @@ async def test_kudu_1538_a_generation_is_never_used_twice(tmp_path: Path) -> Non
 
     Generations only rise: over aborts, deletions, restarts, also when the superblock is gone.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         seen = []
         for turn in range(6):
             assert await made.code(m.StartTabletCopy(f"c{turn}", P, 1, OTHER)) == "OK"
@@ -233,7 +233,7 @@ async def test_kudu_701_changes_of_one_tablet_at_the_same_time_are_all_kept(tmp_
 
     Promises of different commands in one exchange are all on the disk afterwards.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         codes = (await made.ask(START, m.Fence(P, 5, True), m.Fence(P, 9, True), m.Fence(P, 7, True))).results
         assert codes[0].code == "OK"
         await made.restart(power_lost=True)
@@ -249,7 +249,7 @@ async def test_kudu_1337_a_deleted_tablet_does_not_come_back_by_itself(tmp_path:
 
     Only the master begins a copy; operations, and orders of an older row, leave a tombstone alone.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made)
         assert await delete(made) == "MIGRATION_ACTIVE"
         assert await made.code(m.Abort("copy", P)) == "OK"
@@ -270,7 +270,7 @@ async def test_kudu_1328_whatever_meets_a_copy_the_member_lives(tmp_path: Path) 
     Commands in any order and at the same time, with restarts: each is answered, the states are legal ones.
     """
     rolls = random.Random(1)
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         for turn in range(150):
             base, copy = made.rows[P].version, made.replica.meta.copy
             session = "none" if copy is None else f"s{copy.generation}"
@@ -304,7 +304,7 @@ async def test_kudu_1853_an_aborted_copy_takes_nothing_but_its_own(tmp_path: Pat
 
     A tablet that serves keeps its data when a copy that would replace it is aborted, and after a restart.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made)
         row = made.rows[P].version
         await made.store((OTHER, 0))
@@ -326,7 +326,7 @@ async def test_kudu_2020_a_copy_under_way_is_said_and_not_begun_again(tmp_path: 
 
     Another migration is told ALREADY_IN_PROGRESS, and the same one gets the same answer, as often as it asks.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         first = (await made.ask(START)).results[0]
         assert first.code == "OK"
         assert (await made.ask(START, START)).results == (first, first)
@@ -342,7 +342,7 @@ async def test_kudu_2293_what_a_failed_cleanup_left_does_not_stop_the_next_copy(
 
     A member that restarts in the middle is a tombstone, says that this copy failed, and takes the next.
     """
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         assert await made.code(START) == "OK"
         await made.restart(power_lost=True)
         assert made.replica.state.value == "DELETED"
@@ -354,7 +354,7 @@ async def test_kudu_2293_what_a_failed_cleanup_left_does_not_stop_the_next_copy(
 
 async def test_kudu_2124_other_requests_are_answered_while_a_session_opens(tmp_path: Path) -> None:
     """KUDU-2124: a lock was held while a session was made, and everybody else waited for it."""
-    async with solo(tmp_path) as made:
+    async with single_member(tmp_path) as made:
         await receive(made)
         assert await made.code(m.Abort("copy", P)) == "OK"
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
@@ -373,7 +373,7 @@ async def test_kudu_2124_other_requests_are_answered_while_a_session_opens(tmp_p
         async with asyncio.timeout(5):
             assert await made.code(m.Fence(P, 3, True)) == "OK"
         may_end.set()
-        await made.settle()
+        await made.until_quiet()
         assert await made.code(opening) == "OK"
 
 

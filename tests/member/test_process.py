@@ -6,11 +6,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from harness import MemberProcess, free_ports
 
 from stele.member import process
 from stele.member.settings import read_settings
 from stele.member.storage.volume import Volume
+from tests.member.harness import MemberProcess, free_ports
 
 HOST = "127.0.0.1"
 

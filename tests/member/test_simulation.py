@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from sim import SimFuture, SimLoop, SimMember, SimSyncer
 
 import stele.core.tablet.log
 import stele.core.tablet.owner
@@ -14,6 +13,7 @@ from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Corrupt, SteleError
 from stele.wire.storage import keys
+from tests.member.sim import SimFuture, SimLoop, SimMember, SimSyncer
 
 KEYS = 16
 CHAOS_SECONDS = 40.0

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
 from stele.core.kv.keyslot import partition_of
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter, Routes
 from stele.member.storage.volume import LOCK
+from tests.member.harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
 KEYS = 64
 BALLAST_BYTES = 12_000_000
@@ -23,7 +23,7 @@ BALLAST_BYTES = 12_000_000
 
 
 class Counters:
-    """Counts up keys of some partitions through the doors of some members; what was acknowledged last."""
+    """Counts up keys of some partitions through some members; what was acknowledged last."""
 
     def __init__(self, made: Cluster, keys: list[bytes]) -> None:
         self._made, self.keys = made, keys
@@ -31,12 +31,12 @@ class Counters:
         self.errors: list[str] = []
         self.over = False
 
-    async def count(self, key: bytes, door: int) -> None:
+    async def count(self, key: bytes, through: int) -> None:
         """Until it is over; an answer that is lost may or may not have been counted."""
         client = Client(self._made)
         while not self.over:
             try:
-                answer = await client.call(door, b"INCR", key)
+                answer = await client.call(through, b"INCR", key)
             except (ConnectionError, RespError, OSError, asyncio.IncompleteReadError) as error:
                 self.errors.append(str(error))
                 await asyncio.sleep(0.02)
@@ -45,11 +45,11 @@ class Counters:
             assert answer > self.acknowledged[key], (key, answer, self.acknowledged[key])
             self.acknowledged[key] = answer
 
-    async def lost(self, door: int) -> dict[bytes, tuple[int, int]]:
+    async def lost(self, through: int) -> dict[bytes, tuple[int, int]]:
         """Keys whose value is below what was acknowledged: (now, acknowledged)."""
         client, found = Client(self._made), {}
         for key, least in self.acknowledged.items():
-            value = await client.call(door, b"GET", key)
+            value = await client.call(through, b"GET", key)
             now = int(value) if isinstance(value, bytes) else 0
             if now < least:
                 found[key] = now, least
@@ -70,10 +70,12 @@ async def fill(made: Cluster, owner: int) -> None:
         assert await client.set(owner, b"ballast:{%b}" % key, value) in {True, False}
 
 
-async def stop_while_counting(made: Cluster, stopped: int, door: int, counters: Counters) -> None:
-    """Stop a member politely amid the counting, which goes on at its door and at another's."""
-    doors = (door, door, stopped)
-    work = [asyncio.create_task(counters.count(key, doors[n % 3])) for n, key in enumerate(counters.keys)]
+async def stop_while_counting(made: Cluster, stopped: int, through: int, counters: Counters) -> None:
+    """Stop a member politely amid the counting, which goes on through one member and through another."""
+    through_each = (through, through, stopped)
+    work = [
+        asyncio.create_task(counters.count(key, through_each[n % 3])) for n, key in enumerate(counters.keys)
+    ]
     await asyncio.sleep(1.0)
     member = made.members[stopped]
     code = await asyncio.wait_for(member.stop(), 20)

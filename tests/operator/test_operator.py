@@ -138,7 +138,7 @@ class Stage:
 
         await self.until(f"epoch {epoch}", check)
 
-    async def settled(self, members: int) -> None:
+    async def until_converged(self, members: int) -> None:
         """The status says so, and the table is so; the status may be a second older than the table."""
 
         async def check() -> bool:
@@ -172,17 +172,17 @@ async def test_create_scale_up_kill_and_scale_down(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         await stage.scale(4)
         await asyncio.sleep(1.5)
         await stage.operator.end(signal.SIGKILL)
         await stage.operator.start()
         await stage.table_snapshot(2)
-        await stage.settled(4)
+        await stage.until_converged(4)
         await stage.kubelet.kill("demo-0", 1.0)
-        await stage.settled(4)
+        await stage.until_converged(4)
         await stage.scale(3)
-        await stage.settled(3)
+        await stage.until_converged(3)
         assert len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 3
         assert len(await stage.api.list(MEMBERS, namespace)) == 3
         plans = await stage.api.list(REBALANCES, namespace)

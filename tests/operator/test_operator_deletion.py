@@ -27,9 +27,9 @@ async def test_deletion_of_a_cluster_in_a_namespace_that_ends(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         await stage.scale(4)
-        await stage.settled(4)
+        await stage.until_converged(4)
         uids = {each["metadata"]["uid"] for each in await stage.api.list(MEMBERS, namespace)}
         uids.add((await stage.cluster())["metadata"]["uid"])
         for kind in OWNED:

@@ -51,7 +51,7 @@ async def test_health_fails_when_a_loop_hangs_and_metrics_count_what_statuses_sa
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
         await stage.operator.end()
         await stage.operator.start(f"exec({HANG!r})")
-        await stage.settled(3)
+        await stage.until_converged(3)
         place = f'namespace="{namespace}",cluster="demo"'
         wanted = (
             *(
@@ -95,7 +95,7 @@ async def test_a_take_over_with_a_slow_api_server_is_no_hang(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         await stage.operator.end()
         await stage.operator.start(f"exec({SLOW!r})")
 

@@ -37,7 +37,7 @@ async def with_processes(
             await operator.start()
             stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
             try:
-                await stage.settled(3)
+                await stage.until_converged(3)
                 yield stage, kubelet
             finally:
                 await operator.end()
@@ -84,7 +84,7 @@ async def quarantined(kubelet: RealKubelet, name: str) -> set[int]:
         return {each["partition"] for each in (await answer.json())["tablets"]}
 
 
-async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_wished(
+async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_set(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with with_processes(control_plane, namespace, tmp_path, unused_tcp_port) as (stage, kubelet):
@@ -113,7 +113,7 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_wished(
                 await client.set(key, b"second")
 
         await asyncio.gather(kubelet.revive("demo-1"), kubelet.revive("demo-2"))
-        await stage.settled(3)
+        await stage.until_converged(3)
         assert {"DataLoss", "PartitionsReset"} <= await reasons(stage)
         assert await quarantined(kubelet, "demo-1") | await quarantined(kubelet, "demo-2") >= gone
         for name in kubelet.addresses:
@@ -128,7 +128,7 @@ async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         await stage.scale(1)
         name = await in_phase(stage, "Proposed")
         plan = (await plans(stage))[name]
@@ -159,10 +159,10 @@ async def test_a_plan_for_fewer_copies_is_void_when_the_members_come_back(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         await stage.scale(1)
         await in_phase(stage, "Proposed")
         await stage.scale(3)
-        await stage.settled(3)
+        await stage.until_converged(3)
         assert await copies(stage) == {2}
         assert await condition(stage, "Paused") == ("False", "AsDesired")

@@ -106,18 +106,18 @@ async def test_acknowledged_writes_survive_scaling_and_deaths(
             writers = Writers(kubelet, 4)
             stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
             try:
-                await stage.settled(3)
+                await stage.until_converged(3)
                 writers.start()
                 await asyncio.sleep(2)
                 await stage.scale(4)
                 await asyncio.sleep(3)
                 await operator.end(signal.SIGKILL)
                 await operator.start()
-                await stage.settled(4)
+                await stage.until_converged(4)
                 await kubelet.kill("demo-1", 1.5)
-                await stage.settled(4)
+                await stage.until_converged(4)
                 await stage.scale(3)
-                await stage.settled(3)
+                await stage.until_converged(3)
             finally:
                 await writers.stop()
                 ended = await operator.end(signal.SIGTERM)

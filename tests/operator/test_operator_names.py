@@ -140,7 +140,7 @@ async def test_a_cluster_whose_table_has_no_name_says_so_and_begins_when_it_has(
             await are_told(stage, others.names())
             await others.are_as_before()
             await others.go(CONFIG_MAPS, "demo-table-0")
-            await stage.settled(3)
+            await stage.until_converged(3)
 
 
 async def test_objects_of_others_are_never_mounted_written_owned_or_deleted(
@@ -206,7 +206,7 @@ async def test_the_objects_of_a_deleted_cluster_of_the_same_name_are_waited_for(
             await others.are_as_before()
             for kind, name, _, _ in (*services, *pods):
                 await others.go(kind, name)
-            await stage.settled(3)
+            await stage.until_converged(3)
 
 
 def test_what_has_an_owner_that_may_live_does_not_go_by_itself() -> None:
@@ -234,13 +234,13 @@ async def test_a_claim_with_the_uid_of_its_cluster_alone_is_watched_and_not_aske
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         await stage.operator.end()
         for label in ("stele.dev/cluster-", "stele.dev/component-", "stele.dev/member-"):
             control_plane.kubectl("label", "pvc", "demo-0", "-n", namespace, label)
         await stage.operator.start(f"exec({COUNTED!r})")
         await stage.table_snapshot(2)
-        await stage.settled(3)
+        await stage.until_converged(3)
         # The lists say what there is by now, and the watches, which tell what they missed.
         await asyncio.sleep(3.0)
         text = stage.operator.log.read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ async def test_copies_are_kept_apart_by_the_zones_of_nodes(
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
         await stage.scale(4)
-        await stage.settled(4)
+        await stage.until_converged(4)
         for index, pod in enumerate(await stage.api.list(PODS, namespace, "stele.dev/component=member")):
             name = f"{namespace}-node-{index}"
             node = {"metadata": {"name": name, "labels": {KEY: "ab"[index // 2]}}}

@@ -10,13 +10,13 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.core.control.failure_detector import Timing
-from stele.core.control.state import DesiredSpec, Record, State
+from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.placement.plan import Plan
 from stele.core.table.table import PartitionTable
 from stele.master import manifests, status
 from stele.master.cache import Cache
 from stele.master.children import Children
-from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, Asks, fail_ownerless, show_plans
+from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, RebalanceRequests, fail_ownerless, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
 from tests.operator.test_operator import Stage, cluster, staged
@@ -79,7 +79,7 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
 def formed(plans: int) -> State:
     """A master that finished plans for one situation, which was approved, and is at the last of them."""
     state = State(1, PartitionTable.empty(8), 1, 0, 0.0, plan_number=plans, approved="situation")
-    records = [Record(n, Plan(), "what is left", 0.0, 0, Counter()) for n in range(1, plans + 1)]
+    records = [RebalanceProgress(n, Plan(), "what is left", 0.0, 0, Counter()) for n in range(1, plans + 1)]
     for each in records:
         each.situation = "situation"
     for each in records[:-1]:
@@ -120,7 +120,7 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
                 await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"})
             before[name] = await api.get(REBALANCES, namespace, name)
             cache.put(REBALANCES, before[name])
-        asks = Asks().read(cache, namespace, "demo", ours.metadata.uid)
+        asks = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
         assert [(ask.name, ask.plan) for ask in asks] == [("demo-1-2", "")], "a user's, whatever its name"
         children, state = Children(api, cache, namespace), formed(plans=2)
         await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON, asks=asks))
@@ -137,7 +137,7 @@ async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(
         ours = await made_cluster(api, namespace)
         children, state = Children(api, cache, namespace), formed(plans=1)
         await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON))
-        (ask,) = Asks().read(cache, namespace, "demo", ours.metadata.uid)
+        (ask,) = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
         assert (ask.plan, ask.approved, ask.situation, ask.final) == ("1-1", True, "situation", False)
 
 
@@ -162,7 +162,7 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.settled(3)
+        await stage.until_converged(3)
         body = await stage.cluster()
         body["spec"]["members"], body["spec"]["migration"]["approval"] = 4, "Manual"
         await stage.api.replace(CLUSTERS, namespace, body)
@@ -173,7 +173,7 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
         assert await ready(stage.api, namespace, name) == ("Proposed", "False", "WaitsForApproval")
         assert all(3 not in row.members for row in (await stage.rows()).rows)
         assert await stage.stele("approve", name) == f"{name} is approved"
-        await stage.settled(4)
+        await stage.until_converged(4)
         number, row = next((n, r) for n, r in enumerate((await stage.rows()).rows) if 3 not in r.members)
         giver = f"demo-{row.replicas[1]}"
         moved = await stage.stele("move", "demo", str(number), "--from", giver, "--to", "demo-3")

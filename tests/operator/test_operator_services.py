@@ -126,7 +126,7 @@ async def scaled(stage: Stage, counting: Counting, names: list[bytes], members: 
         await stage.operator.end(signal.SIGKILL)
         await stage.operator.start()
         await stage.table_snapshot(epoch + 1)
-        await stage.settled(members)
+        await stage.until_converged(members)
     after = await owners_of(stage)
     assert counting.taken.total() > taken + len(names), "too slow to see anything"
     await counting.through_all(names, after)
@@ -161,7 +161,7 @@ async def test_counts_go_on_while_partitions_move(
             stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
             counting = Counting(kubelet, port)
             try:
-                await stage.settled(3)
+                await stage.until_converged(3)
                 await counting.through_all(names, await owners_of(stage))
                 for members in (4, 3):
                     moved = await scaled(stage, counting, names, members)

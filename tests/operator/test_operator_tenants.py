@@ -42,7 +42,7 @@ async def test_a_higher_epoch_in_one_table_ends_that_loop_alone(
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
         await stage.api.create(CLUSTERS, namespace, cluster("other", 1))
-        await stage.settled(3)
+        await stage.until_converged(3)
 
         async def begun() -> bool:
             return await epoch_of(stage) == 1
@@ -51,7 +51,7 @@ async def test_a_higher_epoch_in_one_table_ends_that_loop_alone(
         await write_epoch(stage, 50, 2)
         await stage.until("the Event", lambda: is_told(stage, "the table has epoch 50"))
         await stage.scale(4)
-        await stage.settled(4)
+        await stage.until_converged(4)
 
         async def above() -> bool:
             return await epoch_of(stage) > 50
@@ -61,7 +61,7 @@ async def test_a_higher_epoch_in_one_table_ends_that_loop_alone(
         await stage.until("the other Event", lambda: is_told(stage, "Numbers that jump"))
         assert await epoch_of(stage) == EPOCH_MAX
         await stage.scale(3)
-        await stage.settled(3)
+        await stage.until_converged(3)
         # It is the same process: nobody took over from it.
         assert ((await stage.cluster()).get("status") or {})["epoch"] == 1
         assert await stage.operator.end() == 0

@@ -23,7 +23,7 @@ from tests.simulation.master import MasterProcess
 from tests.simulation.plans import Plans
 from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
-from tests.simulation.sight import Sight
+from tests.simulation.reachability import Reachability
 from tests.simulation.states import STATES_WITHOUT_MIGRATION, States
 from tests.simulation.world import World
 
@@ -42,7 +42,7 @@ class Rules:
 
     def __init__(self, world: World, harmed: dict[str, float]) -> None:
         self.world, self._harmed = world, harmed
-        self.sight = Sight(world)
+        self.reachability = Reachability(world)
         self.states = States(world, self._check, self._may_be_lost)
         self.power = Power(world, self._is_away)
         self.plans = Plans(world, self._check)
@@ -73,7 +73,7 @@ class Rules:
 
     def _is_away(self, place: str) -> bool:
         """It may not have been there, or not with what it held, when another member lost something."""
-        return self.is_harmed(place) or self.sight.may_be_lost(place, self._epoch_of_table())
+        return self.is_harmed(place) or self.reachability.may_be_lost(place, self._epoch_of_table())
 
     def _epoch_of_table(self) -> int:
         return max(self._epochs.values(), default=0)
@@ -145,7 +145,7 @@ class Rules:
         place = f"{CLUSTER}-{member}"
         machine = self.world.kubelet.machines.get(place)
         whole = machine is not None and machine.disk.state_of(number) == "READY"
-        return not whole or self.is_harmed(place) or self.sight.may_be_lost(place, epoch)
+        return not whole or self.is_harmed(place) or self.reachability.may_be_lost(place, epoch)
 
     def _desired_copies(self) -> int:
         """The fewest that were wished of late."""

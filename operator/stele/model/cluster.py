@@ -307,7 +307,7 @@ class MemberCounts(Model):
     ready: int = count()
     """Members that serve."""
     lite: int = count()
-    """Members that are there and hold no partitions by wish."""
+    """Members that are there and hold no partitions by intent."""
     updated: int = count()
     """Members whose pod and volume are as the spec says."""
 
@@ -347,7 +347,7 @@ class TabletClusterStatus(Model):
     message: str = ""
     """The phase in a sentence."""
     epoch: int = count()
-    """Number of the present master's reign."""
+    """The leadership epoch of the present master."""
     selector: str = ""
     """Label selector of the members' pods, for kubectl scale and autoscalers."""
     state: ClusterState | None = None

@@ -236,7 +236,7 @@ class Unreadable:
 class Resource(Model):
     """An object of the API; subclasses add `spec` and `status`.
 
-    `read` is the only door from stored objects to models.
+    `read` is the only way from stored objects to models.
     """
 
     KIND: ClassVar[str]

@@ -1,4 +1,4 @@
 """What the applications need of the outside world, as Protocols.
 
-Adapters implement them, each with an in-memory twin.
+Adapters implement them, each with an in-memory fake.
 """

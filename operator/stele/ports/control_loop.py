@@ -1,4 +1,4 @@
-"""What a loop needs of the world, as Protocols; the tests give it in-memory twins of all of them."""
+"""What a loop needs of the world, as Protocols; the tests give it in-memory fakes of all of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

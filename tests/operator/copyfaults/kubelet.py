@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stele.adapters.kubernetes.api import PODS, Api, NotFound
-from tests.operator.copyfaults.spark_twin import MODULE
+from tests.operator.copyfaults.fake_spark import MODULE
 from tests.operator.copyfaults.wire import Wire
 from tests.operator.real_kubelet import COMMANDS, RealKubelet
 
@@ -39,8 +39,8 @@ class FaultKubelet(RealKubelet):
         self._copier_uid = ""
         self._addresses_used = itertools.count(200)
         self._killing: set[str] = set()
-        self.twin = directory / "twin"
-        self.twin.mkdir()
+        self.spark_folder = directory / "fake-spark"
+        self.spark_folder.mkdir()
 
     async def __aexit__(self, *error: object) -> None:
         await super().__aexit__(*error)
@@ -100,8 +100,8 @@ class FaultKubelet(RealKubelet):
             "STELE_BIND": address,
             "STELE_SPARK_IMAGE": "spark",
             "STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1",
-            "STELE_SCRATCH": str(self.twin),
-            "TWIN_FOLDER": str(self.twin),
+            "STELE_SCRATCH": str(self.spark_folder),
+            "FAKE_SPARK_FOLDER": str(self.spark_folder),
             "PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}",
         }
         with (self._directory / "copier.log").open("ab") as log:
@@ -133,7 +133,9 @@ class FaultKubelet(RealKubelet):
 
     def alive(self, role: str, destination: str) -> list[int]:
         """Process ids of the `driver`s or `executor`s for a destination that live."""
-        found = (int(path.name.rpartition(".")[2]) for path in self.twin.glob(f"{role}.{destination}.*"))
+        found = (
+            int(path.name.rpartition(".")[2]) for path in self.spark_folder.glob(f"{role}.{destination}.*")
+        )
         return [pid for pid in found if _runs(pid)]
 
     def the(self, role: str, destination: str) -> int:

@@ -73,7 +73,7 @@ class FaultStage(Stage):
         So the cluster stays balanced, and the master moves nothing besides. None is left where it shall go:
         that would come up to date from the log.
         """
-        await self.settled(3)
+        await self.until_converged(3)
         await self.until("tablets as the rows say", self.nothing_doubled)
         ways: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         for number, row in enumerate((await self.rows()).rows):
@@ -107,12 +107,12 @@ class FaultStage(Stage):
         await self.operator.start(f"{SOON}; {before}")
 
     async def kill_member(self, name: str) -> None:
-        """Rows may do without it until the cluster is settled again."""
+        """Rows may do without it until the cluster has converged again."""
         self.member_died = True
         await self.kubelet.kill(name, 0.2)
 
-    async def settled(self, members: int) -> None:
-        await super().settled(members)
+    async def until_converged(self, members: int) -> None:
+        await super().until_converged(members)
         self.member_died = False
 
     # -- what must be true
@@ -301,7 +301,7 @@ def small_disk(folder: Path) -> Any:
 
 @asynccontextmanager
 async def staged(plane: ControlPlane, namespace: str, directory: Path) -> AsyncIterator[FaultStage]:
-    """The cluster, settled, with data and clients; members and copier end with the block."""
+    """The cluster, converged, with data and clients; members and copier end with the block."""
     wire = Wire(TRANSFER_PORT)
     async with Api(await log_in(str(plane.kubeconfig))) as api:
         spec = {"engine": "Spark"}
@@ -316,7 +316,7 @@ async def staged(plane: ControlPlane, namespace: str, directory: Path) -> AsyncI
             await stage.start_operator()
             service = Service(kubelet)
             try:
-                await stage.settled(3)
+                await stage.until_converged(3)
                 stage.endpoint = await service.start()
                 pairs = ((key, value_of(key)) for key in map(b"bulk:%d".__mod__, range(ENTRIES)))
                 await load(stage.endpoint, KEYSPACE, pairs, lambda _: None)

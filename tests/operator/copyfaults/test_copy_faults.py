@@ -123,7 +123,7 @@ async def test_a_source_whose_transfer_process_is_killed_is_asked_again(stage: F
 async def test_a_source_whose_transfer_process_stands_still_is_asked_again(stage: FaultStage) -> None:
     """The executor bears no silence of 30 s here, but of one."""
     move = await stage.plan()
-    impatient = stage.kubelet.twin / "impatient"
+    impatient = stage.kubelet.spark_folder / "impatient"
 
     async def asked_again() -> bool:
         return stage.wire.requests > before
@@ -322,7 +322,7 @@ async def test_a_disk_without_a_byte_left_loses_nothing(stage: FaultStage) -> No
 
 async def test_an_executor_that_cannot_be_placed_is_told_and_done_without(stage: FaultStage) -> None:
     move = await stage.plan()
-    no_room = stage.kubelet.twin / "no-room"
+    no_room = stage.kubelet.spark_folder / "no-room"
     no_room.touch()
     try:
         stage.wire.arm(None, move.partitions)
@@ -404,7 +404,7 @@ async def test_a_copy_that_is_rolled_back_leaves_the_rows_as_they_were(stage: Fa
 
 async def test_at_the_end_nothing_is_lost_left_behind_or_doubled(stage: FaultStage) -> None:
     stage.wire.arm(None)
-    await stage.settled(3)
+    await stage.until_converged(3)
     await stage.nothing_left()
     clients, tally, violations = await verified(stage)
     assert clients["acknowledged"] > 100

@@ -1,4 +1,4 @@
-"""The in-memory twin of the table in ConfigMaps: same rules, no API server."""
+"""The in-memory fake of the table in ConfigMaps: same rules, no API server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

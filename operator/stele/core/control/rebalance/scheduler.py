@@ -32,7 +32,7 @@ STALL_SECONDS = 120.0
 GATHER_SECONDS = 0.3
 """How long a wave waits for further tablets of the same pair."""
 
-SETTLE_SECONDS = 2.0
+QUIET_SECONDS = 2.0
 """After an ingest the owner needs a probe before it notices; its older word is not believed for so long."""
 
 STORE_GATHER_SECONDS = 0.06
@@ -396,7 +396,7 @@ def _gathered(
 
 def _believable(operation: MigrationOperation, now: float) -> bool:
     """Whether the owner's word that a copy is needed is newer than the last copy."""
-    return now - operation.copied_seconds > SETTLE_SECONDS
+    return now - operation.copied_seconds > QUIET_SECONDS
 
 
 def _open(

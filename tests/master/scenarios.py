@@ -1,0 +1,159 @@
+"""Changes of a small cluster, each by one kind of step: how it is prepared, what begins it, what it makes.
+
+`begin` may be called again: after a crash the same wish still stands.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stele.core.control.decide import FORMING_SECONDS
+from stele.core.control.failure_detector import Timing
+from stele.core.placement.migration import Type
+from tests.master.checks import check_state, lost_partitions, served
+from tests.master.harness import Crash, Fuse, Harness
+
+TIMING = Timing(heartbeat=1.0, lease=3.0, grace=6.0)
+QUIET_TICKS = 5
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`desired` are those of the first cluster, `before` what happens to it, `begin` the change itself."""
+
+    members: int
+    partitions: int
+    replicas: int
+    begin: Callable[[Harness], None]
+    makes: Type | None = None
+    before: Callable[[Harness], None] | None = None
+    forms: bool = True
+
+
+def _drain(index: int) -> Callable[[Harness], None]:
+    def begin(harness: Harness) -> None:
+        harness.world.drained = {harness.table().partitions[0].replicas[index] or 0}
+        harness.change_spec(members=2)
+
+    return begin
+
+
+def _change_spec(**changes: object) -> Callable[[Harness], None]:
+    return lambda harness: harness.change_spec(**changes)
+
+
+def _lite(*members: int) -> Callable[[Harness], None]:
+    def begin(harness: Harness) -> None:
+        harness.world.lite = set(members)
+
+    return begin
+
+
+def _owner_leaves(harness: Harness) -> None:
+    harness.world.drained = {harness.table().partitions[0].owner or 0}
+    harness.change_spec(members=1, replicas=1)
+
+
+def _backup_lost(harness: Harness) -> None:
+    """The row gets an empty index before its last one; its place is not kept for ever."""
+    harness.kill(harness.table().partitions[0].replicas[1] or 0)
+
+
+def _kill_owner(harness: Harness) -> None:
+    harness.kill(harness.table().partitions[0].owner or 0)
+
+
+def _nothing(harness: Harness) -> None:
+    return
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "first assignment": Scenario(2, 2, 2, _nothing, forms=False),
+    "move of the owner": Scenario(3, 1, 2, _drain(0), Type.MOVE),
+    "move of a backup": Scenario(3, 1, 2, _drain(1), Type.MOVE),
+    "copy": Scenario(3, 1, 1, _change_spec(replicas=2), Type.COPY),
+    "shift up": Scenario(3, 1, 3, _nothing, Type.SHIFT_UP, _backup_lost),
+    "shift up to owner": Scenario(2, 1, 2, _owner_leaves, Type.SHIFT_UP),
+    "shift down": Scenario(1, 2, 1, _change_spec(members=2, replicas=2), Type.SHIFT_DOWN),
+    "clear": Scenario(2, 1, 2, _change_spec(replicas=1), Type.CLEAR),
+    "promotion": Scenario(3, 1, 2, _kill_owner),
+    "promotion of a lite member": Scenario(3, 1, 2, _lite(), None, _lite(2)),
+    "emptying for a lite member": Scenario(3, 1, 2, _lite(0), Type.MOVE),
+    "cluster state": Scenario(3, 1, 2, _change_spec(state="Passive")),
+    "scale down": Scenario(3, 3, 2, _change_spec(members=2), Type.MOVE),
+}
+
+
+async def prepared(scenario: Scenario) -> Harness:
+    """The cluster just before the change, with a fresh master that has not looked at it yet."""
+    harness = Harness(scenario.members, scenario.partitions, scenario.replicas, timing=TIMING)
+    if scenario.forms:
+        await harness.until_quiet(quiet=QUIET_TICKS)
+    if scenario.before is not None:
+        scenario.before(harness)
+        for _ in range(8):
+            await harness.tick()
+    await harness.loop.close()
+    return harness
+
+
+async def finish(harness: Harness) -> None:
+    """Whatever happened is over: nothing is left to be done, and all is as it should be."""
+    await _quiet(harness)
+    if harness.fuse.left is not None:
+        # It may have burnt down just now: then there is more to wait for.
+        await _quiet(harness)
+    check_state(harness)
+
+
+async def _quiet(harness: Harness) -> None:
+    """Longer than any place is kept, and than a new cluster waits, when somebody is missing."""
+    await harness.until_quiet(quiet=QUIET_TICKS)
+    if absent(harness):
+        forming = not any(row.version for row in harness.table().partitions)
+        await pass_seconds(harness, int(FORMING_SECONDS if forming else TIMING.silence + TIMING.grace) + 1)
+        await harness.until_quiet(quiet=QUIET_TICKS)
+
+
+def absent(harness: Harness) -> bool:
+    """Whether somebody's place may still be kept."""
+    return bool(harness.net.cut) or any(not member.alive for member in harness.world.volumes.values())
+
+
+async def heal(harness: Harness) -> None:
+    """Everybody comes back, and the cluster is to be Active again."""
+    harness.change_spec(state="Active")
+    harness.net.cut.clear()
+    for index, pod in list(harness.world.pods.items()):
+        if pod.ended or not harness.world.volumes[index].alive:
+            harness.revive(index)
+    await finish(harness)
+    assert not lost_partitions(harness)
+    assert served(harness) == set(range(harness.world.number))
+
+
+async def pass_seconds(harness: Harness, seconds: int) -> None:
+    """Time goes by, one heartbeat after the other."""
+    for _ in range(seconds):
+        await harness.tick(1.0)
+
+
+async def run(scenario: Scenario, fuse: Fuse) -> Harness:
+    """The change with a fuse; a master that dies is followed by another. Returns when all is quiet."""
+    harness = await prepared(scenario)
+    harness.start_master(fuse)
+    try:
+        scenario.begin(harness)
+        await finish(harness)
+    except Crash:
+        await harness.loop.close()
+        harness.start_master()
+        await finish(harness)
+    return harness
+
+
+async def steps_of(scenario: Scenario) -> int:
+    """Writes, and exchanges that bring something, from the beginning to the end of the change."""
+    harness = await run(scenario, Fuse())
+    count = harness.fuse.count
+    await harness.loop.close()
+    return count

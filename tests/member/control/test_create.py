@@ -1,0 +1,48 @@
+"""A partition that nobody has any more begins anew, empty, on a member that is told to."""
+
+from pathlib import Path
+
+from stele.wire import control as m
+from tests.member.harness import Client, cluster, key_in
+from tests.member.replication.test_messages import backup
+from tests.member.single_member import OTHER, THIRD, P, single_member
+
+PARTITION = 3
+
+
+async def test_an_empty_beginning_serves_and_survives_a_restart(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        client = Client(made)
+        row = made.rows[PARTITION]
+        await made.publish()
+        spare = next(index for index in range(3) if index not in row.replicas)
+        key = key_in(PARTITION, made.partitions)
+        assert await client.set(0, key, b"gone")
+        order = m.CreateTablet(PARTITION, made.version(PARTITION))
+        assert (await made.command(spare, m.CreateTablet(PARTITION, order.base + 1))).code == "STALE_VERSION"
+        holder = next(index for index in row.replicas if index is not None)
+        assert (await made.command(holder, order)).code == "ILLEGAL_STATE"
+        for _ in range(2):
+            assert (await made.command(spare, order)).code == "OK"
+        await made.members[spare].kill()
+        await made.members[spare].start()
+        assert (await made.command(spare, order)).code == "OK"
+        made.store(PARTITION, (spare,), 2)
+        await made.publish()
+        await made.served()
+        other = Client(made)
+        assert await other.call(spare, b"GET", key) is None
+        assert await other.set(0, key, b"new")
+        await other.check(spare)
+
+
+async def test_an_old_log_does_not_come_back_after_a_loss_of_power(tmp_path: Path) -> None:
+    async with single_member(tmp_path) as made:
+        await backup(made, 2, 2)
+        await made.store((OTHER, THIRD))
+        base = made.node.rows[P].version
+        assert await made.code(m.DeleteTablet(P, base)) == "OK"
+        assert await made.code(m.CreateTablet(P, base)) == "OK"
+        await made.restart(power_lost=True)
+        assert (made.replica.state.value, made.replica.broken) == ("READY", "")
+        assert (made.replica.last, len(made.replica.tablet.log)) == (m.OpId(), 0)

@@ -1,0 +1,303 @@
+"""Migrations, step by step, with members dying between any two of them."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from stele.wire import control as m
+from tests.member.harness import Client, Cluster, cluster, eventually, key_in
+
+BIG = 4000
+
+
+class Load:
+    """Clients that write and read all the time, through every member; each read is checked."""
+
+    def __init__(self, made: Cluster, members: list[int], clients: int = 4) -> None:
+        self._members = members
+        self._clients = [Client(made) for _ in range(clients)]
+        self._tasks = [asyncio.create_task(self._run(n, c)) for n, c in enumerate(self._clients)]
+        self._stop = False
+        self.longest_seconds = 0.0
+        self.done = 0
+
+    async def _run(self, number: int, client: Client) -> None:
+        turn = 0
+        while not self._stop:
+            turn += 1
+            key = b"load-%d-%d" % (number, turn % 100)
+            began = time.monotonic()
+            await client.set(self._members[turn % len(self._members)], key, b"%d" % turn)
+            found = await client.call(self._members[(turn + 1) % len(self._members)], b"GET", key)
+            assert found == client.acknowledged.get(key) or found in client.unknown.get(key, ())
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+            self.done += 1
+
+    async def stop(self) -> list[str]:
+        """End it; the errors that the clients saw."""
+        self._stop = True
+        await asyncio.gather(*self._tasks)
+        return [error for client in self._clients for error in client.errors]
+
+    async def check(self, member: int) -> None:
+        for client in self._clients:
+            await client.check(member)
+
+
+async def fill(client: Client, members: int, number: int, value_bytes: int) -> None:
+    for n in range(number):
+        value = (b"v%d-" % n).ljust(value_bytes, b"x")
+        assert await client.set(n % members, b"fill%d" % n, value), client.errors
+
+
+async def test_owners_move_under_load_without_an_error(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        client = Client(made)
+        await fill(client, 3, 300, 50)
+        load = Load(made, [0, 1, 2])
+        await made.add()
+        await made.publish()
+        for partition in range(0, 16, 2):
+            await made.move_owner(partition, 3)
+        assert await load.stop() == []
+        for member in range(4):
+            await client.check(member)
+            await load.check(member)
+        await made.same_everywhere()
+
+
+async def test_big_tablets_move_by_a_copy_under_load(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4) as made:
+        client = Client(made)
+        await fill(client, 3, 600, BIG)
+        await made.add()
+        await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
+        await made.publish()
+        load = Load(made, [0, 1, 2, 3])
+        for partition in range(4):
+            id, owner = made.id(), made.rows[partition].replicas[0]
+            assert owner is not None
+            await made.start_learner(id, partition, 3)
+            await made.until_learner(owner, id, "NEEDS_COPY")
+            await made.copy(partition, owner, 3)
+            await made.until_learner(owner, id, "IN_SYNC")
+            await made.finish_move(id, partition, 3)
+        assert await load.stop() == []
+        await made.members[3].kill()
+        await made.members[3].start()
+        await made.served()
+        for member in (0, 1, 2):
+            await client.check(member)
+            await load.check(member)
+        await made.same_everywhere()
+
+
+async def test_start_and_learn_are_idempotent_and_exclusive(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        row = made.rows[0]
+        assert row.replicas == (0, 1)
+        start = m.StartTabletCopy("a", 0, row.version, 0)
+        first = await made.command(2, start)
+        assert (await made.command(2, start)) == first
+        assert (await made.command(2, m.StartTabletCopy("b", 0, 1, 0))).code == "ALREADY_IN_PROGRESS"
+        assert (await made.command(2, m.StartTabletCopy("a", 1, 9, 0))).code == "STALE_VERSION"
+        assert (await made.command(1, m.StartTabletCopy("c", 0, 1, 0))).code == "ILLEGAL_STATE"
+        learn = m.AddLearner("a", 0, 1, 2)
+        assert (await made.command(0, learn)).code == "OK"
+        assert (await made.command(0, learn)).code == "OK"
+        assert (await made.command(0, m.AddLearner("b", 0, 1, 2))).code == "MIGRATION_ACTIVE"
+        assert (await made.command(1, learn)).code == "NOT_OWNER"
+        assert (await made.command(0, m.HandOver("b", 0))).code == "ILLEGAL_STATE"
+        assert (await made.command(2, m.DeleteTablet(0, 1))).code == "MIGRATION_ACTIVE"
+        assert (await made.command(1, m.DeleteTablet(0, 1))).code == "ILLEGAL_STATE"
+        assert (await made.command(2, m.DeleteTablet(0, 5))).code == "STALE_VERSION"
+
+
+@pytest.mark.parametrize("step", ["learning", "in sync", "frozen"])
+async def test_an_aborted_move_leaves_everything_as_it_was(tmp_path: Path, step: str) -> None:
+    async with cluster(tmp_path, 3) as made:
+        client = Client(made)
+        key = key_in(0, made.partitions)
+        assert await client.set(0, key, b"before")
+        id = made.id()
+        await made.start_learner(id, 0, 2)
+        if step != "learning":
+            await made.until_learner(0, id, "IN_SYNC")
+        if step == "frozen":
+            assert (await made.command(0, m.HandOver(id, 0))).code == "OK"
+            write = asyncio.create_task(client.set(0, key, b"after"))
+            await asyncio.sleep(0.2)
+            assert not write.done()
+        for index in (0, 2):
+            assert (await made.command(index, m.Abort(id, 0))).code == "OK"
+            assert (await made.command(index, m.Abort(id, 0))).code == "OK"
+        if step == "frozen":
+            assert await write
+        assert await client.set(1, key, b"last")
+        reply = await made.exchange(2, rows=())
+        assert [tablet.state for tablet in reply.tablets if tablet.partition == 0] == ["DELETED"]
+        assert not (await made.exchange(0, rows=())).learners
+        await made.move_owner(0, 2)
+        assert await client.call(2, b"GET", key) == b"last"
+
+
+async def test_a_frozen_owner_stays_frozen_when_it_restarts(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        client = Client(made)
+        key = key_in(0, made.partitions)
+        assert await client.set(0, key, b"before")
+        id = made.id()
+        await made.start_learner(id, 0, 2)
+        await made.until_learner(0, id, "IN_SYNC")
+        handed = await made.command(0, m.HandOver(id, 0))
+        assert handed.last is not None
+        await made.members[0].kill()
+        await made.members[0].start()
+        reply = await eventually(lambda: made.exchange(0, rows=()), lambda r: r.unserved == (0,))
+        assert [learner.id for learner in reply.learners] == [id]
+        assert (await made.command(0, m.HandOver(id, 0))).code == "ILLEGAL_STATE"
+        accepted = await made.command(2, m.Accept(id, m.Row(0, 2, (2, 1)), handed.last))
+        assert accepted.code == "OK", accepted
+        refused = await made.command(2, m.Abort(id, 0))
+        assert refused.code == "ILLEGAL_STATE"
+        await made.members[2].kill()
+        await made.members[2].start()
+        await made.hello(made.members[2])
+        found = await made.exchange(2, rows=())
+        assert [row.replicas for row in found.accepted] == [(2, 1)]
+        made.rows[0] = found.accepted[0]
+        await made.publish()
+        await made.served()
+        assert await Client(made).call(0, b"GET", key) == b"before"
+        assert not (await made.exchange(2, rows=())).accepted
+
+
+async def test_an_owner_that_restarts_still_waits_for_its_learner(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        key = key_in(0, made.partitions)
+        id = made.id()
+        await made.start_learner(id, 0, 2)
+        await made.until_learner(0, id, "IN_SYNC")
+        await made.members[0].kill()
+        await made.members[0].start()
+        await made.until_learner(0, id, "IN_SYNC")
+        await made.served()
+        made.members[2].signal(signal.SIGSTOP)
+        write = asyncio.create_task(Client(made).set(0, key, b"value"))
+        await eventually(lambda: made.exchange(0, rows=()), lambda r: 2 in [s.member for s in r.silent])
+        assert not write.done()
+        assert (await made.command(0, m.Abort(id, 0))).code == "OK"
+        assert await write
+        made.members[2].signal(signal.SIGCONT)
+
+
+async def test_a_destination_that_dies_while_it_receives_says_so(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4) as made:
+        client = Client(made)
+        await fill(client, 3, 300, BIG)
+        id = made.id()
+        await made.start_learner(id, 0, 2)
+        await made.until_learner(0, id, "NEEDS_COPY")
+        await made.members[2].kill()
+        await made.members[2].start()
+        await made.hello(made.members[2])
+        reply = await made.exchange(2, rows=())
+        assert [(copy.id, copy.state) for copy in reply.copies] == [(id, "FAILED")]
+        for index in (0, 2):
+            assert (await made.command(index, m.Abort(id, 0))).code == "OK"
+        assert not (await made.exchange(2, rows=())).copies
+        await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
+        await made.move_owner(0, 2)
+        await Client(made).set(1, b"after", b"1")
+        again = Client(made)
+        again.acknowledged = client.acknowledged
+        await again.check(2)
+
+
+async def test_garbage_in_staging_is_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4) as made:
+        client = Client(made)
+        await fill(client, 3, 300, BIG)
+        id = made.id()
+        await made.start_learner(id, 0, 2)
+        ingest = m.Ingest("s1", (0,))
+        assert (await made.command(2, ingest)).code == "NOT_FOUND"
+        assert (await made.command(2, m.Ingest("../x", (0,)))).code == "BAD_REQUEST"
+        staging = tmp_path / "m2" / "staging" / "s1"
+        staging.mkdir()
+        (staging / "0.json").write_text("{")
+        assert (await made.command(2, ingest)).code == "CORRUPT"
+        (staging / "0.json").write_text(
+            '{"format":1,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
+            '"entries":1,"bytes":1,"file":"x.sst","file_bytes":3,"file_crc32c":1}'
+        )
+        refused = await made.command(2, ingest)
+        assert refused.code == "UNKNOWN_FORMAT"
+        assert "0.json: format is 1, 2 is read here" in refused.detail
+        (staging / "0.json").write_text(
+            '{"format":2,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
+            '"fragments":[{"at":"0","next":"","namespaces":{},"entries":1,"bytes":1,"file":"x.sst",'
+            '"file_bytes":3,"file_crc32c":1}]}'
+        )
+        (staging / "x.sst").write_text("abc")
+        assert (await made.command(2, ingest)).code == "CORRUPT"
+        assert (await made.command(2, m.Ingest("s1", (1,)))).code in {"ILLEGAL_STATE", "OK"}
+        await client.check(0)
+
+
+async def test_sessions_are_described_once_and_end_with_their_lease(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as made:
+        client = Client(made)
+        await fill(client, 2, 50, 100)
+        first = await made.command(0, m.OpenSession("s1", (0, 1), 60.0))
+        assert (await made.command(0, m.OpenSession("s1", (0, 1), 60.0))) == first
+        assert first.session is not None
+        assert [tablet.partition for tablet in first.session.tablets] == [0, 1]
+        folder = tmp_path / "m0" / "checkpoints" / "s1"
+        assert (folder / "session.json").exists()
+        assert (await made.command(0, m.CloseSession("s1"))).code == "OK"
+        assert not folder.exists()
+        assert (await made.command(0, m.OpenSession("s/2", (0,)))).code == "BAD_REQUEST"
+        await made.command(0, m.OpenSession("s3", (0,), 0.1))
+        await eventually(lambda: made.exchange(0, rows=()), lambda reply: reply.stats.sessions == 0)
+
+
+async def test_a_deleted_tablet_keeps_its_last_operation_and_loses_its_data_later(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, STELE_RETENTION_SECONDS="0") as made:
+        client = Client(made)
+        key = key_in(0, made.partitions)
+        assert await client.set(0, key, b"value")
+        await made.move_owner(0, 2)
+        report = next(t for t in (await made.exchange(0, rows=())).tablets if t.partition == 0)
+        assert (report.state, report.last.index > 0) == ("DELETED", True)
+        await made.members[0].kill()
+        await made.members[0].start()
+        await made.hello(made.members[0])
+        again = next(t for t in (await made.exchange(0, rows=())).tablets if t.partition == 0)
+        assert (again.state, again.last) == ("DELETED", report.last)
+        await made.served()
+        assert await Client(made).call(0, b"GET", key) == b"value"
+
+
+async def test_a_backup_becomes_owner_on_purpose_without_an_error(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as made:
+        load = Load(made, [0, 1, 2])
+        await asyncio.sleep(0.3)
+        for partition in range(0, 16, 3):
+            old, new = made.rows[partition].replicas
+            assert old is not None
+            assert new is not None
+            term = made.version(partition) + 2
+            for index in (old, new):
+                assert (await made.command(index, m.Fence(partition, term, True))).code == "OK"
+            row = m.Row(partition, term, (new, old))
+            assert (await made.command(new, m.Accept(made.id(), row))).code == "OK"
+            made.rows[partition] = row
+            await made.publish()
+        assert await load.stop() == []
+        for member in range(3):
+            await load.check(member)
+        await made.same_everywhere()

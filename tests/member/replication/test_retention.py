@@ -1,0 +1,320 @@
+"""What is kept, for whom and how much of it: logs, windows and queues have limits, and what happens there."""
+
+import asyncio
+from collections import deque
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from stele.core.kv.dedup import ONCE
+from stele.core.table.table import Partition
+from stele.core.tablet.log import Log, over_limit
+from stele.core.tablet.owner import Learner, LearnerState
+from stele.errors import Unavailable, Uncertain
+from stele.member import limits
+from stele.member.replication.links import Link
+from stele.member.replication.request import Request
+from stele.member.replication.retention import pinned_bytes, unpin_logs
+from stele.member.serving.executor import CommandExecutor, Counters
+from stele.member.serving.router import RequestRouter
+from stele.member.turn_budget import TurnBudget
+from stele.wire import control as m
+from tests.member.sim import WINDOW_MESSAGES, SimFuture, SimLink, SimMember, ask, write
+from tests.member.single_member import OTHER, P, key_here, single_member
+from tests.member.test_simulation import Sim, shrink
+
+FOREVER = 2**62
+
+
+def learner_of(owner: SimMember) -> Learner:
+    assert owner.replica.owner is not None
+    assert owner.replica.owner.learner is not None
+    return owner.replica.owner.learner
+
+
+def unpin(owner: SimMember) -> None:
+    """What a member does once a second."""
+    unpin_logs([owner.replica], lambda p: FOREVER, lambda p: None, scarce=False)
+
+
+# -- logs
+
+
+def test_what_a_crash_could_take_from_the_data_stays_in_the_log(
+    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = quiet.members[0]
+    owner._flush()
+    monkeypatch.setattr(owner, "_flush", lambda: None)
+    flushed = owner.replica.flushed
+    write(owner, 60)
+    owner.tablets.trim(owner.replica, owner.replica.trim_limit)
+    assert owner.replica.tablet.log.first <= flushed + 1
+    owner.crash(power_lost=True)
+    owner.start()
+    quiet.loop.run(quiet.loop.now + 5)
+    assert ask(owner, b"GET", b"k") == b"59"
+    SimMember._flush(owner)
+    assert owner.replica.tablet.log.first > flushed + 1
+
+
+def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(
+    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_PINNED_BYTES_MAX", 2000)
+    owner, destination = quiet.members[0], quiet.members[3]
+    destination.receive()
+    owner.add_learner("m", 3)
+    quiet.loop.run(quiet.loop.now + 2)
+    owner.abort("m")
+    destination.isolate(1e9)
+    owner.add_learner("n", 3)
+    began = owner.replica.tablet.log.applied[1]
+    write(owner, 10)
+    owner._flush()
+    unpin(owner)
+    assert learner_of(owner).pinned
+    assert owner.replica.tablet.log.first <= began + 1
+    write(owner, 100)
+    owner._flush()
+    assert pinned_bytes(owner.replica, FOREVER) > 2000
+    unpin(owner)
+    assert not learner_of(owner).pinned
+    owner._flush()
+    assert owner.replica.tablet.log.first > began + 1
+    assert owner.replica.tablet.log.bytes < 2000
+    destination.isolated_until = 0.0
+    quiet.loop.run(quiet.loop.now + 5)
+    assert learner_of(owner).state is LearnerState.NEEDS_COPY
+    destination.ingest(owner)
+    quiet.loop.run(quiet.loop.now + 5)
+    assert learner_of(owner).state is LearnerState.IN_SYNC
+    assert learner_of(owner).pinned
+
+
+def test_a_destination_that_writes_wait_for_keeps_the_log(
+    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_PINNED_BYTES_MAX", 0)
+    owner, destination = quiet.members[0], quiet.members[3]
+    destination.receive()
+    owner.add_learner("m", 3)
+    quiet.loop.run(quiet.loop.now + 2)
+    if learner_of(owner).state is LearnerState.NEEDS_COPY:
+        destination.ingest(owner)
+        quiet.loop.run(quiet.loop.now + 2)
+    assert learner_of(owner).waited
+    destination.isolate(1e9)
+    match = learner_of(owner).pin
+    for n in range(60):
+        assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(lambda reply: None))
+    quiet.loop.run(quiet.loop.now + 3)
+    unpin(owner)
+    owner._flush()
+    assert owner.replica.tablet.log.committed == match
+    assert learner_of(owner).pinned
+    assert owner.replica.tablet.log.first <= match + 1
+
+
+def test_the_largest_go_first_and_no_more_than_needed() -> None:
+    assert over_limit({}, 10, 10) == []
+    assert over_limit({1: 5, 2: 5}, 5, 10) == []
+    assert over_limit({1: 5, 2: 6, 3: 1}, 5, 100) == [2]
+    assert over_limit({1: 5, 2: 4, 3: 1}, 100, 9) == [1]
+    assert over_limit({1: 5, 2: 4, 3: 1}, 100, 1) == [1, 2]
+    assert over_limit({1: 5, 2: 4, 3: 1}, 100, 0) == [1, 2, 3]
+
+
+def test_bytes_are_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.core.tablet.log.SEGMENT_BYTES", 10)
+    log = Log()
+    for _ in range(6):
+        log.append(1, 1, 10)
+    assert [log.bytes_between(*ends) for ends in ((0, 6), (2, 5), (5, 5), (6, 9))] == [60, 30, 0, 0]
+
+
+async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch.setattr)
+    async with single_member(tmp_path) as made:
+        made.node.connect_members = lambda: None  # type: ignore[method-assign]
+        assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
+        made.stage("s", m.OpId(1, 5))
+        assert await made.code(m.Ingest("s", (P,))) == "OK"
+        await made.store((0,), by=1)
+        await made.until_quiet()
+        opened = await made.command(m.OpenSession("o", (P,), 60.0))
+        assert opened.session is not None
+        floor = opened.session.tablets[0].applied.index
+        key = key_here()
+        for n in range(80):
+            await made.node.router.execute(P, b"default", [[b"SET", key, b"%d" % n]])
+        await made.node.flush()
+        log = made.replica.tablet.log
+        assert log.first <= floor + 1
+        made.node._every_second(0.0)
+        await made.node.flush()
+        assert log.first <= floor + 1
+        made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES + 1  # type: ignore[method-assign]
+        made.node._every_second(0.0)
+        await made.node.flush()
+        assert log.first > floor + 1
+
+
+# -- windows and queues
+
+
+def test_a_full_window_lets_operations_wait_in_the_log(quiet: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = quiet.members[0]
+    link = owner.links[1]
+    link.in_flight += WINDOW_MESSAGES
+    sent: list[object] = []
+    deliver = SimLink.send_append
+    monkeypatch.setattr(
+        SimLink, "send_append", lambda self, *args: (sent.append(self.member), deliver(self, *args))
+    )
+    replies: list[Any] = []
+    for n in range(50):
+        assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(replies.append))
+    quiet.loop.run(quiet.loop.now + 3)
+    assert (replies, link.behind, 1 in sent, 2 in sent) == ([], {P: None}, False, True)
+    link.in_flight -= WINDOW_MESSAGES
+    owner.replicator.send_behind(link)  # type: ignore[arg-type]
+    quiet.loop.run(quiet.loop.now + 3)
+    assert len(replies) == 50
+
+
+@pytest.mark.parametrize("limit", ["PEER_WINDOW_BYTES", "PEER_WINDOW_MESSAGES"])
+def test_a_window_is_full_at_its_bytes_and_at_its_messages(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, limit, 3)
+
+    class Room:
+        full = False
+
+        def send(self, message: object) -> None:
+            pass
+
+    link = object.__new__(Link)
+    link.ready, link._connection = True, cast("Any", Room())
+    link.in_flight, link.in_flight_bytes = deque(), 0
+    for _ in range(3):
+        assert link.has_room
+        link.send_append([], 1)
+    assert not link.has_room
+    link.acknowledged()
+    assert link.has_room
+    Room.full = True
+    assert not link.has_room
+
+
+class Stub:
+    """What a store needs of the member: one partition of this member, that serves when it is told to."""
+
+    me = 0
+    rows = (Partition(1, (0, 1)),)
+
+    def __init__(self) -> None:
+        self.has_room = False
+        self.ran: list[Request] = []
+        self.counters = Counters()
+        self.links: dict[int, Any] = {}
+        self.replicas = {0: cast("Any", self)}
+        self.owner = cast("Any", self)
+        self.serving = True
+        self.loads: dict[int, Any] = {}
+        self.turn_budget = TurnBudget(asyncio.get_running_loop().call_soon)
+        self.store = RequestRouter(cast("Any", self), cast("CommandExecutor", self))
+
+    def run(self, replica: object, request: Request) -> None:
+        self.ran.append(request)
+        request.done(["ran"])
+
+    def uncertain(self, request: Request) -> None:
+        request.failed(Uncertain("?"))
+
+
+async def asked(store: RequestRouter, *args: bytes) -> "asyncio.Task[Any]":
+    task = asyncio.create_task(store.execute(0, b"default", [list(args)]))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_requests_wait_while_too_much_is_uncommitted_and_then_run_in_order() -> None:
+    made = Stub()
+    tasks = [await asked(made.store, b"SET", b"k", b"%d" % n) for n in range(5)]
+    assert made.ran == []
+    made.has_room = True
+    made.store.drain(0)
+    assert [await task for task in tasks] == [["ran"]] * 5
+    assert [request.commands[0][2] for request in made.ran] == [b"0", b"1", b"2", b"3", b"4"]
+    assert (made.store._queued, made.store._queued_bytes) == (0, 0)
+
+
+WAITING_BYTES = 1285
+"""What `SET k v` takes while it waits, as it is counted."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("QUEUE_REQUESTS_MAX", 3), ("QUEUE_BYTES_MAX", 3 * WAITING_BYTES)]
+)
+async def test_a_full_queue_answers_at_once_that_nothing_was_done(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, limit, value)
+    made = Stub()
+    waiting = [await asked(made.store, b"SET", b"k", b"v") for _ in range(3)]
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable, match=f"3 requests of {3 * WAITING_BYTES} bytes wait here"):
+            await (await asked(made.store, b"SET", b"k", b"v"))
+    made.store.expire(1e12)
+    for task in waiting:
+        with pytest.raises(Unavailable, match="nothing was done"):
+            await task
+    assert (made.store._queued, made.store._queued_bytes) == (0, 0)
+    await asked(made.store, b"SET", b"k", b"v")
+    made.has_room = True
+    made.store.drain(0)
+
+
+async def test_what_may_be_repeated_goes_again_and_is_not_said_to_be_undone() -> None:
+    made = Stub()
+    once = await asked(made.store, ONCE, b"c", b"1", b"INCR", b"k")
+    plain = await asked(made.store, b"INCR", b"k")
+    read = await asked(made.store, b"GET", b"k")
+    requests = list(made.store._waiting.pop(0))
+    made.store._queued = made.store._queued_bytes = 0
+    made.store.lost(requests)
+    with pytest.raises(Uncertain):
+        await plain
+    assert [request.commands[0][0] for request in made.store._waiting[0]] == [ONCE, b"GET"]
+    made.store.expire(1e12)
+    with pytest.raises(Uncertain):
+        await once
+    with pytest.raises(Unavailable):
+        await read
+
+
+def test_there_is_no_room_above_the_bytes_that_are_not_committed(
+    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PENDING_BYTES_MAX", 500)
+    owner = quiet.members[0]
+
+    def room() -> bool:
+        return owner.command_executor.has_room
+
+    quiet.members[1].isolate(quiet.loop.now + 5)
+    replies: list[Any] = []
+    for _ in range(50):
+        if not room():
+            break
+        assert owner.call([b"SET", b"k", bytes(100)], SimFuture(replies.append))
+    assert len(owner.replica.waiters) < 10
+    quiet.loop.run(quiet.loop.now + 3)
+    assert (replies, room()) == ([], False)
+    quiet.loop.run(quiet.loop.now + 20)
+    assert (len(replies) > 0, room(), owner.command_executor.pending_bytes) == (True, True, 0)

@@ -1,0 +1,62 @@
+"""The example service, installed by pip, in real members: its counts move with their partition."""
+
+from pathlib import Path
+
+import pytest
+
+from stele.wire import control as m
+from tests.member import quota
+from tests.member.harness import Cluster, cluster, eventually, free_ports, key_in
+
+P = 0
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of a member that has the package, and its port."""
+    return quota.install(tmp_path, free_ports(1)[0])
+
+
+async def ask(made: Cluster, member: int, line: bytes) -> str:
+    return await quota.ask(made.members[member].host, int(made.env["QUOTA_PORT"]), line)
+
+
+async def answered(made: Cluster, member: int, line: bytes) -> str:
+    """The answer once this member counts: it first hears how the migration ended."""
+    return await eventually(lambda: ask(made, member, line), lambda answer: answer[:3] != "ASK")
+
+
+async def begin(made: Cluster, destination: int) -> tuple[str, int]:
+    id, row = made.id(), made.rows[P].replicas
+    owner = row[0]
+    assert owner is not None
+    await made.start_learner(id, P, destination)
+    await made.until_learner(owner, id, "IN_SYNC")
+    return id, owner
+
+
+async def test_limits_move_with_their_partition(tmp_path: Path, installed: dict[str, str]) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **installed) as made:
+        name = key_in(P, made.partitions)
+        take = b"TAKE %s 5 600" % name
+        assert [await ask(made, 0, take) for _ in range(2)] == ["OK 4", "OK 3"]
+        assert await ask(made, 1, take) == "ASK m0"
+        assert (await ask(made, 0, b"TAKE")).startswith("ERR expected TAKE name limit seconds")
+
+        id, _ = await begin(made, 2)
+        assert await ask(made, 0, take) == "OK 2"
+        await made.finish_move(id, P, 2)
+        assert await ask(made, 0, take) == "ASK m2"
+        assert await answered(made, 2, take) == "OK 1"
+
+        id, _ = await begin(made, 0)
+        assert (await made.command(2, m.HandOver(id, P))).code == "OK"
+        assert (await ask(made, 2, take)).startswith("ASK")
+        for member in (2, 0):
+            assert (await made.command(member, m.Abort(id, P))).code == "OK"
+        assert await answered(made, 2, take) == "OK 0"
+        assert (await ask(made, 2, take)).startswith("WAIT 5")
+
+        await made.move_owner(P, 0)
+        assert (await answered(made, 0, take)).startswith("WAIT 5")
+        assert (await made.digest(0, P, "@quota")) == (await made.digest(1, P, "@quota"))

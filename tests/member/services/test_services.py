@@ -1,0 +1,281 @@
+"""Services in real member processes: told in order with their own indexes, balanced, and contained."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from stele.wire import control as m
+from tests.member.harness import Client, Cluster, cluster, eventually, key_in
+from tests.member.recording import heard, install, story
+
+P = 0
+S, D = "SOURCE", "DESTINATION"
+
+
+async def until(folder: Path, member: int, expected: list[tuple[str, str, list[int], str]]) -> None:
+    async def told() -> list[tuple[str, str, list[int], str]]:
+        return story(folder, member, P)
+
+    await eventually(told, lambda found: found == expected)
+
+
+async def start(made: Cluster, destination: int, kind: m.MigrationName, result: tuple[int, ...]) -> str:
+    """A migration of P up to the moment when its destination has everything."""
+    id, owner = made.id(), made.rows[P].replicas[0]
+    assert owner is not None
+    await made.start_learner(id, P, destination, kind, result)
+    await made.until_learner(owner, id, "IN_SYNC")
+    return id
+
+
+async def finish(made: Cluster, id: str, destination: int, result: tuple[int, ...]) -> None:
+    """Commit it."""
+    row = made.rows[P]
+    owner = row.replicas[0]
+    assert owner is not None
+    last = None
+    if result[0] != owner:
+        handed = await made.command(owner, m.HandOver(id, P))
+        assert handed.code == "OK", handed
+        last = handed.last
+    accepted = await made.command(destination, m.Accept(id, m.Row(P, row.version + 1, result), last))
+    assert accepted.code == "OK", accepted
+    made.store(P, result)
+    await made.publish()
+
+
+async def abort(made: Cluster, id: str, *members: int) -> None:
+    for index in members:
+        assert (await made.command(index, m.Abort(id, P))).code == "OK"
+
+
+async def test_the_state_of_a_service_moves_with_the_owner(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        id = await start(made, 2, "MOVE", (2, 1))
+        (tmp_path / "told" / "state").write_text("last")
+        await finish(made, id, 2, (2, 1))
+        before = [("before", S, [0, -1], "MOVE")] + [("prepare", S, [0, -1], "MOVE")] * 2
+        await until(tmp_path, 0, [*before, ("commit", S, [0, -1], "MOVE")])
+        await until(tmp_path, 2, [("before", D, [-1, 0], "MOVE"), ("commit", D, [-1, 0], "MOVE")])
+        (commit,) = [each for each in heard(tmp_path, 2, P) if each["what"] == "commit"]
+        assert commit["entries"] == [["from", "m0"], ["state", "last"]]
+        assert not commit["serves"], "nothing is asked of a service before it took over"
+        assert {each["id"] for each in heard(tmp_path, 0, P) + heard(tmp_path, 2, P)} == {id}
+        assert story(tmp_path, 1, P) == []
+        assert await made.digest(1, P, "@recorder") == await made.digest(2, P, "@recorder")
+
+
+async def test_every_type_is_told_to_every_member_whose_index_changes(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 4, partitions=4, replicas=3, **install(tmp_path)) as made:
+        await finish(made, await start(made, 3, "MOVE", (0, 3, 2)), 3, (0, 3, 2))
+        owner = [("before", S, [0, 0], "MOVE"), ("prepare", S, [0, 0], "MOVE"), ("commit", S, [0, 0], "MOVE")]
+        await until(tmp_path, 0, owner)
+        replaced = [("before", S, [1, -1], "MOVE"), ("commit", S, [1, -1], "MOVE")]
+        await until(tmp_path, 1, replaced)
+        third = [("before", D, [-1, 1], "MOVE"), ("commit", D, [-1, 1], "MOVE")]
+        await until(tmp_path, 3, third)
+
+        made.store(P, (0, 3))
+        await made.publish()
+        cleared = [("before", S, [2, -1], "CLEAR"), ("commit", S, [2, -1], "CLEAR")]
+        await until(tmp_path, 2, cleared)
+
+        await made.command(1, m.DeleteTablet(P, made.version(P)))
+        await finish(made, await start(made, 1, "COPY", (0, 3, 1)), 1, (0, 3, 1))
+        owner += [
+            ("before", S, [0, 0], "COPY"),
+            ("prepare", S, [0, 0], "COPY"),
+            ("commit", S, [0, 0], "COPY"),
+        ]
+        await until(tmp_path, 0, owner)
+        second = [*replaced, ("before", D, [-1, 2], "COPY"), ("commit", D, [-1, 2], "COPY")]
+        await until(tmp_path, 1, second)
+
+        made.store(P, (0, 1))
+        await made.publish()
+        third += [("before", S, [1, -1], "SHIFT_UP"), ("commit", S, [1, -1], "SHIFT_UP")]
+        await until(tmp_path, 3, third)
+        up = [("before", D, [2, 1], "SHIFT_UP"), ("commit", D, [2, 1], "SHIFT_UP")]
+        await until(tmp_path, 1, [*second, *up])
+
+        await made.command(2, m.DeleteTablet(P, made.version(P)))
+        await finish(made, await start(made, 2, "SHIFT_DOWN", (2, 1, 0)), 2, (2, 1, 0))
+        owner += [("before", S, [0, 2], "SHIFT_DOWN")] + [("prepare", S, [0, 2], "SHIFT_DOWN")] * 2
+        await until(tmp_path, 0, [*owner, ("commit", S, [0, 2], "SHIFT_DOWN")])
+        down = [("before", D, [-1, 0], "SHIFT_DOWN"), ("commit", D, [-1, 0], "SHIFT_DOWN")]
+        await until(tmp_path, 2, [*cleared, *down])
+
+
+async def test_a_promoted_backup_is_told_and_knows_what_was_prepared(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        await finish(made, await start(made, 2, "MOVE", (2, 1)), 2, (2, 1))
+        await made.members[2].kill()
+        await made.lose(2)
+        await until(tmp_path, 1, [("before", D, [1, 0], "SHIFT_UP"), ("commit", D, [1, 0], "SHIFT_UP")])
+        assert heard(tmp_path, 1, P)[-1]["entries"] == [["from", "m0"], ["state", "first"]]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_what_is_aborted_is_rolled_back_at_both(tmp_path: Path, frozen: bool) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        id = await start(made, 2, "MOVE", (2, 1))
+        if frozen:
+            assert (await made.command(0, m.HandOver(id, P))).code == "OK"
+        await abort(made, id, 0, 2)
+        await abort(made, id, 0, 2)
+        prepares = [("prepare", S, [0, -1], "MOVE")] * (2 if frozen else 1)
+        end = ("rollback", S, [0, -1], "MOVE")
+        await until(tmp_path, 0, [("before", S, [0, -1], "MOVE"), *prepares, end])
+        await until(tmp_path, 2, [("before", D, [-1, 0], "MOVE"), ("rollback", D, [-1, 0], "MOVE")])
+        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+
+
+@pytest.mark.parametrize("who", [0, 2])
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_member_that_restarts_in_the_middle_ends_what_was_begun(
+    tmp_path: Path, who: int, committed: bool
+) -> None:
+    """It is killed when all is agreed; the row comes, or the migration is void."""
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        id = await start(made, 2, "MOVE", (2, 1))
+        handed = await made.command(0, m.HandOver(id, P))
+        row = m.Row(P, made.version(P) + 1, (2, 1))
+        assert (await made.command(2, m.Accept(id, row, handed.last))).code == "OK"
+        await made.members[who].kill()
+        made.store(P, (2, 1) if committed else (0, 1), by=1 if committed else 2)
+        await made.publish()
+        await made.members[who].start()
+        await made.publish()
+        await abort(made, id, 0, 2)
+        end = "commit" if committed else "rollback"
+        for member in (0, 2):
+
+            async def ends(member: int = member) -> list[str]:
+                return [each["what"] for each in heard(tmp_path, member, P) if each["what"] != "prepare"]
+
+            await eventually(ends, lambda found: found == ["before", end])
+        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+
+
+async def test_an_owner_that_forgot_its_learner_rolls_back_at_its_start(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        id, row = made.id(), made.rows[P]
+        await made.members[2].kill()  # So that nothing is promised to the learner.
+        learn = m.AddLearner(id, P, row.version, 2, "MOVE", (2, 1))
+        assert (await made.command(0, learn)).code == "OK"
+        await made.members[0].kill()
+        await made.members[0].start()
+        await made.hello(made.members[0])
+        expected = [
+            ("before", S, [0, -1], "MOVE"),
+            ("prepare", S, [0, -1], "MOVE"),
+            ("rollback", S, [0, -1], "MOVE"),
+        ]
+        await until(tmp_path, 0, expected)
+
+
+@pytest.mark.parametrize("harm", ["fail-before", "fail-prepare", "slow-before"])
+async def test_a_service_that_fails_does_not_keep_a_copy_away(tmp_path: Path, harm: str) -> None:
+    async with cluster(tmp_path, 3, partitions=4, replicas=2, **install(tmp_path)) as made:
+        (tmp_path / "told" / harm).touch()
+        await finish(made, await start(made, 2, "COPY", (0, 1, 2)), 2, (0, 1, 2))
+        assert made.rows[P].replicas == (0, 1, 2)
+        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+        assert "service recorder: " in made.members[0].log()
+
+
+async def test_an_owner_is_not_replaced_when_a_service_cannot_hand_over(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        id = await start(made, 2, "MOVE", (2, 1))
+        (tmp_path / "told" / "fail-prepare").touch()
+        refused = await made.command(0, m.HandOver(id, P))
+        assert refused.code == "SERVICE_FAILED"
+        assert "recorder: prepare_replication failed with RuntimeError: told to fail" in refused.detail
+        await abort(made, id, 0, 2)
+        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+        (tmp_path / "told" / "fail-prepare").unlink()
+        await finish(made, await start(made, 2, "MOVE", (2, 1)), 2, (2, 1))
+
+
+async def test_a_stuck_service_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        (tmp_path / "told" / "slow-before").touch()
+        made.store(P, (0,))
+        await made.publish()
+        async with asyncio.timeout(15):
+            assert await made.members[1].stop() == 0
+
+
+async def test_namespaces_are_keyspaces_of_their_own(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path, boxes="Boxes")) as made:
+        await finish(made, await start(made, 2, "MOVE", (2, 1)), 2, (2, 1))
+        for box in ("red", "blue"):
+            _, entries = await made.digest(2, P, f"@boxes/{box}")
+            assert len(entries) == 1
+        _, entries = await made.digest(2, P, "@boxes")
+        assert entries == ()
+
+
+async def test_packages_that_cannot_be_used_are_left_out(tmp_path: Path) -> None:
+    installed = install(
+        tmp_path, recorder="Recorder", broken="Broken", half="Half", gone="Nothing", BAD="Recorder"
+    )
+    async with cluster(tmp_path, 2, partitions=4, **installed) as made:
+        assert await Client(made).set(1, b"key", b"value")
+        assert [each["what"] for each in heard(tmp_path, 0)] == ["start"]
+        text = made.members[0].log()
+    for fault in (
+        "service broken (recorder:Broken) is left out: RuntimeError: cannot be made",
+        "service half (recorder:Half) is left out: TypeError: it has no method stop, before_migration",
+        "service gone (recorder:Nothing) is left out: AttributeError",
+        "service BAD (recorder:Recorder) is left out: its name must be",
+    ):
+        assert fault in text
+
+
+async def test_after_many_migrations_each_begin_has_one_end(tmp_path: Path) -> None:
+    """Moves and copies, aborted at any step or committed, with members that are killed: it adds up."""
+    chance = random.Random(7)
+    async with cluster(tmp_path, 3, partitions=4, replicas=2, **install(tmp_path)) as made:
+        for _ in range(12):
+            row = made.rows[P].replicas
+            owner, backup = row
+            assert owner is not None
+            assert backup is not None
+            (spare,) = {0, 1, 2} - {owner, backup}
+            result = chance.choice([(spare, backup), (owner, spare), (owner, backup, spare)])
+            id = await start(made, spare, "COPY" if len(result) == 3 else "MOVE", result)
+            if chance.random() < 0.5:
+                await finish(made, id, spare, result)
+                gone = next((m for m in (owner, backup) if m not in result), None)
+                if gone is None:
+                    made.store(P, (owner, backup))
+                    await made.publish()
+                    gone = spare
+                await made.command(gone, m.DeleteTablet(P, made.version(P)))
+            else:
+                if chance.random() < 0.5:
+                    killed = chance.choice([owner, spare])
+                    await made.members[killed].kill()
+                    await made.members[killed].start()
+                    await made.hello(made.members[killed])
+                    await made.publish()
+                await abort(made, id, owner, spare)
+                await made.served()
+        total = 0
+        for member in (0, 1, 2):
+
+            async def counts(member: int = member) -> dict[str, int]:
+                found = [each["what"] for each in heard(tmp_path, member, P)]
+                return {what: found.count(what) for what in ("before", "commit", "rollback")}
+
+            done = await eventually(counts, lambda n: n["before"] == n["commit"] + n["rollback"])
+            total += done["before"]
+        assert total > 20
+        for member in (0, 1, 2):
+            row, told = made.rows[P].replicas, heard(tmp_path, member, P)
+            if told:
+                known = told[-1]["indexes"][1 if told[-1]["what"] == "commit" else 0]
+                assert known == (row.index(member) if member in row else -1)

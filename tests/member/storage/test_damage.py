@@ -1,0 +1,443 @@
+"""Damage to a member's volume: each kind ends in a state that is told, and nothing is lost in silence.
+
+One volume is made and killed; each test harms a copy of it and starts a member on that.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stele.adapters.rocksdb.engine import RocksEngine
+from stele.wire import control as m
+from stele.wire.copy.jobs import damage_note
+from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
+from tests.member import crash_steps as steps
+from tests.member.admin.test_tablet_info import tablet
+from tests.member.harness import (
+    CLUSTER,
+    Client,
+    Cluster,
+    MemberProcess,
+    RespError,
+    eventually,
+    hasty_cluster,
+    key_in,
+)
+
+PARTITIONS = 4
+PROMISES = "what was promised for it is lost"
+VALUE = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(16))
+Harm = Callable[[Path], None]
+
+
+def flip(path: Path, at: int | None = None) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 0x10
+    path.write_bytes(content)
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    """The newest file that is not empty."""
+    files = [path for path in folder.glob(pattern) if path.stat().st_size]
+    return max(files, key=lambda path: path.name)
+
+
+def flipped(name: str) -> Harm:
+    return lambda volume: flip(volume / name)
+
+
+def gone(name: str) -> Harm:
+    return lambda volume: (volume / name).unlink()
+
+
+def log_cut(volume: Path) -> None:
+    """All files of the write-ahead log that are not needed for opening."""
+    for path in (volume / "wals").glob("*.log"):
+        path.unlink()
+
+
+def noted_log_cut(volume: Path) -> None:
+    noted = decode_file(LogEnd, (volume / "log-end").read_bytes(), "log-end")
+    (volume / "wals" / noted.name).write_bytes(b"")
+
+
+def marked(volume: Path) -> None:
+    (volume / "damaged").write_text("database: a compaction met a bad block\n")
+
+
+ASIDE: dict[str, tuple[Harm, str]] = {
+    "instance flipped": (flipped("instance"), "instance: "),
+    "instance missing": (gone("instance"), "its file 'instance' is missing"),
+    "database missing": (lambda v: shutil.rmtree(v / "data"), "data/CURRENT is missing"),
+    "CURRENT flipped": (lambda v: flip(v / "data/CURRENT", 3), "CURRENT"),
+    "CURRENT missing": (gone("data/CURRENT"), "data/CURRENT is missing"),
+    "MANIFEST flipped": (lambda v: flip(newest(v / "data", "MANIFEST*")), "MANIFEST"),
+    "MANIFEST missing": (lambda v: newest(v / "data", "MANIFEST*").unlink(), "MANIFEST"),
+    "table file cut": (lambda v: newest(v / "data", "*.sst").write_bytes(b"x" * 99), ".sst"),
+    "table file missing": (lambda v: newest(v / "data", "*.sst").unlink(), ".sst"),
+    "table file's end flipped": (lambda v: flip(newest(v / "data", "*.sst"), -20), ".sst"),
+    "log flipped": (lambda v: flip(newest(v / "wals", "*.log")), "checksum mismatch"),
+    "log missing": (log_cut, "is missing; the newest file there is none"),
+    "log's folder missing": (lambda v: shutil.rmtree(v / "wals"), "is missing; the newest file there is"),
+    "log cut where it was synced": (noted_log_cut, "were synced"),
+    "log-end flipped": (flipped("log-end"), "log-end: "),
+    "marked by the last run": (marked, "a compaction met a bad block"),
+}
+"""Damage of the whole: the volume is put aside, and the member starts empty, as another."""
+
+OFFLINE: dict[str, tuple[Harm, str]] = {
+    "superblock flipped": (flipped("tablet-meta/0"), "tablet-meta/0: "),
+    "superblock empty": (lambda v: (v / "tablet-meta/0").write_bytes(b""), "tablet-meta/0: "),
+    "consensus flipped": (flipped("consensus-meta/0"), "what was promised for it is lost"),
+    "consensus empty": (
+        lambda v: (v / "consensus-meta/0").write_bytes(b""),
+        "what was promised for it is lost",
+    ),
+    "consensus missing": (gone("consensus-meta/0"), "consensus-meta/0 is damaged or missing"),
+}
+"""Damage of one tablet: it is offline, the others serve."""
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A killed volume: some flushed, some only in the log."""
+    return tmp_path_factory.mktemp("damage")
+
+
+async def made_once(folder: Path) -> Path:
+    """The volume that every test harms a copy of."""
+    ready = folder / "ready"
+    if not ready.exists():
+        async with hasty_cluster(folder, PARTITIONS) as made:
+            made.replicas = 1
+            await made.form(1)
+            client = Client(made)
+            for partition in range(PARTITIONS):
+                assert await client.set(0, key_in(partition, PARTITIONS), VALUE)
+            assert (await made.command(0, m.Fence(0, 3, True))).code == "OK"
+            made.store(0, (0,), by=2)
+            await made.publish()
+            await made.served()
+            await eventually(lambda: tablet(made, 0, 1), lambda t: t.flushed >= 2)
+            log = made.members[0].folder / "log-end"
+            await eventually(lambda: _exists(log), bool)
+            for partition in range(PARTITIONS):
+                assert await client.set(0, key_in(partition, PARTITIONS, 1), VALUE)
+            await client.close()
+            await made.members[0].kill()
+            shutil.copytree(made.members[0].folder, ready)
+    return ready
+
+
+async def _exists(path: Path) -> bool:
+    return path.exists()
+
+
+def read_block(folder: Path, partition: int) -> Superblock:
+    path = folder / "tablet-meta" / str(partition)
+    return decode_file(Superblock, path.read_bytes(), str(path))
+
+
+@dataclass
+class Harmed:
+    made: Cluster
+    member: MemberProcess
+    uuid: str
+
+    async def serve(self) -> m.ExchangeReply:
+        """Tell it the table that it had."""
+        for partition in range(PARTITIONS):
+            self.made.rows[partition] = m.Row(partition, 3 if partition == 0 else 1, (0,))
+        return await self.made.exchange(0)
+
+    async def copies_anew(self, partition: int) -> None:
+        """The row leaves this member and it receives a copy; what was damaged is kept for a while."""
+        self.made.rows[partition] = m.Row(partition, 5, ())
+        await self.made.publish()
+        started = await self.made.command(0, m.StartTabletCopy("x", partition, 5, 0))
+        assert (started.code, started.generation) == ("OK", 2), started
+        block = read_block(self.member.folder, partition)
+        assert (block.state, [each.generation for each in block.quarantined]) == ("COPYING", [1])
+
+    async def try_to_read(self, partition: int) -> str:
+        """Empty when all is there; else what is wrong with the tablet."""
+        if offline := (await tablet(self.made, 0, partition)).offline:
+            return offline
+        try:
+            assert await self.read(partition) == [VALUE, VALUE]
+        except RespError as error:
+            return str(error)
+        return ""
+
+    async def read(self, partition: int) -> list[object]:
+        client = Client(self.made)
+        keys = [key_in(partition, PARTITIONS, seed) for seed in range(2)]
+        return [await client.call(0, b"GET", key) for key in keys]
+
+
+@asynccontextmanager
+async def harmed(volume: Path, tmp_path: Path, harm: Harm) -> AsyncIterator[Harmed]:
+    ready = await made_once(volume)
+    shutil.copytree(ready, tmp_path / "m0")
+    harm(tmp_path / "m0")
+    async with hasty_cluster(tmp_path, PARTITIONS) as made:
+        made.replicas = 1
+        member = await made.add()
+        yield Harmed(made, member, member.uuid)
+
+
+async def test_an_intact_copy_serves_everything(volume: Path, tmp_path: Path) -> None:
+    async with harmed(volume, tmp_path, lambda path: None) as found:
+        await found.serve()
+        await found.made.served()
+        for partition in range(PARTITIONS):
+            assert await found.read(partition) == [VALUE, VALUE]
+
+
+@pytest.mark.parametrize("name", ASIDE)
+async def test_a_damaged_volume_is_put_aside(volume: Path, tmp_path: Path, name: str) -> None:
+    harm, reason = ASIDE[name]
+    old = (await made_once(volume) / "instance").read_bytes()
+    async with harmed(volume, tmp_path, harm) as found:
+        reply = await found.made.hello(found.member)
+        assert (reply.tablets, reply.incarnation) == ((), 1)
+        assert found.uuid.encode() not in old
+        (aside,) = (tmp_path / "m0" / "quarantine").iterdir()
+        assert reason in (aside / "reason").read_text()
+        assert "this member starts empty" in found.member.log()
+        await found.member.kill()
+        await found.member.start()
+        assert (await found.made.hello(found.member)).uuid == found.uuid
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+async def test_a_damaged_tablet_is_offline_and_the_others_serve(
+    volume: Path, tmp_path: Path, name: str
+) -> None:
+    harm, reason = OFFLINE[name]
+    async with harmed(volume, tmp_path, harm) as found:
+        reply = await eventually(found.serve, lambda r: r.unserved == (0,))
+        assert [each.partition for each in reply.tablets] == [1, 2, 3]
+        facts = await tablet(found.made, 0, 0)
+        assert reason in facts.offline
+        assert not facts.serving
+        for partition in (1, 2, 3):
+            assert await found.read(partition) == [VALUE, VALUE]
+        await found.copies_anew(0)
+
+
+async def test_a_missing_tablet_is_told(volume: Path, tmp_path: Path) -> None:
+    async with harmed(volume, tmp_path, gone("tablet-meta/1")) as found:
+        await eventually(found.serve, lambda r: r.unserved == (1,))
+        # The table on the volume knew the row, so an empty tablet is not made for it.
+        assert await found.read(0) == [VALUE, VALUE]
+        assert (await tablet(found.made, 0, 1)).offline == "row 1 names a tablet that is not on this volume"
+
+
+@pytest.mark.parametrize("harm", [flipped("table/current"), gone("table/current")])
+async def test_a_damaged_table_is_learned_again(volume: Path, tmp_path: Path, harm: Harm) -> None:
+    async with harmed(volume, tmp_path, harm) as found:
+        await found.serve()
+        await found.made.served()
+        assert await found.read(1) == [VALUE, VALUE]
+
+
+async def test_a_bad_block_takes_its_tablets_offline_when_they_are_read(volume: Path, tmp_path: Path) -> None:
+    def harm(path: Path) -> None:
+        """The first block of a file of data."""
+        engine = RocksEngine(path / "data", path / "wals")
+        engine.flush()
+        engine.close()
+        files = sorted((path / "data").glob("*.sst"), key=lambda file: file.name)
+        flip(next(file for file in files if APPLIED in file.read_bytes()), 40)
+
+    async with harmed(volume, tmp_path, harm) as found:
+        await found.serve()
+        problems = [await found.try_to_read(partition) for partition in range(PARTITIONS)]
+        assert any(problems), "the flip was not read"
+        assert all("checksum mismatch" in problem for problem in problems if problem)
+        for partition, problem in enumerate(problems):
+            assert bool(problem) == bool((await tablet(found.made, 0, partition)).offline)
+        await found.copies_anew(next(p for p, problem in enumerate(problems) if problem))
+
+
+async def test_the_volume_of_another_cluster_is_refused_and_left_alone(volume: Path, tmp_path: Path) -> None:
+    ready = await made_once(volume)
+    shutil.copytree(ready, tmp_path / "m0")
+    other = encode_file(Instance("another", "u", 1))
+    (tmp_path / "m0" / "instance").write_bytes(other)
+    code, text = await start_alone(tmp_path)
+    assert code == 1
+    assert f"belongs to cluster another, STELE_CLUSTER_UID is {CLUSTER}; mount the right one" in text
+    assert (tmp_path / "m0" / "instance").read_bytes() == other
+    assert not list((tmp_path / "m0" / "quarantine").iterdir())
+
+
+async def test_a_read_only_volume_is_refused_in_a_sentence(volume: Path, tmp_path: Path) -> None:
+    ready = await made_once(volume)
+    with mounted(tmp_path / "m0", "64m"):
+        shutil.copytree(ready, tmp_path / "m0", dirs_exist_ok=True)
+        make_read_only(tmp_path / "m0")
+        code, text = await start_alone(tmp_path)
+        assert code == 1
+        assert "Read-only file system" in text
+        assert "Traceback" not in text
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[None]:
+    """A file system of its own, in memory."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def make_read_only(folder: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+async def test_a_full_volume_refuses_writes_until_there_is_room_again(tmp_path: Path) -> None:
+    with mounted(tmp_path / "m0", "200m"):
+        ballast = tmp_path / "m0" / "ballast"
+        async with hasty_cluster(tmp_path, PARTITIONS) as made:
+            made.replicas = 1
+            await made.form(1)
+            client = Client(made)
+            assert await client.set(0, b"before", b"v")
+            free = os.statvfs(tmp_path / "m0")
+            ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - 30 * 1024 * 1024))
+            refused = await eventually(lambda: attempt(client), lambda text: text != "OK")
+            assert refused.startswith("NO_SPACE the volume of this partition's owner is full")
+            assert await client.call(0, b"GET", b"before") == b"v"
+            ballast.unlink()
+            assert await eventually(lambda: attempt(client), lambda text: text == "OK")
+            await client.close()
+
+
+async def test_a_full_volume_of_a_backup_refuses_writes_at_its_owner(tmp_path: Path) -> None:
+    with mounted(tmp_path / "m1", "200m"):
+        ballast = tmp_path / "m1" / "ballast"
+        async with hasty_cluster(tmp_path, PARTITIONS) as made:
+            await made.form(2)
+            client, backed_up = Client(made), owned_by(made, 0)
+            assert await client.set(0, backed_up, b"v")
+            free = os.statvfs(tmp_path / "m1")
+            ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - 30 * 1024 * 1024))
+            refused = await eventually(lambda: attempt(client, backed_up), lambda text: text != "OK")
+            assert refused.startswith("NO_SPACE the volume of member 1, which holds a copy of this partition")
+            for command in ([b"DEL", backed_up], [b"STELE.ONCE", b"c", b"1", b"SET", backed_up, b"w"]):
+                with pytest.raises(RespError, match="NO_SPACE"):
+                    await client.call(0, *command)
+            assert await client.call(0, b"GET", backed_up) == b"v"
+            assert "member 1: its volume is full" in made.members[0].log()
+            ballast.unlink()
+            assert await eventually(lambda: attempt(client, backed_up), lambda text: text == "OK")
+            await client.close()
+
+
+def owned_by(made: Cluster, member: int) -> bytes:
+    """A key of a partition that the member owns."""
+    partition = next(p for p in range(PARTITIONS) if made.rows[p].replicas[0] == member)
+    return key_in(partition, PARTITIONS)
+
+
+async def attempt(client: Client, key: bytes = b"now") -> str:
+    try:
+        await client.call(0, b"SET", key, b"v")
+    except RespError as error:
+        return str(error)
+    return "OK"
+
+
+async def start_alone(folder: Path) -> tuple[int, str]:
+    """A member that does not come up: its exit code and what it said."""
+    async with hasty_cluster(folder, PARTITIONS) as made:
+        member = MemberProcess(0, "127.0.0.2", folder / "m0", made.ports, {})
+        await member.start()
+        assert member.process is not None
+        return await member.process.wait(), member.log()
+
+
+async def test_an_older_snapshot_of_a_member_is_brought_up_to_date(tmp_path: Path) -> None:
+    """A backup of its own volume was restored: the other replica has what it acknowledged since."""
+    async with hasty_cluster(tmp_path, PARTITIONS) as made:
+        await made.form(2)
+        member, client = made.members[1], Client(made)
+        await write_everywhere(client, 0)
+        await member.kill()
+        shutil.copytree(member.folder, tmp_path / "snapshot")
+        await member.start()
+        await made.hello(member)
+        await made.served()
+        await client.close()
+        await write_everywhere(client, 0)
+        await write_everywhere(client, 1)
+        await member.kill()
+        shutil.rmtree(member.folder)
+        shutil.copytree(tmp_path / "snapshot", member.folder)
+        await member.start()
+        await made.hello(member)
+        await made.publish()
+        await made.served()
+        await client.close()
+        for index in (0, 1):
+            await client.check(index)
+        await made.same_everywhere()
+        await client.close()
+
+
+async def write_everywhere(client: Client, seed: int) -> None:
+    for partition in range(PARTITIONS):
+        key = key_in(partition, PARTITIONS, seed)
+        assert await client.set(0, key, b"%d" % len(client.acknowledged)), client.errors
+
+
+@pytest.mark.parametrize("name", ["*.json", "*.sst"])
+async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None:
+    async with hasty_cluster(tmp_path, 5) as made:
+        world = steps.World(made)
+        await world.form()
+        for index in (steps.OWNER, steps.TARGET):
+            await made.members[index].start_transfer()
+        session = await steps.receive(world, world.take("elsewhere"))
+        (path,) = (made.members[steps.TARGET].folder / "staging" / session).glob(name)
+        flip(path)
+        refused = await made.command(steps.TARGET, m.Ingest(session, (world.used[-1],)))
+        assert refused.code in {"CORRUPT", "STALE_COPY", "NOT_FOUND"}, refused
+        assert (await tablet(made, steps.TARGET, world.used[-1])).state == "COPYING"
+
+
+async def test_damage_that_a_copy_meets_takes_the_source_offline(tmp_path: Path) -> None:
+    async with hasty_cluster(tmp_path, 5) as made:
+        world = steps.World(made)
+        await world.form()
+        for index in (steps.OWNER, steps.TARGET):
+            await made.members[index].start_transfer()
+        partition, session = world.take("elsewhere"), "damaged"
+        await world.write(partition)
+        row = made.rows[partition]
+        start = m.StartTabletCopy(world.id(partition), partition, row.version, steps.OWNER)
+        await world.command(steps.TARGET, start)
+        opened = (await world.command(steps.OWNER, m.OpenSession(session, (partition,)))).session
+        assert opened is not None
+        for path in (made.members[steps.OWNER].folder / "checkpoints" / session / "db").glob("*.sst"):
+            if APPLIED in path.read_bytes():
+                flip(path, 40)
+        item = m.CopyItem(partition, opened.tablets[0].generation, 1, opened.tablets[0].bytes)
+        await world.command(steps.TARGET, m.FetchDirect(session, steps.OWNER, opened.token, (item,)))
+        note = made.members[steps.OWNER].folder / "checkpoints" / session / damage_note(partition, 1)
+        await eventually(lambda: _exists(note), bool)
+        await world.command(steps.OWNER, m.CloseSession(session))
+        facts = await tablet(made, steps.OWNER, partition)
+        assert "checksum mismatch" in facts.offline
+        assert not facts.serving
