@@ -1,0 +1,85 @@
+"""One word for one thing, and the field's own: see docs/glossary.md."""
+
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD_WORDS = {
+    "door": "RESP server, or the Service of one member",
+    "doors": "RESP servers, or member ports",
+    "happening": "event",
+    "happenings": "events",
+    "heed": "apply, or check",
+    "orphans": "abandoned hand-overs",
+    "reassign": "reset to empty; elsewhere it means to move",
+    "reassigned": "reset to empty",
+    "reign": "leadership, epoch",
+    "reigns": "leads",
+    "relics": "stale copies",
+    "speech": "requests",
+    "stranger": "another UUID",
+    "twin": "fake",
+    "twins": "fakes",
+    "votes": "leases",
+    "wish": "desired spec",
+    "wished": "desired",
+    "wishes": "desired spec",
+    "zygote": "fork server",
+}
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def _old(name: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(name)} & OLD_WORDS.keys()
+
+
+def _found(path: str, text: str) -> Iterator[str]:
+    """Old words in a file's path and in the identifiers of its text."""
+    yield from (f"{path}: {word}: say {OLD_WORDS[word]}" for word in sorted(_old(path)))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            for word in sorted(_old(token.string)):
+                yield f"{path}:{token.start[0]}: {token.string}: say {OLD_WORDS[word]}"
+
+
+def _files(*patterns: str) -> list[str]:
+    found = subprocess.run(
+        ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [name for name in found.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def test_identifiers_and_paths_are_words_of_the_field() -> None:
+    paths = _files("operator/*.py", "e2e/*.py", "tests/*.py")
+    assert paths, "git lists no Python file: run this in a checkout"
+    assert [line for path in paths for line in _found(path, (ROOT / path).read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["wishes", "KubernetesTwin", "_heed_damage", "IN_A_REIGN", "tests/x/door_twin.py"]
+)
+def test_an_old_word_is_found(name: str) -> None:
+    assert _old(name)
+    assert list(_found("x.py", "newname = 1\n")) == []
+
+
+def test_what_users_read_has_no_old_word() -> None:
+    """Resources, conditions, events, logs of the chart: what people search for."""
+    pattern = re.compile(rf"\b({'|'.join(OLD_WORDS)})\b", re.IGNORECASE)
+    paths = _files(
+        "crds/*", "charts/*", "examples/*", "README.md", "docs/resources.md", "docs/kubectl-stele.md"
+    )
+    assert paths
+    found = [
+        f"{path}:{number}: {match.group()}: say {OLD_WORDS[match.group().lower()]}"
+        for path in paths
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        for match in pattern.finditer(line)
+    ]
+    assert found == []
