@@ -8,7 +8,7 @@ from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Place, Tablet
 from stele.core.tablet.lifecycle import TRANSITIONS, Event, TabletState, step
 from stele.core.tablet.log import Log, OpId
-from stele.core.tablet.owner import Fetch, LearnerState, LogPosition, Owner, Phase
+from stele.core.tablet.owner import Fetch, Learner, LearnerState, LogPosition, Owner, Phase
 from stele.errors import Corrupt, Refused
 
 
@@ -263,6 +263,26 @@ def test_a_frozen_owner_that_restarts_asks_nobody() -> None:
     assert (made.phase, made.to_probe(9.0)) == (Phase.HELD, [])
     assert made.drop_learner("m")
     assert made.phase is Phase.PROBING
+
+
+@pytest.mark.parametrize("answers", range(4))
+def test_a_learner_may_be_dropped_at_any_time_while_its_owner_establishes_itself(answers: int) -> None:
+    """After a restart the promise to wait for it is on disk, so that it is asked like a member of the row."""
+    learner = Learner("m", 7, 4, 0, waited=True)
+    made = Owner(tablet(0, ROW, 3), learner, None)
+    said = [(7, (3, 2)), (1, (3, 1)), (2, (3, 1))]
+    for member, last in said[:answers]:
+        made.on_probe_result(member, 4, Code.OK, LogPosition(last, (0, 0)), 0)
+    if answers == len(said):
+        assert made.next_step() == Fetch(7, (3, 1)), "its log is the longest"
+    assert made.drop_learner("m")
+    for member, last in said[max(answers, 1) :]:
+        made.on_probe_result(member, 4, Code.OK, LogPosition(last, (0, 0)), 0)
+    assert made.next_step() is None
+    assert made.ready_to_commit
+    made.tablet.log.append(4, 1, 1)
+    made.appended_first()
+    assert (made.phase, set(made.progress), made.waited_for) == (Phase.COMMITTING, {1, 2}, (1, 2))
 
 
 def test_learners_are_one_at_a_time_and_of_the_present_row() -> None:

@@ -353,6 +353,8 @@ class Owner:
         known = False
         if self.learner is not None and self.learner.id == id:
             known = True
+            # What it holds beyond the others was never acknowledged: this member's own log lacks it.
+            self.positions.pop(self.learner.member, None)
             self.learner = None
             self._count_members()
             self.progress = {m: p for m, p in self.progress.items() if m in self.members}
