@@ -27,12 +27,17 @@ class Reachability:
         self._heard: dict[tuple[int, str], float] = {}
         self._began: dict[int, float] = {}
         self._doubted: dict[str, float] = {}
-        world.asked.append(self._begins)
+        world.asked.append(self._asks)
         world.heard.append(self._on_answer)
         world.exchanged.append(self._on_report)
 
-    def _begins(self, epoch: int) -> None:
-        self._began.setdefault(epoch, self._world.clock.now)
+    def _asks(self, epoch: int) -> None:
+        """A master that still asks has noticed who is silent; a later one may store what it had accepted."""
+        now = self._world.clock.now
+        self._began.setdefault(epoch, now)
+        for place in self._world.kubelet.machines:
+            if now - self._last(epoch, place) >= self._lease:
+                self._doubted[place] = now
 
     def _last(self, epoch: int, place: str) -> float:
         """When it was heard last, or the master of that epoch began to ask."""
