@@ -59,7 +59,15 @@ def settings() -> Settings:
 
 
 def run(seed: int, seconds: float) -> tuple[Report, Path]:
-    """The report, and the folder of all that is kept. The cluster and its operator are removed afterwards."""
+    """The report, and the folder of all that is kept. The cluster and its operator are removed afterwards.
+
+    One after the other: a second storm would take the first one's cluster away.
+    """
+    with cache.locked(CLUSTER):
+        return _run(seed, seconds)
+
+
+def _run(seed: int, seconds: float) -> tuple[Report, Path]:
     wanted = settings()
     stage.check(wanted)
     report = Report(seed, seconds, time.strftime("%Y%m%d-%H%M%S", time.gmtime()))

@@ -1,6 +1,7 @@
 """What a storm draws, what its checker and its clients complain of, what it tells; and a short one."""
 
 import asyncio
+import fcntl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -393,6 +394,24 @@ def test_what_is_left_alone_is_reached_by_its_clients() -> None:
     assert to == ("-d", "a", "-p", "tcp", "!", "--dport", "6379")
     assert back == ("-s", "a", "-p", "tcp", "!", "--sport", "6379")
     assert network.to_admin("a")[0] == ("-d", "a", "-p", "tcp", "--dport", "7001")
+
+
+def test_a_second_storm_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin by taking the first one's cluster away."""
+    held: list[bool] = []
+
+    def probe(seed: int, seconds: float) -> tuple[Report, Path]:
+        with (tmp_path / "locks" / "storm").open("a") as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(True)
+        return Report(seed, seconds, ""), tmp_path
+
+    monkeypatch.setenv("STELE_CACHE", str(tmp_path))
+    monkeypatch.setattr(course, "_run", probe)
+    course.run(1, 10.0)
+    assert held == [True]
 
 
 def test_a_member_that_is_being_deleted_is_struck_and_not_read_at_the_end(tmp_path: Path) -> None:
