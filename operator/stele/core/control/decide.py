@@ -2,8 +2,8 @@
 sweep.
 
 `decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the
-orders with `publication`. When storing fails in any way the driver drops the whole State and begins a new
-reign: nothing in it is needed to go on.
+orders with `publication`. When storing fails in any way the driver drops the whole State and takes over
+again: nothing in it is needed to go on.
 """
 
 from collections.abc import Mapping, Sequence

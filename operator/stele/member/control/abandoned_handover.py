@@ -14,7 +14,7 @@ from stele.member.replication.replica import Replica
 from stele.wire import peer
 from stele.wire.storage.volume import Frozen
 
-log = logging.getLogger("stele.orphans")
+log = logging.getLogger("stele.abandoned_handover")
 
 
 class AbandonedHandovers:

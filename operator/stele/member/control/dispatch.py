@@ -20,7 +20,7 @@ from stele.ports.transfer import Transfer
 from stele.services import MigrationAwareService
 from stele.wire import control as m
 
-log = logging.getLogger("stele.commands")
+log = logging.getLogger("stele.dispatch")
 
 Handler = Callable[[Any], Awaitable[m.Result]]
 

@@ -10,7 +10,7 @@ from stele.member.replication.replica import Replica
 from stele.member.settings import Fsync
 from stele.wire import control as m
 
-log = logging.getLogger("stele.promotion")
+log = logging.getLogger("stele.fencing")
 
 
 class Fencing:

@@ -19,7 +19,7 @@ from stele.wire.control import OpId
 from stele.wire.storage import keys
 from stele.wire.storage.log_record import term_of
 
-log = logging.getLogger("stele.aside")
+log = logging.getLogger("stele.quarantined_log")
 
 PAGE_OPERATIONS = 1000
 

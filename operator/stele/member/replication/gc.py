@@ -15,7 +15,7 @@ from stele.wire.control import OpId
 from stele.wire.storage import keys
 from stele.wire.storage.volume import CopyRecord, Quarantined, Superblock
 
-log = logging.getLogger("stele.sweep")
+log = logging.getLogger("stele.gc")
 
 _GENERATION_MAX = 2**32 - 1
 LOG_TAIL = b"log"
