@@ -17,7 +17,7 @@ from stele.cli import bulk
 from stele.cli.main import main
 from stele.client import job_server
 from stele.client.job import error_facts
-from stele.errors import BadInput
+from stele.errors import BadInput, Conflict
 
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
 
@@ -98,9 +98,8 @@ async def test_the_pod_is_pulled_as_the_clusters_other_pods_are(image):
 
 
 def test_the_error_inside_of_sparks_is_found():
-    inner = (
-        "Traceback ...\nstele.core.errors.Conflict: DUPLICATE_KEY: key 'k' comes more than once\n\tat org.x"
-    )
+    where = f"{Conflict.__module__}.{Conflict.__qualname__}"
+    inner = f"Traceback ...\n{where}: DUPLICATE_KEY: key 'k' comes more than once\n\tat org.x"
     assert error_facts(Exception(inner)) == {
         "code": "DUPLICATE_KEY",
         "detail": "key 'k' comes more than once",

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.control_plane
 
 HANG = """
 import asyncio
-from stele.master import supervisor, world
+from stele.master import kubernetes, supervisor
 supervisor.SILENT_SECONDS = 3.0
-done = world.KubernetesWorld.ensure_shared
+done = kubernetes.KubernetesClusterObjects.ensure_shared
 async def hang(self):
     await done(self)
     if self.cluster().metadata.annotations.get("test/hang"):
         await asyncio.Event().wait()
-world.KubernetesWorld.ensure_shared = hang
+kubernetes.KubernetesClusterObjects.ensure_shared = hang
 """
 
 SLOW = """

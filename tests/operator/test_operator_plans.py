@@ -120,10 +120,10 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
                 await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"})
             before[name] = await api.get(REBALANCES, namespace, name)
             cache.put(REBALANCES, before[name])
-        asks = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
-        assert [(ask.name, ask.plan) for ask in asks] == [("demo-1-2", "")], "a user's, whatever its name"
+        asked = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
+        assert [(each.name, each.plan) for each in asked] == [("demo-1-2", "")], "one of a user"
         children, state = Children(api, cache, namespace), formed(plans=2)
-        await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON, asks=asks))
+        await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON, requests=asked))
         for name, stored in before.items():
             assert await api.get(REBALANCES, namespace, name) == stored
         assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 PORT = 7003
-_TOLD = re.compile(r"stele\.core\.errors\.\w+: ([A-Z_]+): (.*)")
+_TOLD = re.compile(re.escape(SteleError.__module__) + r"\.\w+: ([A-Z_]+): (.*)")
 
 
 def tell(**facts: Any) -> None:
