@@ -102,7 +102,7 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
     cache, desired = Cache(lambda _kind, _stored: None), DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0))
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         ours = await made_cluster(api, namespace)
-        owner = manifests.owned_by_cluster(ours) | {"uid": "of-another-cluster"}
+        owner = manifests.owned_by_cluster(ours) | {"name": "another", "uid": "of-another-cluster"}
         before = {}
         for number in range(1, HISTORY_LIMIT + 3):
             name = f"demo-1-{number}" if number < 3 else f"demo-0-{number}"
