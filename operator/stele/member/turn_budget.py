@@ -54,9 +54,14 @@ class TurnBudget:
         return await future
 
     def _resolve(self, future: "asyncio.Future[Result]", entries: int, work: Callable[[], Result]) -> None:
-        if not future.done():
-            self.spend(entries, 0)
+        """An error is that of who waits: raised here it would end the process."""
+        if future.done():
+            return
+        self.spend(entries, 0)
+        try:
             future.set_result(work())
+        except Exception as error:  # noqa: BLE001  whatever the work raises
+            future.set_exception(error)
 
     def _schedule(self) -> None:
         if not self._called:

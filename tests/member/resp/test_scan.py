@@ -158,3 +158,13 @@ def test_positions_are_bounded_and_not_mixed_up():
     for number in range(SCAN_POSITIONS_MAX):
         positions.remember(b"default", 3, b"%d" % number)
     assert positions.recall(b"default", 3, first) is None
+
+
+async def test_work_that_fails_in_a_later_turn_fails_for_who_waits():
+    """Raised in a callback it would end the process."""
+    budget, raised = turn(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))
+    budget.spend(limits.TURN_ENTRIES_MAX, 0)
+    with pytest.raises(ZeroDivisionError):
+        await budget.run(1, lambda: 1 // 0)
+    assert not raised
