@@ -105,10 +105,11 @@ async def show_plans(
     records = {name_of(cluster, state, each): each for each in (*present, *state.finished)}
     for name, progress in records.items():
         stored = children.find(REBALANCES, name, meta.uid)
-        if stored is None and progress.finished_seconds is not None and now - progress.finished_seconds > 60:
-            continue
-        body = _object(cluster, name, approved=state.has_approved(progress))
-        stored = stored or await children.have(REBALANCES, body, meta.uid)
+        if stored is None:
+            if progress.finished_seconds is not None and now - progress.finished_seconds > 60:
+                continue
+            body = _object(cluster, name, approved=state.has_approved(progress))
+            stored = await children.have(REBALANCES, body, meta.uid)
         if stored is not None:
             await _progress(api, cache, stored, progress, view)
     others = [
