@@ -55,7 +55,7 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 
 @dataclass(frozen=True)
 class View:
-    """One look at a cluster: the leadership's memory, the wishes, the moment on both clocks."""
+    """One look at a cluster: the leadership's memory, the desired spec, the moment on both clocks."""
 
     state: State
     desired: DesiredSpec
@@ -253,7 +253,7 @@ def _balanced(view: View) -> Condition:
 
 
 def _lost(cluster: TabletCluster, view: View) -> Condition:
-    """What was begun anew is told until the user does not want that any more, also by later masters."""
+    """What was reset to empty is told until the user does not want that any more, also by later masters."""
     type_, lost = ConditionType.DATA_LOSS, view.parts.lost
     if lost:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"

@@ -27,7 +27,7 @@ def answer(state: State, member: MemberIndex, order: CreateTablet, result: Resul
 
 
 def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
-    """Begin what was lost for too long anew, when that is desired."""
+    """Reset to empty what was lost for too long, when the spec says so."""
     state.lost_since = {number: state.lost_since.get(number, now) for number in state.lost}
     if desired.on_partition_loss != "ResetToEmpty" or desired.held or not state.lost:
         state.resets = {}
