@@ -5,6 +5,7 @@ See docs/decisions/0020-kubernetes-client.md for why it is not the generated one
 
 import copy
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ SILENCE_SECONDS = 300.0
 """A pod's answer through the API server may pause for so long."""
 REQUEST_SECONDS = 10.0
 """Limit of one request; a write that runs into it may have been done."""
+
+CLEANUP_CLOSED = sys.version_info < (3, 12, 7)
+"""Whether closing ends the connections of requests that were given up; newer Pythons refuse the option."""
 
 LIST_PAGE = 500
 """Objects of one page of a list."""
@@ -80,7 +84,9 @@ class Api:
 
     async def __aenter__(self) -> "Api":
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-        connector = aiohttp.TCPConnector(ssl=self._login.ssl_context(), limit=64)
+        connector = aiohttp.TCPConnector(
+            ssl=self._login.ssl_context(), limit=64, enable_cleanup_closed=CLEANUP_CLOSED
+        )
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 
