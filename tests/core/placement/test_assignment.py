@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from stele.core.placement.assignment import Assignment, DataMember, Move, assign, assign_rows
-from stele.core.placement.balancer import IndexBalancer, Slot
+from stele.core.placement.balancer import IndexBalancer
+from stele.core.placement.draft import Slot
 from stele.core.placement.plan import plan
 from stele.core.placement.quotas import quota_bounds
 from stele.core.table.table import Partition, PartitionTable, Replicas, row_fault, trimmed

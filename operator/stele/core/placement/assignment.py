@@ -4,7 +4,7 @@ Owners and replicas come within one of each member's fair share whenever rows al
 stay stays, at its index, so that the target is reached with one copy per replica that is new. Zones go before
 balance: members of a small zone hold more each, rather than two replicas of a partition elsewhere. Nothing
 here is random and nothing depends on the order of a set: the same input gives the same rows. Partitions with
-equal rows are decided together (see `balancer`): the cost is that of the different rows and of what changes.
+equal rows are decided together (see `draft`): the cost is that of the different rows and of what changes.
 """
 
 from collections import Counter, defaultdict
@@ -14,9 +14,9 @@ from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from stele.core.placement.balancer import (
+from stele.core.placement.balancer import IndexBalancer
+from stele.core.placement.draft import (
     DraftAssignment,
-    IndexBalancer,
     Row,
     RowGroup,
     Slot,

@@ -1,10 +1,8 @@
 """Bringing rows to quotas: the owners first, the backups after them.
 
-What makes it fast: partitions with the same row are interchangeable, so rows are decided by *group*: all
-partitions that have one row today and get one row. Ten members with two replicas make 90 rows out of 20,000
-partitions; rows that do not change are never looked at one by one. With so many members that each row is
-another (1,000 members), a group is one partition, and the cost is that of the slots that change: candidates
-are taken from a ring where the last one left off, and searches meet each member once.
+What makes it fast: rows are decided by group (see `draft`). With so many members that each row is another
+(1,000 members), a group is one partition, and the cost is that of the slots that change: candidates are taken
+from a ring where the last one left off, and searches meet each member once.
 
 An `IndexBalancer` balances either all owners (index 0) or all backups (the other indexes). Its *under*
 members hold less than their quota, its *over* members more. It fills empty slots with under members and then
@@ -18,18 +16,13 @@ first.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
+from stele.core.placement.draft import DraftAssignment, RowGroup, Slot, partition_count
 from stele.core.placement.quotas import Quota
-from stele.core.placement.topology import Topology
-from stele.core.table.ids import MemberIndex, PartitionId
-from stele.core.table.table import Replicas
-
-Row = tuple[MemberIndex | None, ...]
+from stele.core.table.ids import MemberIndex
 
 DETOURS_MAX = 2
 """Copies beyond the needed one that a chain may cost when balance cannot be had otherwise."""
@@ -39,166 +32,6 @@ KEYS_MAX = 16
 
 SEARCHES_MAX = 100_000
 """Slots that one balancer may look at for chains before it accepts an imbalance."""
-
-
-@dataclass(eq=False, slots=True)
-class RowGroup:
-    """Partitions with one row `today` and one `row` to become; None: to be filled. `fixed` indexes stay."""
-
-    today: Replicas
-    row: Row
-    fixed: frozenset[int]
-    partitions: list[PartitionId]
-
-    def free_backup_index(self) -> int:
-        """The hottest empty backup index that is empty today too (nobody has to leave it first); -1: none."""
-        if None not in self.row or self.row[0] is None:
-            return -1
-        for index in range(1, len(self.row)):
-            if self.row[index] is None and not self.occupied(index):
-                return index
-        return -1
-
-    def occupied(self, index: int) -> bool:
-        """Whether the index has a member today that has to leave it."""
-        present = self.today[index] if index < len(self.today) else None
-        return present is not None and present not in self.row
-
-
-class Slot(NamedTuple):
-    """The index `at` of a group's rows, to be given to another member. The one that has it leaves, or as
-    owner steps `down`.
-    """
-
-    group: RowGroup
-    at: int
-    down: int = -1
-
-    @property
-    def holder(self) -> MemberIndex | None:
-        return self.group.row[self.at]
-
-
-class DraftAssignment:
-    """The groups while their rows are decided, and what each member holds in them."""
-
-    def __init__(self, eligible: Collection[MemberIndex], topology: Topology | None) -> None:
-        self.groups: dict[tuple[Replicas, Row, frozenset[int]], RowGroup] = {}
-        self.held: Counter[MemberIndex] = Counter()
-        self.owned: Counter[MemberIndex] = Counter()
-        self.strict = True
-        self.partitions = 0
-        self._eligible = eligible
-        self._topology = topology
-        self._unfilled: list[RowGroup] = []
-        self._by_holder: dict[tuple[MemberIndex | None, bool], list[RowGroup]] = {}
-        self._gains: Counter[tuple[MemberIndex | None, bool]] = Counter()
-
-    def add(
-        self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int] = frozenset()
-    ) -> RowGroup:
-        """Put partitions into their group, counted for the members that hold them."""
-        self._count(row, len(partitions))
-        return self._put(today, row, partitions, fixed)
-
-    def _put(
-        self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int]
-    ) -> RowGroup:
-        group = self.groups.get((today, row, fixed))
-        if group is not None:
-            if not group.partitions:
-                self._gains.update((member, index == 0) for index, member in enumerate(row))
-            group.partitions.extend(partitions)
-            return group
-        group = self.groups[today, row, fixed] = RowGroup(today, row, fixed, partitions)
-        if None in row:
-            self._unfilled.append(group)
-        if self._by_holder:
-            self._list(group)
-        return group
-
-    def assign(self, slot: Slot, member: MemberIndex, number: int) -> None:
-        """Put `member` into that many of the group's partitions."""
-        group, at, down = slot
-        slots = list(group.row)
-        before, replaced = slots[at], slots[at if down == -1 else down]
-        if down != -1:
-            slots[down] = before
-        slots[at] = member
-        for counts, left in ((self.held, replaced), (self.owned, before))[: 1 if at else 2]:
-            counts[member] += number
-            if left is not None:
-                counts[left] -= number
-        self._put(group.today, tuple(slots), _take(group.partitions, number), group.fixed)
-
-    def fix(self, slot: Slot, member: MemberIndex, partition: PartitionId) -> RowGroup:
-        """Put `member` into one partition of the group for good."""
-        group, index, _ = slot
-        self._count(group.row, -1)
-        group.partitions.remove(partition)
-        row = (*group.row[:index], member, *group.row[index + 1 :])
-        return self.add(group.today, row, [partition], group.fixed | {index})
-
-    def fits(self, slot: Slot, member: MemberIndex) -> bool:
-        """Not in the row yet, and apart from the others; nor in the row today at another index, since no
-        permutation runs. Rows that shrink take nobody new, and their backups of today in any order: an owner
-        of today would leave and be copied again.
-        """
-        group, index, down = slot
-        row, today = group.row, group.today
-        if member in row:
-            return False
-        shrinks = self.shrinks(group)
-        if member in today:
-            was = today.index(member)
-            if down != -1 or (was < len(row) and was != index and not (shrinks and index and was)):
-                return False
-        elif shrinks and self.strict:
-            return False
-        if self._topology is None:
-            return True
-        others = row if down != -1 else (*row[:index], *row[index + 1 :])
-        return self._topology.apart(others, member)
-
-    def shrinks(self, group: RowGroup) -> bool:
-        """Whether the rows shrink: there are more replicas today, so that nothing has to be copied."""
-        return len(group.today) > len(group.row) and sum(
-            member in self._eligible for member in group.today
-        ) >= len(group.row)
-
-    def open_slots(self, index: int) -> list[Slot]:
-        """The slots at this index that are empty."""
-        return [
-            Slot(group, index)
-            for group in self._unfilled
-            if group.partitions and index < len(group.row) and group.row[index] is None
-        ]
-
-    def groups_of(self, member: MemberIndex, owned: bool) -> Iterator[RowGroup]:
-        """The groups that the member owns, or in which it is a backup. Assign nothing while it is used."""
-        if not self._by_holder:
-            self._by_holder = defaultdict(list)
-            for group in self.groups.values():
-                self._list(group)
-        return (group for group in self._by_holder[member, owned] if group.partitions)
-
-    def gains(self, member: MemberIndex, owned: bool) -> int:
-        """Grows whenever `groups_of` gets a group that it did not have just before."""
-        return self._gains[member, owned]
-
-    def _list(self, group: RowGroup) -> None:
-        for index, member in enumerate(group.row):
-            self._by_holder[member, index == 0].append(group)
-            self._gains[member, index == 0] += 1
-
-    def _count(self, row: Row, number: int) -> None:
-        self.partitions += number
-        held = self.held
-        for member in row:
-            if member is not None:
-                held[member] += number
-        if row and row[0] is not None:
-            self.owned[row[0]] += number
 
 
 class IndexBalancer:
@@ -578,29 +411,3 @@ def _portions(demands: Sequence[int], keys: Sequence[int], number: int) -> tuple
                 rest -= 1
                 last = at
     return portions, last
-
-
-def _take(partitions: list[PartitionId], number: int) -> list[PartitionId]:
-    """Take `number` of them out of the list, spread over it."""
-    if number == len(partitions):
-        taken = partitions[:]
-        partitions.clear()
-        return taken
-    step = len(partitions) // number
-    taken = partitions[: number * step : step]
-    del partitions[: number * step : step]
-    return taken
-
-
-def partition_count(slots: Iterable[Slot]) -> int:
-    """Count the partitions of the slots."""
-    return sum(len(slot.group.partitions) for slot in slots)
-
-
-def demotable_owners(groups: Iterable[RowGroup]) -> Counter[MemberIndex]:
-    """Count the partitions in which each owner can become a backup without a copy: an index is free."""
-    demotable: Counter[MemberIndex] = Counter()
-    for group in groups:
-        if group.free_backup_index() != -1 and group.row[0] is not None:
-            demotable[group.row[0]] += len(group.partitions)
-    return demotable
