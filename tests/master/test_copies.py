@@ -8,6 +8,7 @@ from stele.core.control.operations.copy_session import SPARK_PATIENCE_SECONDS, E
 from stele.core.control.retries import RETRY_SECONDS_MAX
 from stele.core.control.state import RebalanceProgress, State
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
+from stele.master import plan_status
 from stele.master import status as facts
 from stele.master.metrics import copy_metrics
 from stele.model.conditions import find_condition
@@ -48,7 +49,7 @@ def view(harness: Harness) -> facts.View:
 
 
 def shown(harness: Harness, record: RebalanceProgress) -> TabletRebalanceStatus:
-    return facts.rebalance_status(record, view(harness), rebalance())
+    return plan_status.rebalance_status(record, view(harness), rebalance())
 
 
 def events(harness: Harness, reason: str) -> list[str]:

@@ -13,11 +13,12 @@ from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan
 from stele.core.table.table import Member, Partition, PartitionTable
+from stele.master import plan_status
 from stele.master import status as facts
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
-from stele.model.rebalance import RebalancePhase
+from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus
 from stele.wire.control import ExchangeReply, OpId, TabletReport
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -96,17 +97,17 @@ def ready_of(conditions: tuple[Condition, ...]) -> tuple[str, str, int]:
 def test_a_plan_is_ready_when_it_is_done(
     phase: str, failed: int, cancel: bool, status: str, reason: str
 ) -> None:
-    found = facts.rebalance_status(record(phase, failed), view((0, 1)), rebalance(cancel=cancel))
+    found = plan_status.rebalance_status(record(phase, failed), view((0, 1)), rebalance(cancel=cancel))
     assert ready_of(found.conditions) == (status, reason, 5)
     assert (found.observed_generation, found.phase) == (5, phase)
 
 
 def test_the_numbers_of_a_plan() -> None:
-    running = facts.rebalance_status(record("Running"), view((0, 1)), rebalance())
+    running = plan_status.rebalance_status(record("Running"), view((0, 1)), rebalance())
     assert (running.planned.move, running.done.total, running.bytes_copied) == (4, 2, 400)
     assert (running.throughput_bytes_per_second, running.eta_seconds) == (8, 50)
     assert (running.started_at, running.finished_at) == ("2030-01-01T11:59:10Z", None)
-    done = facts.rebalance_status(record("Done"), view((0, 1)), rebalance())
+    done = plan_status.rebalance_status(record("Done"), view((0, 1)), rebalance())
     assert (done.throughput_bytes_per_second, done.eta_seconds) == (10, None)
     assert done.finished_at == "2030-01-01T11:59:50Z"
 
@@ -119,21 +120,21 @@ def test_the_end_of_a_plan_is_estimated_by_bytes_and_then_by_migrations(
 ) -> None:
     made = record("Running")
     made.bytes_copied, made.done = copied, Counter({Type.MOVE: done})
-    assert facts.rebalance_status(made, view((0, 1)), rebalance()).eta_seconds == seconds
+    assert plan_status.rebalance_status(made, view((0, 1)), rebalance()).eta_seconds == seconds
 
 
 def test_a_plan_that_was_over_before_it_was_cancelled_stays_superseded() -> None:
-    first = facts.rebalance_status(record("Superseded"), view((0, 1)), rebalance())
-    again = facts.rebalance_status(
+    first = plan_status.rebalance_status(record("Superseded"), view((0, 1)), rebalance())
+    again = plan_status.rebalance_status(
         record("Superseded"), view((0, 1)), rebalance(first.to_dict(), cancel=True)
     )
     assert ready_of(again.conditions) == ("False", "Superseded", 5)
 
 
 def test_the_transition_time_of_a_plan_moves_with_the_status_only() -> None:
-    first = facts.rebalance_status(record("Running"), view((0, 1)), rebalance())
-    failed = facts.TabletRebalanceStatus(phase=RebalancePhase.FAILED, failed=2)
-    later = facts.with_ready(failed, rebalance(first.to_dict()), NOON + timedelta(minutes=1))
+    first = plan_status.rebalance_status(record("Running"), view((0, 1)), rebalance())
+    failed = TabletRebalanceStatus(phase=RebalancePhase.FAILED, failed=2)
+    later = plan_status.with_ready(failed, rebalance(first.to_dict()), NOON + timedelta(minutes=1))
     found = find_condition(later.conditions, "Ready")
     assert found is not None
     assert (found.last_transition_time, found.message) == (

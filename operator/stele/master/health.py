@@ -12,7 +12,8 @@ from stele.adapters import http
 from stele.core.control.state import State
 from stele.core.table.table import version_sum
 from stele.master.metrics import DECISION, copy_metrics, status_metrics
-from stele.master.status import remaining_bytes, under_way
+from stele.master.plan_status import remaining_bytes
+from stele.master.status import under_way
 from stele.model.cluster import TabletClusterStatus
 
 Key = tuple[str, str]

@@ -10,7 +10,7 @@ from stele.core.control.migration_queue import planned_bytes
 from stele.core.control.rebalance.planner import preview, sizes
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.state import RebalanceProgress, State
-from stele.master import manifests
+from stele.master import manifests, plan_status
 from stele.master import status as facts
 from stele.master.cache import Cache
 from stele.master.children import Children
@@ -131,7 +131,7 @@ async def _progress(
 ) -> None:
     model = TabletRebalance.read(stored)
     if not isinstance(model, Unreadable):
-        await _write(api, cache, stored, facts.rebalance_status(progress, view, model))
+        await _write(api, cache, stored, plan_status.rebalance_status(progress, view, model))
 
 
 def name_of(cluster: TabletCluster, state: State, progress: RebalanceProgress) -> str:
@@ -163,7 +163,7 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
 async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
     """Plans of an earlier master are over; a preview is answered; a plan that asks for nothing is refused."""
     model = TabletRebalance.read(stored)
-    if isinstance(model, Unreadable) or model.status.phase in facts.FINAL:
+    if isinstance(model, Unreadable) or model.status.phase in plan_status.FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
         if not view.state.plan_key:
@@ -183,7 +183,7 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
         status = TabletRebalanceStatus(
             phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1
         )
-    await _write(api, cache, stored, facts.with_ready(status, model, view.clock))
+    await _write(api, cache, stored, plan_status.with_ready(status, model, view.clock))
 
 
 async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
@@ -193,13 +193,15 @@ async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
     clusters = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in cache.all(CLUSTERS)}
     for stored in list(cache.all(REBALANCES)):
         model = TabletRebalance.read(stored)
-        if isinstance(model, Unreadable) or model.status.phase in facts.FINAL | {RebalancePhase.PROPOSED}:
+        if isinstance(model, Unreadable) or model.status.phase in plan_status.FINAL | {
+            RebalancePhase.PROPOSED
+        }:
             continue
         known = (model.metadata.namespace, model.spec.cluster) in clusters
         if known or PLAN_LABEL in model.metadata.labels or model.metadata.deletion_timestamp is not None:
             continue
         status = TabletRebalanceStatus(phase=RebalancePhase.PENDING)
-        await _write(api, cache, stored, facts.with_ready(status, model, clock))
+        await _write(api, cache, stored, plan_status.with_ready(status, model, clock))
 
 
 def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
@@ -215,15 +217,15 @@ def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
     return TabletRebalanceStatus(
         phase=RebalancePhase.PROPOSED,
         reason=f"what would be done now with {desired.members} members and {desired.replicas} replicas",
-        planned=facts.counts(Counter(each.type for each in made.migrations)),
+        planned=plan_status.counts(Counter(each.type for each in made.migrations)),
         bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
-        refusals=facts.shown_refusals(made.refusals),
+        refusals=plan_status.shown_refusals(made.refusals),
         refusals_total=len(made.refusals),
     )
 
 
 async def _trim(api: Api, others: list[Object]) -> None:
-    finals = {each.value for each in facts.FINAL}
+    finals = {each.value for each in plan_status.FINAL}
     finished = [
         each for each in others if (each.get("status") or {}).get("phase") in finals and _says_plan(each)
     ]

@@ -2,42 +2,29 @@
 Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from stele.core.control.failure_detector import Life, MemberLiveness
 from stele.core.control.member_list import life_of
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.requests import RebalanceRequest
-from stele.core.control.state import DesiredSpec, RebalanceProgress, State
-from stele.core.placement.migration import Type
-from stele.core.placement.plan import Refusal as PlanRefusal
+from stele.core.control.state import DesiredSpec, State
 from stele.core.table.table import version_sum
-from stele.master.copy_progress import destinations_of
-from stele.model import TabletCluster, TabletMember, TabletRebalance
+from stele.model import TabletCluster, TabletMember
 from stele.model.cluster import (
     ClusterPhase,
     ClusterState,
-    EngineChoice,
     MemberCounts,
     MigrationCounts,
     PartitionCounts,
     TabletClusterStatus,
 )
-from stele.model.conditions import Conditions, ConditionType, Reason, find_condition, set_condition, timestamp
+from stele.model.conditions import Conditions, ConditionType, Reason, find_condition, set_condition
 from stele.model.member import MemberState, TabletMemberStatus
 from stele.model.ownership import NameLeaves, NameTaken, leaving_text, taken_text
-from stele.model.rebalance import (
-    DESTINATIONS_LIMIT,
-    REFUSALS_LIMIT,
-    CountsByType,
-    RebalanceMode,
-    RebalancePhase,
-    Refusal,
-    TabletRebalanceStatus,
-)
 from stele.model.validation import Problem, problems
 
 OUTDATED_SHOWN = 20
@@ -469,142 +456,6 @@ def _safe_to_evict(alone: int, held: int) -> Condition:
     if held:
         return type_, True, Reason.HOLDS_DATA, f"{held} copies, each with another elsewhere"
     return type_, True, Reason.HOLDS_NOTHING, "nothing would be missed"
-
-
-def counts(some: Mapping[Type, int]) -> CountsByType:
-    move, copy = some.get(Type.MOVE, 0), some.get(Type.COPY, 0)
-    up, down, clear = some.get(Type.SHIFT_UP, 0), some.get(Type.SHIFT_DOWN, 0), some.get(Type.CLEAR, 0)
-    return CountsByType.of(move=move, copy=copy, shift_up=up, shift_down=down, clear=clear)
-
-
-def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
-    """The first ones, as the status lists them."""
-    return tuple(
-        Refusal(
-            reason=str(each.reason),
-            partition=each.partition if each.partition >= 0 else None,
-            message=each.detail[:1024],
-        )
-        for each in some[:REFUSALS_LIMIT]
-    )
-
-
-FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
-"""Phases that a plan never leaves."""
-
-
-def rebalance_status(
-    progress: RebalanceProgress, view: View, stored: TabletRebalance
-) -> TabletRebalanceStatus:
-    """`stored` is the object as it is: its conditions are carried on."""
-    return with_ready(_progress(progress, view), stored, view.clock)
-
-
-def with_ready(
-    status: TabletRebalanceStatus, stored: TabletRebalance, clock: datetime
-) -> TabletRebalanceStatus:
-    """The status with its condition Ready and the generation that it is about."""
-    type_, holds, reason, text = _plan_ready(status, stored)
-    generation, before = stored.metadata.generation, stored.status.conditions
-    conditions = set_condition(before, type_, holds, reason, text, generation=generation, now=clock)
-    return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
-
-
-def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condition:
-    type_ = ConditionType.READY
-    match status.phase:
-        case RebalancePhase.DONE:
-            return type_, True, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
-        case RebalancePhase.PROPOSED if stored.spec.mode is RebalanceMode.DRY_RUN:
-            return type_, True, Reason.AS_DESIRED, "the status says what would be done"
-        case RebalancePhase.PROPOSED:
-            text = f"to let it start: kubectl stele approve {stored.metadata.name}"
-            return type_, False, Reason.WAITS_FOR_APPROVAL, text
-        case RebalancePhase.FAILED:
-            text = f"{status.failed} migrations were rolled back" if status.failed else status.reason
-            if status.refusals:
-                text = f"{status.refusals_total} refused, such as: {status.refusals[0].message}"
-            return type_, False, Reason.MIGRATION_FAILED, text
-        case RebalancePhase.CANCELLING:
-            return type_, False, Reason.CANCELLED, "what is under way ends or is rolled back"
-        case RebalancePhase.SUPERSEDED:
-            return _superseded(stored)
-        case RebalancePhase.PENDING if status.reason:
-            text = "it begins when the cluster may plan: its condition Paused says what forbids it"
-            return type_, False, Reason.WAITING, text
-        case RebalancePhase.PENDING:
-            text = f"no TabletCluster here is named {stored.spec.cluster}; create it, or delete this plan"
-            return type_, False, Reason.CLUSTER_NOT_FOUND, text
-        case _:
-            text = f"{status.done.total} of {status.planned.total} migrations are done"
-            return type_, False, Reason.MIGRATING, text
-
-
-def _superseded(stored: TabletRebalance) -> Condition:
-    """A plan that was over before its user cancelled it stays superseded."""
-    before = find_condition(stored.status.conditions, ConditionType.READY)
-    ended = stored.status.phase in FINAL
-    cancelled = before.reason == Reason.CANCELLED if ended and before is not None else stored.spec.cancel
-    if cancelled:
-        return ConditionType.READY, False, Reason.CANCELLED, "spec.cancel was set; nothing of it is under way"
-    return ConditionType.READY, False, Reason.SUPERSEDED, "a newer plan or master took its place"
-
-
-def _progress(progress: RebalanceProgress, view: View) -> TabletRebalanceStatus:
-    state, now, clock = view.state, view.now, view.clock
-    end = progress.finished_seconds
-    seconds = max(0.001, (now if end is None else end) - progress.started_seconds)
-    copied = progress.bytes_copied + _in_flight(progress, state)
-    done, planned = sum(progress.done.values()), sum(progress.planned.values())
-    rate = int(copied / seconds)
-    waiting = progress.waiting.values() if end is None else ()
-    refusals = [*progress.plan.refusals, *progress.refusals.values(), *waiting, *progress.failures.values()]
-    destinations = destinations_of(progress, state, now)
-    begun = bool(done) or progress.phase not in ("Pending", "Proposed")
-    eta = None if end is not None else _eta(seconds, (done, planned), (copied, progress.bytes_planned))
-    return TabletRebalanceStatus(
-        phase=RebalancePhase(progress.phase),
-        reason=progress.reason,
-        situation=progress.situation,
-        copies_left=progress.copies_left,
-        engine=None if progress.engine is None else EngineChoice(progress.engine.value),
-        engine_reason=progress.engine_reason,
-        planned=counts(progress.planned),
-        done=counts(progress.done),
-        failed=progress.failed,
-        bytes_planned=progress.bytes_planned,
-        bytes_copied=copied,
-        bytes_by_spark=progress.bytes_by_spark,
-        destinations=destinations[:DESTINATIONS_LIMIT],
-        destinations_total=len(destinations),
-        throughput_bytes_per_second=rate,
-        megabytes_per_second=f"{rate / 1e6:.1f}",
-        eta_seconds=eta,
-        refusals=shown_refusals(refusals),
-        refusals_total=len(refusals),
-        started_at=timestamp(clock - timedelta(seconds=now - progress.started_seconds)) if begun else None,
-        finished_at=None if end is None else timestamp(clock - timedelta(seconds=now - end)),
-    )
-
-
-def remaining_bytes(state: State) -> int:
-    """What the present plan is yet to copy, as estimated."""
-    progress = state.progress
-    if progress is None:
-        return 0
-    return max(0, progress.bytes_planned - progress.bytes_copied - _in_flight(progress, state))
-
-
-def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -> int | None:
-    """By bytes while there are some left to copy, else by migrations; each is (done, planned)."""
-    done, planned = copied if 0 < copied[0] < copied[1] else migrations
-    return int(seconds / done * (planned - done)) if 0 < done <= planned else None
-
-
-def _in_flight(progress: RebalanceProgress, state: State) -> int:
-    """Bytes of waves that are still being copied for this plan."""
-    mine = {id for id, some in state.counted_for.items() if any(each is progress for each in some)}
-    return sum(session.part_of(mine) for session in state.copy_sessions.values() if session.copied_bytes)
 
 
 def under_way(state: State) -> dict[str, int]:
