@@ -1,4 +1,4 @@
-"""Draws the states of a tablet into a document: `python -m docs.tools.diagrams docs/member.md`."""
+"""Draws the states of a tablet into a document: `python -m docs.tools.diagrams docs/internals/member.md`."""
 
 import sys
 from pathlib import Path

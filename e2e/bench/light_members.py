@@ -1,4 +1,6 @@
-"""Members without data, for measuring the master: they answer exchanges as docs/protocol.md says, at once.
+"""Members without data, for measuring the master: they answer exchanges at once.
+
+The answers are those of docs/reference/protocol.md.
 
 Every tablet is empty, so a learner is in sync as soon as it is probed and nothing is ever copied. What a real
 member does per exchange besides (files, replication) costs the master nothing.

@@ -1,4 +1,4 @@
-"""The figures of the master as docs/benchmarks.md has them: `--report FOLDER` writes master.md.
+"""The figures of the master as docs/internals/benchmarks.md has them: `--report FOLDER` writes master.md.
 
 What is between the marks of the page is this text, pasted: a test compares settings, cases and columns.
 """

@@ -21,7 +21,7 @@ from e2e.demo.errors import PreflightError
 
 FILE_BYTES_MAX = 2 * 1024**3  # the records are kept in memory for the comparison
 RECORDS_MAX = 2_000_000
-KEY_BYTES_MAX = 64 * 1024  # limits of the store itself, docs/protocol.md
+KEY_BYTES_MAX = 64 * 1024  # limits of the store itself, docs/reference/protocol.md
 VALUE_BYTES_MAX = 8 * 1024**2
 APT_SECONDS_MAX = 120.0
 INDEX_PACKAGES_MIN = 1_000

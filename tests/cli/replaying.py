@@ -1,4 +1,4 @@
-"""The rules of docs/kubectl-stele.md for replaying migrations, written again without the product's code."""
+"""The rules of docs/reference/kubectl-stele.md for replaying migrations, without the product's code."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -16,7 +16,7 @@ from e2e.bench.report import Goal, Report
 from stele.core.table.table import stamp_of
 from stele.wire import control as wire
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.md"
 
 
 def measured() -> Report:

@@ -1,4 +1,4 @@
-"""docs/partition-table.md shows what the code does: each example is computed, each refusal has a row."""
+"""docs/internals/partition-table.md shows what the code does: examples are computed, refusals listed."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from stele.core.table import ids
 from stele.core.table.table import Partition, stamp_of
 from stele.wire.configmap import OBJECT_BYTES_MAX, encode_shard
 
-TEXT = (Path(__file__).parents[2] / "docs" / "partition-table.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "internals" / "partition-table.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```text\n(.*?)```", TEXT, flags=re.S)
 EXAMPLES = [block.splitlines() for block in BLOCKS if block.startswith("current")]
 GOLDEN = [[line for line in path.read_text().splitlines() if not line.startswith("#")] for path in CASES]

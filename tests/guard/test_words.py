@@ -73,7 +73,12 @@ def test_what_users_read_has_no_old_word() -> None:
     """Resources, conditions, events, logs of the chart: what people search for."""
     pattern = re.compile(rf"\b({'|'.join(OLD_WORDS)})\b", re.IGNORECASE)
     paths = _files(
-        "crds/*", "charts/*", "examples/*", "README.md", "docs/resources.md", "docs/kubectl-stele.md"
+        "crds/*",
+        "charts/*",
+        "examples/*",
+        "README.md",
+        "docs/reference/resources.md",
+        "docs/reference/kubectl-stele.md",
     )
     assert paths
     found = [

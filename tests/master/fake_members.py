@@ -1,4 +1,4 @@
-"""Members in memory that answer exchanges as docs/protocol.md says, with a log of acknowledged writes.
+"""Members in memory that answer exchanges (docs/reference/protocol.md), with a log of acknowledged writes.
 
 Data is a list of write ids per tablet, so that a lost write is a missing id. Nothing here knows the master.
 """

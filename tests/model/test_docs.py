@@ -1,4 +1,4 @@
-"""docs/resources.md tells all: every field, default, column-worthy status, condition and reason."""
+"""docs/reference/resources.md tells all: every field, default, column-worthy status, condition and reason."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from stele.model import crd
 from stele.model.conditions import ConditionType, Reason
 
-TEXT = (Path(__file__).parents[2] / "docs" / "resources.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "resources.md").read_text(encoding="utf-8")
 
 
 def section(kind: str) -> str:

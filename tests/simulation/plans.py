@@ -1,4 +1,4 @@
-"""A row that lacks copies does not wait for the rest of a plan (docs/operator.md, "Plans")."""
+"""A row that lacks copies does not wait for the rest of a plan (docs/internals/operator.md, "Plans")."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

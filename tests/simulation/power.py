@@ -1,4 +1,4 @@
-"""What a loss of power may take with `fsync: Interval` or `Never`: no more than docs/resources.md says.
+"""What a loss of power may take with `fsync: Interval` or `Never`: see docs/reference/resources.md.
 
 That is: the last writes, of partitions whose other copies lose power too or are away. The disk tells which
 operations it dropped, and since when they had been written. Of acknowledged operations only those may be

@@ -1,7 +1,7 @@
 """What holds while a state of the cluster is in force: the table stays, and Passive takes no writes.
 
 It is not the same byte for byte: a member that is lost leaves its rows, and its backup becomes the owner
-(docs/resources.md, "Cluster states"); addresses change, and versions grow when nothing else does.
+(docs/reference/resources.md, "Cluster states"); addresses change, and versions grow when nothing else does.
 """
 
 from collections.abc import Callable

@@ -82,7 +82,7 @@ def restore(
     """Make a deleted tablet READY again, as one that the table does not name.
 
     The operator decides what becomes of it: it rejoins its row, is kept while the partition has no live
-    copy, or is deleted again. A volume is restored by hand: docs/member.md.
+    copy, or is deleted again. A volume is restored by hand: docs/internals/member.md.
 
     \b
     Example:
@@ -91,7 +91,8 @@ def restore(
     path = _path(item)
     if path.startswith(_VOLUMES):
         raise BadInput(
-            f"{item} is a volume: stop the member and move it back by hand (docs/member.md, Quarantine)"
+            f"{item} is a volume: stop the member and move it back by hand "
+            "(docs/internals/member.md, Quarantine)"
         )
     where = Where(namespace, context, kubeconfig)
     where.ask(lambda console: console.ask_member("POST", member, f"{path}/restore"))

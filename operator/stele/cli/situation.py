@@ -94,7 +94,7 @@ def _fair(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[Memb
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """What `-o json` prints; docs/kubectl-stele.md says what each key means."""
+    """What `-o json` prints; docs/reference/kubectl-stele.md says what each key means."""
     names = outcome.situation.names
     made = outcome.plan
     return {

@@ -1,4 +1,4 @@
-"""Bulk loads and exports without Spark: rows to pieces, pieces to tablets, tablets to rows (docs/bulk.md).
+"""Bulk loads and exports without Spark: rows to pieces to tablets, and back (docs/operating/bulk.md).
 
 A load has an id. Whoever repeats it with the same id and the same rows goes on where it stopped: a tablet
 takes a load in once, whole or not at all. `Loader` is used by one task at a time, `finish` by the one that

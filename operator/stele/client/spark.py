@@ -1,4 +1,4 @@
-"""The Spark data source `stele`: bulk loads by `df.write`, exports by `spark.read` (docs/bulk.md).
+"""The Spark data source `stele`: bulk loads by `df.write`, exports by `spark.read` (docs/operating/bulk.md).
 
     spark.dataSource.register(SteleDataSource)
     df.write.format("stele").option("address", "demo-members.stele").mode("append").save()

@@ -1,5 +1,5 @@
-"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken (docs/operator.md,
-"The loop").
+"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken
+(docs/internals/operator.md, "The loop").
 
 Commit first, command second: what is decided is stored by compare-and-set before anything is sent that
 rests on it. Any surprise while storing ends the leadership: the memory is dropped and the table is taken over

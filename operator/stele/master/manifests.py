@@ -1,7 +1,7 @@
 """Pure builders of the objects that belong to a cluster: values in, objects out.
 
 TabletCluster owns TabletMembers, Services, the budget, the copier and the table; a TabletMember owns its
-Pod. Volume claims are owned by nobody: data outlives what describes it (docs/operator.md,
+Pod. Volume claims are owned by nobody: data outlives what describes it (docs/internals/operator.md,
 "Objects of a cluster").
 """
 

@@ -564,7 +564,7 @@ class Node:
 
     async def stop(self) -> None:
         """End in this order: nothing is acknowledged any more, connections to members end, the log is synced,
-        small files are written, the database is closed (docs/member.md, "Stopping").
+        small files are written, the database is closed (docs/internals/member.md, "Stopping").
 
         What is closed last is what others rely on: whatever was acknowledged is in it.
         """

@@ -24,7 +24,7 @@ class ConditionStatus(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions that Stele sets; docs/resources.md explains each."""
+    """The conditions that Stele sets; docs/reference/resources.md explains each."""
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -40,7 +40,7 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition has its status, in one word for programs; docs/resources.md explains each."""
+    """Why a condition has its status, in one word for programs; docs/reference/resources.md explains each."""
 
     AS_DESIRED = "AsDesired"
     FORMING = "Forming"

@@ -1,9 +1,9 @@
 """What a developer needs to write a service: code of one's own on every member, with state that moves along.
 
 A service is a class that an installed package names in the entry-point group `stele.services`; see
-docs/services.md. All its methods are called in one thread of its own, one after the other, never on the
-member's event loop. A call that takes longer than its limit, or that raises, is logged with the service's
-name.
+docs/reference/services.md. All its methods are called in one thread of its own, one after the other, never
+on the member's event loop. A call that takes longer than its limit, or that raises, is logged with the
+service's name.
 """
 
 from collections.abc import Collection, Mapping

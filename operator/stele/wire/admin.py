@@ -1,4 +1,4 @@
-"""What a member says of tablets, quarantine and copy sessions on its admin port, as JSON (docs/member.md).
+"""Tablets, quarantine and copy sessions on a member's admin port, as JSON (docs/internals/member.md).
 
 The same structs are what `stele-member inspect` prints of a volume that no process has open.
 """

@@ -106,7 +106,7 @@ def encode_head(head: Head) -> dict[str, str]:
     except Corrupt as error:
         # What is stored and cannot be read again is lost.
         text = f"it could not be read again: {Exception.__str__(error)}"
-        raise BadInput(f'{text}; docs/operator.md, "Numbers that jump", says how to repair it') from error
+        raise BadInput(f'{text}; to repair it see docs/internals/operator.md, "Numbers that jump"') from error
     return data
 
 

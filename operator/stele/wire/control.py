@@ -1,6 +1,6 @@
 """Messages between the master and a member: the body of `POST /v1/exchange`, as JSON.
 
-The meaning of each command is in `docs/protocol.md`. Unknown fields are ignored on reading, unknown
+The meaning of each command is in `docs/reference/protocol.md`. Unknown fields are ignored on reading, unknown
 command tags are refused, so that a newer master gets a clear error from an older member.
 """
 

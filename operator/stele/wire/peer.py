@@ -1,8 +1,8 @@
 """Messages between members (port 7000), as msgpack in frames.
 
 One connection per ordered pair: the dialling member is owner, prober or forwarder; answers come back on
-the same connection, in order. The meaning of each is in docs/protocol.md. Every list has a limit, which is
-looked at before its items are: an empty list takes one byte in a message and 72 in memory.
+the same connection, in order. The meaning of each is in docs/reference/protocol.md. Every list has a limit,
+which is looked at before its items are: an empty list takes one byte in a message and 72 in memory.
 """
 
 from collections.abc import Callable

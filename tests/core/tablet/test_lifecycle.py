@@ -9,12 +9,12 @@ from docs.tools.diagrams import drawn, replaced
 from stele.core.tablet.lifecycle import MEANING, TRANSITIONS, Event, TabletState, step
 from stele.errors import Refused
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "member.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "internals" / "member.md"
 
 
 def test_the_document_has_the_present_diagram() -> None:
     text = DOCUMENT.read_text()
-    assert replaced(text) == text, "run: python -m docs.tools.diagrams docs/member.md"
+    assert replaced(text) == text, "run: python -m docs.tools.diagrams docs/internals/member.md"
 
 
 def test_every_transition_is_drawn_and_every_event_is_explained() -> None:

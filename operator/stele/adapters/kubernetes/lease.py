@@ -3,7 +3,7 @@
 As in client-go a waiting process never compares its clock with the holder's: it measures on its own
 monotonic clock for how long the Lease did not change. The holder counts its deadline from *before* the last
 renewal that succeeded, so it stops before anybody else may start. What a late write of a deposed master
-could still do is stopped by the epoch in the table (docs/protocol.md), not by this.
+could still do is stopped by the epoch in the table (docs/reference/protocol.md), not by this.
 """
 
 import asyncio

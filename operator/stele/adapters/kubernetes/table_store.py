@@ -1,4 +1,4 @@
-"""The partition table in ConfigMaps, written only by compare-and-set (docs/operator.md, "Who leads").
+"""The partition table in ConfigMaps, written by compare-and-set (docs/internals/operator.md, "Who leads").
 
 `take_over` writes the new epoch into the head and into *every* shard, so each late write of an older master
 fails on its resourceVersion. Shards are created before the head: a head without one of its shards is

@@ -1,7 +1,7 @@
 """What the master asks of members, and what it reads of their answers, without the wire's types.
 
-The orders have the names and fields of the commands of `docs/protocol.md`; `master/requests.py` turns them
-into messages. Answers are read through Protocols, which the messages fulfil as they are.
+The orders have the names and fields of the commands of `docs/reference/protocol.md`; `master/requests.py`
+turns them into messages. Answers are read through Protocols, which the messages fulfil as they are.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""One decision of the master (docs/operator.md, "The loop"): listen, take over, repair, plan, start, commit,
-sweep.
+"""One decision of the master: listen, take over, repair, plan, start, commit, sweep
+(docs/internals/operator.md, "The loop").
 
 `decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the
 orders with `publication`. When storing fails in any way the driver drops the whole State and takes over

@@ -24,7 +24,7 @@ CONFIRM_SECONDS = 0.5
 
 
 class Life(Enum):
-    """States of a member (docs/operator.md, "Members that come and go")."""
+    """States of a member (docs/internals/operator.md, "Members that come and go")."""
 
     JOINING = "Joining"
     ACTIVE = "Active"

@@ -1,4 +1,4 @@
-"""What a new master makes of what its predecessor left (docs/protocol.md, "Take-over by a new master").
+"""Recovery of what the former master left (docs/reference/protocol.md, "Take-over by a new master").
 
 Per partition the highest published version wins. A row that a member *accepted* above that is what the
 predecessor had committed at a destination and not stored: it is stored now. Everything else that was under

@@ -1,4 +1,4 @@
-"""When a partition is planned again after its migration failed (docs/operator.md, "What fails").
+"""When a partition is planned again after its migration failed (docs/internals/operator.md, "What fails").
 
 Each partition has a pause of its own, twice as long each time that it fails in a row: one that fails for ever
 holds up no other. Pauses end on a grid, so that those that fail at about the same time share a plan.

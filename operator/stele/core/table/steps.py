@@ -6,7 +6,7 @@ its range would leave nothing above it that a successor could take.
 
 from stele.core.table.ids import STEP_MAX
 
-REPAIR = 'who told it is not believed (docs/operator.md, "Numbers that jump")'
+REPAIR = 'who told it is not believed (docs/internals/operator.md, "Numbers that jump")'
 
 
 def jump(what: str, known: int, told: int) -> str:

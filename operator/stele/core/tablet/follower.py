@@ -1,6 +1,6 @@
 """One tablet at one member: which owner it follows, and what it takes from it.
 
-The rules are those of docs/protocol.md, "One tablet's log". The half of the owner is
+The rules are those of docs/reference/protocol.md, "One tablet's log". The half of the owner is
 `core.tablet.owner.Owner`; it exists while the published row names this member at index 0. Everything here is
 a decision on values: the driver writes the log, then acknowledges.
 """

@@ -1,4 +1,4 @@
-"""Leases: who may answer reads, and how long an old owner may still do so (docs/protocol.md, "Leases").
+"""Leases: who may answer reads, and how long an old owner may (docs/reference/protocol.md, "Leases").
 
 The rule: while a member holds a lease of another for a partition, that other follows it there; once the other
 was fenced, it names the partition in every later lease, and says for how long the last one without it runs.

@@ -1,6 +1,6 @@
 """States of a tablet on a volume, with every legal transition as data (design 40-tablet, "States").
 
-The diagram in docs/member.md is drawn from it (docs/tools/diagrams.py).
+The diagram in docs/internals/member.md is drawn from it (docs/tools/diagrams.py).
 """
 
 from enum import Enum

@@ -1,4 +1,6 @@
-"""Data of deleted tablets, and volumes that were put aside: list, look into, restore, purge (docs/member.md).
+"""Data of deleted tablets, and volumes put aside: list, look into, restore, purge.
+
+See docs/internals/member.md, "Quarantine".
 
 Nothing here gives a right to serve: a restored tablet is one that the table does not name, like that of a
 member which was away. The master takes it into a row, by COPY from the log, or has it deleted again.

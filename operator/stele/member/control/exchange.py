@@ -1,4 +1,4 @@
-"""`POST /v1/exchange`: adopt what the master published, run its commands, report (docs/protocol.md)."""
+"""`POST /v1/exchange`: adopt the published table, run commands, report (docs/reference/protocol.md)."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""At the source: copy sessions, which are checkpoints with a lease (docs/copy.md)."""
+"""At the source: copy sessions, which are checkpoints with a lease (docs/internals/copy.md)."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The owner runs requests: evaluate, log, and answer once committed; reads need leases (docs/protocol.md).
+"""The owner runs requests: evaluate, log, answer once committed; see docs/reference/protocol.md, "Leases".
 
 A request's reads see what its partition's log makes of the key, committed or not; then the answer waits until
 all that was seen is committed. So a client never reads what could still be lost.

@@ -1,5 +1,5 @@
 """A new, empty owner for a partition that nobody has any more, when the user wants that
-(`spec.onPartitionLoss: ResetToEmpty`; docs/operator.md, "Members that come and go").
+(`spec.onPartitionLoss: ResetToEmpty`; docs/internals/operator.md, "Members that come and go").
 
 A partition that stayed lost for the grace period gets an empty tablet on a member that has no data of it,
 and then, with version + 2, a row that names that member alone. Copies are made afterwards, as always. A

@@ -1,5 +1,5 @@
 """Rows without members that are gone: lost backups are taken out, lost owners are replaced
-(docs/operator.md, "Members that come and go").
+(docs/internals/operator.md, "Members that come and go").
 
 Rows that nobody is left of are reported and wait: the volumes may come back.
 """

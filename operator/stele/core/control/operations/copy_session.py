@@ -1,4 +1,4 @@
-"""Copy waves: which tablets share one snapshot, and who carries the bytes (docs/copy.md).
+"""Copy waves: which tablets share one snapshot, and who carries the bytes (docs/internals/copy.md).
 
 A wave is one session from one source to one destination. It is opened for all migrations of that pair that
 need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends. While it is

@@ -1,4 +1,4 @@
-"""One migration under way: what is asked of whom next (docs/protocol.md, "A migration").
+"""One migration under way: what is asked of whom next (docs/reference/protocol.md, "A migration").
 
     START -> ATTACH -> CATCH_UP <-> COPY       a destination that is new to the row
     CATCH_UP -> HAND_OVER -> ACCEPT            when the owner changes

@@ -1,4 +1,4 @@
-"""A new owner for a partition whose owner is lost (docs/protocol.md, "Promotion of a backup").
+"""A new owner for a partition whose owner is lost (docs/reference/protocol.md, "Promotion of a backup").
 
 Fence every live replica; when all answered, the one with the greatest last OpId (the hottest of equals)
 accepts the row; only then may the row be stored. The term is the version that the row will have, so the
@@ -6,7 +6,7 @@ fence and the row cannot disagree.
 
 The same makes a member of the row the owner on purpose (SHIFT_UP to index 0): every member of the row is
 fenced, the old owner too, so each holds all that was acknowledged, and `wanted` is chosen; it takes over a
-longer tail when it establishes itself (docs/protocol.md, "Establish").
+longer tail when it establishes itself (docs/reference/protocol.md, "Establish").
 """
 
 from dataclasses import dataclass, field

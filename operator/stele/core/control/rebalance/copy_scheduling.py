@@ -1,4 +1,4 @@
-"""From which replica a tablet is copied, how fast, whether it fits, and what came of it (docs/copy.md).
+"""From which replica a tablet is copied, how fast, whether it fits, and the result (docs/internals/copy.md).
 
 Waves are values that know nothing of the cluster (`sessions`); here they meet the memory of the leadership.
 """

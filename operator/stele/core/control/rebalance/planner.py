@@ -1,4 +1,4 @@
-"""When to plan, what of a plan may start, and when it is over (docs/operator.md, "Plans").
+"""When to plan, what of a plan may start, and when it is over (docs/internals/operator.md, "Plans").
 
 A plan is made for a *situation*: the members and the desired number of replicas. While that stays as it is,
 what people said about the plan (approved, cancelled) stays in force, also for another plan for what is left,

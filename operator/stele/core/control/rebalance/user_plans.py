@@ -1,4 +1,4 @@
-"""Plans that users make: replicas that should be on members that they name (docs/operator.md, "Plans").
+"""Plans that users make: replicas on members that they name (docs/internals/operator.md, "Plans").
 
 Each move is checked once, when it can be planned: what is as it asks for already is done, what breaks a rule
 is refused with a code. The others are given to the planner, which balances around them. A replica that was
