@@ -13,7 +13,7 @@ from stele.model import TabletRebalance
 from stele.wire import control as m
 from tests.cli.conftest import Run
 from tests.cli.test_tablets import shell
-from tests.member.harness import Client, Cluster, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 
 @pytest.fixture(autouse=True)

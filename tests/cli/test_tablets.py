@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from tests.cli.conftest import Ran, Run
-from tests.cli.fake_api import fake_api, kubeconfig
-from tests.member.harness import Client, Cluster, cluster, eventually, free_ports, key_in
+from tests.fakes.pod_proxy import fake_api, kubeconfig
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, free_ports, key_in
 
 
 @dataclass

@@ -8,9 +8,9 @@ import pytest
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.login import log_in
 from tests.contract.simulated import Bridged
-from tests.simulation.api import NAMESPACE, ApiServer, SimApi
-from tests.simulation.loop import Clock, ProcessLoop
-from tests.simulation.network import Network
+from tests.fakes.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.network import Network
 
 REAL = pytest.param("kubernetes", marks=pytest.mark.control_plane)
 

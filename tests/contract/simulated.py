@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from tests.simulation.loop import Clock, ProcessLoop
+from tests.fakes.loop import Clock, ProcessLoop
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from stele.adapters.members import client
-from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.errors import Corrupt
 from stele.master.cache import Cache
 from stele.wire.copy.jobs import CopyJobStatus
@@ -15,21 +14,22 @@ from tests.contract import (
     test_api,
     test_copier,
     test_engine,
+    test_key_value_service,
     test_links,
     test_members,
-    test_store,
     test_table_store,
     test_transfer,
     test_volume,
     test_watch,
 )
 from tests.contract.conftest import simulated_api
-from tests.master.fake_members import FakeMember
-from tests.member.fake_key_value_service import FakeKeyValueService
-from tests.simulation.api import NAMESPACE, ApiServer
-from tests.simulation.disk import Disk, SimEngine
-from tests.simulation.network import End
-from tests.simulation.transfer import TransferContainer
+from tests.fakes.api import NAMESPACE, ApiServer
+from tests.fakes.disk import Disk, SimEngine
+from tests.fakes.key_value_service import FakeKeyValueService
+from tests.fakes.members import FakeMember
+from tests.fakes.network import End
+from tests.fakes.table_store import MemoryTableStore, StoredObjects
+from tests.fakes.transfer import TransferContainer
 
 FAILS = (AssertionError, pytest.fail.Exception)
 
@@ -137,7 +137,7 @@ async def test_a_store_that_scans_from_the_beginning(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(FakeKeyValueService, "scan", begin)
     with pytest.raises(FAILS):
-        await test_store.test_a_scan_goes_page_by_page_in_order(FakeKeyValueService(2))
+        await test_key_value_service.test_a_scan_goes_page_by_page_in_order(FakeKeyValueService(2))
 
 
 async def test_a_cache_that_takes_what_came_last_for_the_newest(

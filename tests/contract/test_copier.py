@@ -23,7 +23,7 @@ from stele.transfer.jobs.board import JobBoard, Report
 from stele.transfer.jobs.routes import add_job_routes
 from stele.wire.copy.jobs import CopyJob
 from tests.contract.test_members import serving
-from tests.master.copier import Copier as MemoryCopier
+from tests.fakes.copier import Copier as MemoryCopier
 from tests.master.test_statuses import cluster
 
 FAILURE = "NO_EXECUTORS: none came"

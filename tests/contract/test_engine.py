@@ -14,7 +14,7 @@ from stele.adapters.rocksdb.engine import RocksEngine, RocksReader
 from stele.errors import Corrupt, Unavailable
 from stele.member.storage.write_back import WriteBack
 from stele.ports.engine import Engine
-from tests.simulation.disk import SimEngine
+from tests.fakes.disk import SimEngine
 
 
 class Case:

@@ -16,8 +16,8 @@ from stele.adapters.rpc.connection import Connection
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, encode_frame
 from stele.wire.peer import Heartbeat, HelloRejected, Message, encode_message
 from tests.contract.simulated import finish, pass_time
-from tests.simulation.loop import Clock, Handle, ProcessLoop
-from tests.simulation.network import Network
+from tests.fakes.loop import Clock, Handle, ProcessLoop
+from tests.fakes.network import Network
 
 PORT = 7000
 LOOKS_MAX = 1000

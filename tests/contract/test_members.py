@@ -25,13 +25,13 @@ from stele.member.admin.http import Admin
 from stele.member.settings import Settings
 from stele.wire import control as m
 from tests.contract.simulated import Bridged, pass_time
-from tests.master.fake_members import FakeMember, FakeNet
-from tests.member.single_member import CLUSTER, SingleMember
-from tests.simulation.disk import Disk
-from tests.simulation.loop import Clock, ProcessLoop
+from tests.fakes.disk import Disk
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.members import FakeMember, FakeNet
+from tests.fakes.network import Network
+from tests.member.harness.single_member import CLUSTER, SingleMember
 from tests.simulation.master import Listeners, SimMembers
 from tests.simulation.member import MemberProcess
-from tests.simulation.network import Network
 
 PARTITIONS = 4
 ME, OTHER, THIRD = 0, 1, 2

@@ -9,14 +9,14 @@ import pytest
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.table.table import Member, Partition
 from stele.errors import BadInput, Conflict, Corrupt, Uncertain
 from stele.master.loop import fresh_head
 from stele.ports.control_loop import TableStore
 from stele.wire.configmap import MEMBERS_MAX
 from tests.contract.conftest import REAL, simulated_api
-from tests.simulation.api import NAMESPACE
+from tests.fakes.api import NAMESPACE
+from tests.fakes.table_store import MemoryTableStore, StoredObjects
 
 PARTITIONS = 700
 LENGTHS = {0: 512, 1: PARTITIONS - 512}

@@ -29,13 +29,13 @@ from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SessionFile
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, DataState, encode_state
 from tests.contract.simulated import Bridged, pass_time
-from tests.member import transfer_volume
-from tests.simulation.disk import Disk
-from tests.simulation.loop import Clock, ProcessLoop
-from tests.simulation.network import Network
-from tests.simulation.transfer import TransferContainer
+from tests.fakes.disk import Disk
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.network import Network
+from tests.fakes.transfer import TransferContainer
+from tests.transfer import checkpoints
 
-TOKEN = transfer_volume.TOKEN
+TOKEN = checkpoints.TOKEN
 P, SOURCE_GENERATION, GENERATION = 7, 3, 9
 ITEM = CopyItem(P, SOURCE_GENERATION, GENERATION, 1000)
 ENTRIES = {(b"default", b"k%d" % number): (b"v" * number, 0) for number in range(50)}
@@ -81,11 +81,11 @@ async def real(folder: Path) -> AsyncIterator[Case]:
     source, destination = folder / "source", folder / "destination"
     for each in (source, destination):
         (each / STAGING).mkdir(parents=True)
-    transfer_volume.make_checkpoint(source, "s-1", {P: (SOURCE_GENERATION, ENTRIES)})
+    checkpoints.make_checkpoint(source, "s-1", {P: (SOURCE_GENERATION, ENTRIES)})
     async with AsyncExitStack() as stack:
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        source_url = await stack.enter_async_context(transfer_volume.transfer(source))
-        url = await stack.enter_async_context(transfer_volume.transfer(destination))
+        source_url = await stack.enter_async_context(checkpoints.transfer(source))
+        url = await stack.enter_async_context(checkpoints.transfer(destination))
         port = int(url.rpartition(":")[2])
         transfer = LocalTransfer(Settings(destination, "c", "m-1", bind="127.0.0.1", transfer_port=port))
         stack.push_async_callback(transfer.close)

@@ -28,8 +28,8 @@ from stele.member.storage.volume import (
     Volume,
 )
 from stele.wire.storage.volume import TABLE_FILE, Consensus, Superblock, TableFile, decode_file, encode_file
-from tests.simulation.disk import Disk
-from tests.simulation.loop import Clock
+from tests.fakes.disk import Disk
+from tests.fakes.loop import Clock
 
 CLUSTER = "cluster-uid"
 FILES = tuple(f"{TABLETS}/{number}" for number in range(6))

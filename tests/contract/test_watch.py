@@ -19,11 +19,11 @@ from stele.master.cache import Cache
 from tests.contract.conftest import REAL
 from tests.contract.simulated import Bridged, pass_time
 from tests.contract.test_api import cluster
-from tests.simulation.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.network import Network
 from tests.simulation.kubelet import Kubelet
-from tests.simulation.loop import Clock, ProcessLoop
 from tests.simulation.master import Listeners, MasterProcess
-from tests.simulation.network import Network
 
 LOOKS_MAX = 300
 BADLY = {"watch_lost": 0.3, "watch_repeated": 0.3, "watch_seconds": 2.0}

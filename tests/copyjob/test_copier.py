@@ -32,7 +32,7 @@ from stele.transfer.jobs import board
 from stele.transfer.server import open_checkpoints as transfer_sessions
 from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob
-from tests.member import transfer_volume as volume_maker
+from tests.transfer import checkpoints
 
 FAKE_DRIVER = str(Path(__file__).with_name("fake_driver.py"))
 PARTITIONS = 12
@@ -89,7 +89,7 @@ async def source(tmp_path):
         partition: (1, {(b"default", b"k%d" % number): (bytes(100), 0) for number in range(50)})
         for partition in range(PARTITIONS)
     }
-    volume_maker.make_checkpoint(volume, "s-1", tablets)
+    checkpoints.make_checkpoint(volume, "s-1", tablets)
     settings = __main__.read_settings({"STELE_DATA_DIR": str(volume)})
     async with serving(__main__.make_app(settings)) as url:
         yield url
@@ -97,7 +97,7 @@ async def source(tmp_path):
 
 def job_of(url, session="s-1", **changes):
     items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(PARTITIONS))
-    made = CopyJob(session, "m-1", "data-m-1", url, volume_maker.TOKEN, items, executors=1, cores=2)
+    made = CopyJob(session, "m-1", "data-m-1", url, checkpoints.TOKEN, items, executors=1, cores=2)
     return msgspec.structs.replace(made, **changes)
 
 
@@ -511,7 +511,7 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     big = {(b"default", b"k%d" % number): (bytes(1000), 0) for number in range(2000)}
     volume = tmp_path / "source"
     (volume / "staging").mkdir(parents=True)
-    volume_maker.make_checkpoint(volume, "s-1", dict.fromkeys(range(4), (1, big)))
+    checkpoints.make_checkpoint(volume, "s-1", dict.fromkeys(range(4), (1, big)))
     settings = __main__.read_settings({"STELE_DATA_DIR": str(volume)})
     items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(4))
     async with (

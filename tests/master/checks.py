@@ -7,7 +7,7 @@ migration that began also ended, once.
 
 from collections.abc import Iterator
 
-from tests.master.fake_members import FakeMember
+from tests.fakes.members import FakeMember
 from tests.master.harness import Harness
 
 

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stele.adapters.memory.table_store import MemoryTableStore, StoredObjects
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.requests import RebalanceRequest
@@ -17,7 +16,8 @@ from stele.master.loop import ClusterLoop, Pace
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 from stele.wire.control import ExchangeReply, ExchangeRequest
-from tests.master.fake_members import FakeMember, FakeNet, Tablet
+from tests.fakes.members import FakeMember, FakeNet, Tablet
+from tests.fakes.table_store import MemoryTableStore, StoredObjects
 
 CLUSTER = "cluster-uid"
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)

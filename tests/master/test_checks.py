@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from stele.wire.control import Row
+from tests.fakes.members import Copy, Tablet
 from tests.master.checks import check_state
-from tests.master.fake_members import Copy, Tablet
 from tests.master.harness import Harness
 
 

@@ -14,8 +14,8 @@ from stele.master.metrics import copy_metrics
 from stele.model.conditions import find_condition
 from stele.model.rebalance import TabletRebalanceStatus
 from stele.wire.control import Result
-from tests.master.copier import Copier
-from tests.master.fake_members import FakeMember
+from tests.fakes.copier import Copier
+from tests.fakes.members import FakeMember
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_statuses import cluster, rebalance

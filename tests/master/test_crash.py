@@ -11,8 +11,8 @@ import pytest
 
 from stele.errors import SteleError
 from stele.master.loop import Deposed
+from tests.fakes.members import FakeMember
 from tests.master.checks import check_state
-from tests.master.fake_members import FakeMember
 from tests.master.harness import Crash, Fuse, Harness, crash, lose
 from tests.master.scenarios import SCENARIOS, finish, heal, prepared, run, steps_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.master.copier import Copier
+from tests.fakes.copier import Copier
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 

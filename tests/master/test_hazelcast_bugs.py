@@ -5,8 +5,8 @@ from collections.abc import Callable
 from stele.core.control.cluster_state import Step
 from stele.core.control.decide import publication
 from stele.wire.control import DeleteTablet, Result
+from tests.fakes.members import FakeMember
 from tests.master.checks import lost_partitions
-from tests.master.fake_members import FakeMember
 from tests.master.harness import Fuse, Harness, lose
 from tests.master.scenarios import SCENARIOS, finish, heal, prepared
 

@@ -6,7 +6,7 @@ import pytest
 
 from stele.core.table.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
 from stele.wire.control import Row
-from tests.master.fake_members import FakeMember
+from tests.fakes.members import FakeMember
 from tests.master.harness import Harness
 
 

@@ -7,7 +7,7 @@ from stele.core.control.retries import RETRY_SECONDS_MAX
 from stele.master import status
 from stele.model.conditions import Condition, find_condition
 from stele.wire.control import Result
-from tests.master.fake_members import FakeMember
+from tests.fakes.members import FakeMember
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_copies import events, shown, state_of, three, view

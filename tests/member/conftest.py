@@ -1,6 +1,4 @@
-"""Gives the tests of this folder a simulated cluster without trouble, and folders of volumes."""
-
-from pathlib import Path
+"""Gives the tests of this folder a simulated cluster without trouble."""
 
 import pytest
 
@@ -14,20 +12,3 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Sim:
     sim = Sim(0)
     sim.loop.run(3)
     return sim
-
-
-@pytest.fixture
-def volume(tmp_path: Path) -> Path:
-    """The folder of a source."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    (folder / "staging").mkdir()
-    return folder
-
-
-@pytest.fixture
-def staging(tmp_path: Path) -> Path:
-    """The `staging` folder of a destination."""
-    folder = tmp_path / "destination" / "staging"
-    folder.mkdir(parents=True)
-    return folder

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stele.wire import control as m
-from tests.member.harness import Client, Cluster, RespError, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, RespError, cluster, eventually, key_in
 
 
 async def write_some(client: Client, members: list[int], number: int, text: bytes = b"v") -> None:

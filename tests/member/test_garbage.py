@@ -15,7 +15,7 @@ from stele.member.settings import read_settings
 from stele.model.cluster import Storage
 from stele.wire import peer
 from stele.wire.frames import HEAD_BYTES, encode_frame
-from tests.member.harness import CLUSTER, Client, cluster, eventually
+from tests.member.harness.cluster import CLUSTER, Client, cluster, eventually
 
 
 async def closed_after(host: str, port: int, data: bytes) -> bytes:

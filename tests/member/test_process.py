@@ -10,7 +10,7 @@ import pytest
 from stele.member import process
 from stele.member.settings import read_settings
 from stele.member.storage.volume import Volume
-from tests.member.harness import MemberProcess, free_ports
+from tests.member.harness.cluster import MemberProcess, free_ports
 
 HOST = "127.0.0.1"
 

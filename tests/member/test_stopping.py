@@ -15,7 +15,7 @@ from stele.core.kv.keyslot import partition_of
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter, Routes
 from stele.member.storage.volume import LOCK
-from tests.member.harness import Client, Cluster, MemberProcess, RespError, cluster, eventually
+from tests.member.harness.cluster import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
 KEYS = 64
 BALLAST_BYTES = 12_000_000

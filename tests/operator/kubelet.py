@@ -15,7 +15,7 @@ from aiohttp import web
 
 from stele.adapters.kubernetes.api import Api
 from stele.wire.control import decode_request, encode
-from tests.master.fake_members import FakeMember, FakeNet
+from tests.fakes.members import FakeMember, FakeNet
 from tests.operator.pods import PodWatch
 
 ADMIN_PORT = 7001

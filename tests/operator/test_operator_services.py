@@ -18,8 +18,8 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.core.kv.keyslot import partition_of
-from tests.member import quota, recording
-from tests.member.harness import eventually, key_in
+from tests.member.harness.cluster import eventually, key_in
+from tests.member.services import quota, recording
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, cluster
 

@@ -9,10 +9,10 @@ from stele.core.kv.dedup import ONCE
 from stele.core.kv.keyslot import partition_of
 from stele.errors import SteleError, Uncertain
 from stele.ports.key_value_service import KeyValueService
+from tests.fakes.loop import Clock, Handle, ProcessLoop
+from tests.fakes.network import Network
 from tests.simulation.history import Histories, Operation
 from tests.simulation.kubelet import Kubelet, Machine
-from tests.simulation.loop import Clock, Handle, ProcessLoop
-from tests.simulation.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.trace import Trace
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from stele.member.storage import failpoints
+from tests.fakes.loop import Clock, Killed, ProcessLoop
 from tests.simulation.kubelet import Machine
-from tests.simulation.loop import Clock, Killed, ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

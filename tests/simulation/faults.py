@@ -12,7 +12,7 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Kind
 from stele.core.kv.dedup import KEEP_SECONDS
 from stele.wire import control as m
-from tests.simulation.api import API_PLACE, ApiFaults
+from tests.fakes.api import API_PLACE, ApiFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine

@@ -17,7 +17,7 @@ from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import control as m
 from stele.wire.configmap import decode_head, decode_shard
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
-from tests.simulation.api import merged
+from tests.fakes.api import merged
 from tests.simulation.history import Violation
 from tests.simulation.master import MasterProcess
 from tests.simulation.plans import Plans

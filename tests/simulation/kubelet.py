@@ -11,12 +11,12 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
 from stele.master.manifests import COMPONENT_LABEL
 from stele.member.settings import Settings
-from tests.simulation.api import ApiServer
-from tests.simulation.disk import Disk
-from tests.simulation.loop import Clock, ProcessLoop
+from tests.fakes.api import ApiServer
+from tests.fakes.disk import Disk
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.network import Network
+from tests.fakes.transfer import TransferContainer
 from tests.simulation.member import BEGAN_UNIX_SECONDS, MemberProcess
-from tests.simulation.network import Network
-from tests.simulation.transfer import TransferContainer
 
 Object = dict[str, Any]
 

@@ -19,10 +19,10 @@ from stele.master.settings import Settings
 from stele.master.supervisor import WATCHED
 from stele.model import TabletCluster
 from stele.wire.control import ExchangeReply, ExchangeRequest, decode_reply, decode_request, encode
-from tests.simulation.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.loop import Defect, Handle, ProcessLoop
+from tests.fakes.network import REFUSED_SECONDS, Network
 from tests.simulation.kubelet import Kubelet
-from tests.simulation.loop import Defect, Handle, ProcessLoop
-from tests.simulation.network import REFUSED_SECONDS, Network
 
 CLUSTER = "demo"
 LIST_SECONDS = 8.0

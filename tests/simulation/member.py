@@ -17,9 +17,9 @@ from stele.member.storage.write_back import WriteBack
 from stele.ports.transfer import Transfer
 from stele.wire.control import ExchangeReply, ExchangeRequest
 from stele.wire.storage.volume import Instance
-from tests.simulation.disk import NO_ROOM, Disk, SimVolume
-from tests.simulation.loop import Defect, Handle, ProcessLoop
-from tests.simulation.network import Network
+from tests.fakes.disk import NO_ROOM, Disk, SimVolume
+from tests.fakes.loop import Defect, Handle, ProcessLoop
+from tests.fakes.network import Network
 
 PEER_PORT = 7000
 BEGAN_UNIX_SECONDS = 1_800_000_000.0

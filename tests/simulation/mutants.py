@@ -31,7 +31,7 @@ from stele.member.settings import Fsync
 from stele.member.storage.write_back import WriteBack
 from stele.model.cluster import PartitionCounts
 from stele.wire.storage.keys import SERVICE
-from tests.simulation.disk import SimEngine
+from tests.fakes.disk import SimEngine
 from tests.simulation.profile import SWARM
 
 Plant = Callable[[], AbstractContextManager[Any]]

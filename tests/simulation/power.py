@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stele.member.limits import SYNC_INTERVAL_SECONDS
 from stele.member.settings import Fsync
-from tests.simulation.disk import Dropped
+from tests.fakes.disk import Dropped
 from tests.simulation.history import Loss, Violation
 from tests.simulation.kubelet import Machine
 from tests.simulation.profile import CLUSTER

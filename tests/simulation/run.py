@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.fakes.network import LATE_SECONDS_MAX
 from tests.simulation import lossy
 from tests.simulation.convergence import check_equal, unfinished
 from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
 from tests.simulation.history import LINEARIZABLE, Loss, Operation, Violation, check
 from tests.simulation.invariants import Rules
-from tests.simulation.network import LATE_SECONDS_MAX
 from tests.simulation.profile import SWARM, Profile, draw
 from tests.simulation.trace import ANYWHERE
 from tests.simulation.world import World

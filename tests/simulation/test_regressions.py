@@ -37,11 +37,11 @@ from stele.member.settings import Settings
 from stele.wire import control as m
 from stele.wire.configmap import decode_shard
 from stele.wire.storage.volume import Consensus
-from tests.simulation.api import ApiServer, SimApi
-from tests.simulation.disk import Disk
-from tests.simulation.loop import Clock, ProcessLoop
+from tests.fakes.api import ApiServer, SimApi
+from tests.fakes.disk import Disk
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.network import Network
 from tests.simulation.member import MemberProcess
-from tests.simulation.network import Network
 
 T = TypeVar("T")
 CLUSTER_UID = "cluster"

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from tests.fakes.loop import Clock
 from tests.simulation import __main__ as command_line
 from tests.simulation import shrink
-from tests.simulation.loop import Clock
 from tests.simulation.mutants import MUTANTS, Plant, vote_not_persisted
 from tests.simulation.profile import ENDINGS, FAMILIES, FAULTS, RATES, STOPS, STRIKES, Profile, draw
 from tests.simulation.run import Result, run

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tests.simulation.loop import Clock
+from tests.fakes.loop import Clock
 
 ANYWHERE = -1
 STORY_LINES_MAX = 120

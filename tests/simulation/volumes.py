@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from stele.member.storage.volume import CONSENSUS, INSTANCE, STAGING, TABLE, TABLETS
 from stele.wire import control as m
-from tests.simulation.disk import FREE_BYTES, Disk
+from tests.fakes.disk import FREE_BYTES, Disk
+from tests.fakes.loop import DISK_SECONDS
 from tests.simulation.kubelet import Machine
-from tests.simulation.loop import DISK_SECONDS
 from tests.simulation.profile import CLUSTER
 
 if TYPE_CHECKING:

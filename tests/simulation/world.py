@@ -12,13 +12,13 @@ from stele.core.table.table import Partition, PartitionTable
 from stele.member.settings import Settings
 from stele.wire.configmap import Head, decode_head, decode_shard
 from stele.wire.control import ExchangeReply, ExchangeRequest
-from tests.simulation.api import ApiServer
+from tests.fakes.api import ApiServer
+from tests.fakes.loop import Clock
+from tests.fakes.network import Network
 from tests.simulation.clients import Client, Keys
 from tests.simulation.crashes import points_told
 from tests.simulation.kubelet import Kubelet, Machine
-from tests.simulation.loop import Clock
 from tests.simulation.master import CLUSTER, Listeners, MasterProcess
-from tests.simulation.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.trace import Trace
 

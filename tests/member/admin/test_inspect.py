@@ -12,7 +12,7 @@ from stele.adapters.rocksdb.engine import RocksEngine
 from stele.member.admin.inspect import Inspection
 from stele.wire import control as m
 from stele.wire.storage.volume import ServiceMigration, ServicesFile, encode_file
-from tests.member.harness import Client, Cluster, hasty_cluster, key_in
+from tests.member.harness.cluster import Client, Cluster, hasty_cluster, key_in
 
 
 async def run(*arguments: str) -> tuple[int, str, str]:

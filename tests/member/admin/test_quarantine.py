@@ -8,7 +8,7 @@ import msgspec
 from stele.wire import control as m
 from stele.wire.admin import Quarantine, QuarantinedTablet
 from tests.member.admin.test_tablet_info import get, tablet
-from tests.member.harness import Client, Cluster, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 PARTITIONS = 2
 

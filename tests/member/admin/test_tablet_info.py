@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from stele.wire.admin import TabletFacts, TabletList
-from tests.member.harness import Client, Cluster, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 
 async def get(made: Cluster, member: int, path: str) -> tuple[int, bytes]:

@@ -13,7 +13,7 @@ from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
 from stele.core.kv.keyslot import partition_of
 from stele.errors import BadInput, Conflict, Refused, Unavailable
-from tests.member.harness import HASTY, Client, cluster, eventually, key_in
+from tests.member.harness.cluster import HASTY, Client, cluster, eventually, key_in
 
 PARTITIONS = 8
 

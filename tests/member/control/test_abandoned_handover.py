@@ -12,8 +12,8 @@ from stele.member import limits
 from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.volume import Frozen, Waited
-from tests.member.harness import Client, cluster, eventually, key_in
-from tests.member.single_member import ME, OTHER, P, SingleMember, key_here, single_member
+from tests.member.harness.cluster import Client, cluster, eventually, key_in
+from tests.member.harness.single_member import ME, OTHER, P, SingleMember, key_here, single_member
 
 ASK = peer.CancelHandover(P, "move", 1)
 

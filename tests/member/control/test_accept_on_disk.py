@@ -7,7 +7,7 @@ import pytest
 
 from stele.member.settings import Fsync
 from stele.wire import control as m
-from tests.member.single_member import OTHER, P, single_member
+from tests.member.harness.single_member import OTHER, P, single_member
 
 START = m.StartTabletCopy("copy", P, 1, OTHER)
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from stele.wire import control as m
-from tests.member.harness import Client, cluster, key_in
+from tests.member.harness.cluster import Client, cluster, key_in
+from tests.member.harness.single_member import OTHER, THIRD, P, single_member
 from tests.member.replication.test_messages import backup
-from tests.member.single_member import OTHER, THIRD, P, single_member
 
 PARTITION = 3
 

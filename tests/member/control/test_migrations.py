@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stele.wire import control as m
-from tests.member.harness import Client, Cluster, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 BIG = 4000
 

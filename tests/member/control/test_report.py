@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stele.member.control.exchange import Exchange
-from tests.member.single_member import single_member
+from tests.member.harness.single_member import single_member
 
 
 async def test_a_process_names_the_time_of_its_first_answer(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from stele.member.storage import failpoints
 from stele.wire import control as m
 from stele.wire.storage.volume import Quarantined
-from tests.member.single_member import OTHER, THIRD, P, SingleMember, single_member
+from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member
 
 FIRST = m.StartTabletCopy("first", P, 1, OTHER)
 

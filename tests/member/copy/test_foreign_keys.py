@@ -13,10 +13,10 @@ from stele.wire import control as m
 from stele.wire.copy.jobs import Manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED
-from tests.member import crash_steps as steps
 from tests.member.admin.test_tablet_info import tablet
-from tests.member.harness import hasty_cluster
-from tests.member.single_member import OTHER, P, SingleMember, single_member
+from tests.member.harness.cluster import hasty_cluster
+from tests.member.harness.single_member import OTHER, P, SingleMember, single_member
+from tests.member.storage import crash_steps as steps
 
 FOREIGN: dict[str, Callable[[int], bytes]] = {
     "an earlier generation": lambda generation: keys.user_key(P, generation - 1, b"default", b"k"),

@@ -8,7 +8,7 @@ import pytest
 
 from stele.wire import control as m
 from stele.wire.copy.jobs import SessionFile
-from tests.member.harness import Client, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, cluster, eventually, key_in
 
 SPACES = (b"default", b"map1", b"map2")
 

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from stele.wire import control as m
-from tests.member.harness import Cluster, MemberProcess, cluster, eventually
+from tests.member.harness.cluster import Cluster, MemberProcess, cluster, eventually
 
 SESSION = "s-1"
 ANSWER_SECONDS_MAX = 3.0

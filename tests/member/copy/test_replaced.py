@@ -10,7 +10,7 @@ from stele.member.admin.quarantine import Quarantine
 from stele.wire import control as m
 from stele.wire.storage.log_record import put_record
 from stele.wire.storage.volume import Quarantined
-from tests.member.single_member import OTHER, THIRD, P, SingleMember, single_member
+from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member
 
 HOUR = 3600
 COPIED = m.OpId(1, 5)

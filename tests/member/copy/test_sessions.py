@@ -12,8 +12,8 @@ from stele.member import limits
 from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING
 from stele.wire import control as m
 from stele.wire.copy.jobs import CopyJobStatus
-from tests.member.harness import eventually
-from tests.member.single_member import OTHER, P, SingleMember, single_member
+from tests.member.harness.cluster import eventually
+from tests.member.harness.single_member import OTHER, P, SingleMember, single_member
 
 
 async def code(made: SingleMember, command: m.Command) -> str:

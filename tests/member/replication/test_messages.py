@@ -18,8 +18,8 @@ from stele.member.replication.replica import PROMISES_LOST
 from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.log_record import noop_record, put_record
+from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
 from tests.member.sim import SimFuture, SimMember, ask
-from tests.member.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
 from tests.member.test_simulation import Sim, shrink
 
 

@@ -20,8 +20,8 @@ from stele.member.serving.executor import CommandExecutor, Counters
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
 from stele.wire import control as m
+from tests.member.harness.single_member import OTHER, P, key_here, single_member
 from tests.member.sim import WINDOW_MESSAGES, SimFuture, SimLink, SimMember, ask, write
-from tests.member.single_member import OTHER, P, key_here, single_member
 from tests.member.test_simulation import Sim, shrink
 
 FOREVER = 2**62

@@ -13,7 +13,7 @@ from stele.member.storage import volume as volume_module
 from stele.member.storage.volume import MetaWriter, Volume
 from stele.wire.control import MemberInfo, Row
 from stele.wire.storage.volume import TABLE_FILE, LegacyTableFile, TableFile, encode_file
-from tests.member.harness import Client, cluster
+from tests.member.harness.cluster import Client, cluster
 
 MEMBERS = (MemberInfo(0, "m0", "u-0", "10.0.0.1"), MemberInfo(4, "m4", "u-4", "10.0.0.2"))
 LEGACY = LegacyTableFile(7, MEMBERS, ((0, 4), (4,), ()))

@@ -15,7 +15,7 @@ from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.server import RespServer, start_resp_server
 from stele.member.serving.router import RequestRouter
 from stele.wire.resp import encode_request
-from tests.member.fake_key_value_service import FakeKeyValueService
+from tests.fakes.key_value_service import FakeKeyValueService
 
 HALF_ROOM = 400_000
 """Two replies of so many bytes do not fit into one answer of an owner."""

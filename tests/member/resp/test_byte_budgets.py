@@ -11,7 +11,7 @@ import pytest
 
 from stele.member import limits
 from stele.wire.resp import encode_request
-from tests.member.harness import Cluster, MemberProcess, cluster, eventually, key_in
+from tests.member.harness.cluster import Cluster, MemberProcess, cluster, eventually, key_in
 from tests.member.resp.test_large_replies import MIB, Pipe
 
 SECONDS_MAX = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from stele.core.kv.keyslot import partition_of
 from stele.wire.resp import encode_request
-from tests.member.harness import Cluster, cluster, key_in
+from tests.member.harness.cluster import Cluster, cluster, key_in
 
 MIB = 1024 * 1024
 PARTITIONS = 4

@@ -21,7 +21,7 @@ from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import FrameDecoder, encode_frame
 from stele.wire.resp import Request, encode_reply, encode_request
-from tests.member.single_member import ME, OTHER, SingleMember
+from tests.member.harness.single_member import ME, OTHER, SingleMember
 
 MIB = 1024 * 1024
 SIZES = (0, 3, 20_000, limits.REPLY_BYTES, limits.REPLY_BYTES + 1, 3 * MIB, VALUE_BYTES_MAX)

@@ -11,7 +11,7 @@ from stele.member.resp import match
 from stele.member.resp.match import read_pattern
 from stele.member.resp.scan import SCAN_POSITIONS_MAX, SCAN_STEPS_MAX, Positions, scan
 from stele.member.turn_budget import TurnBudget
-from tests.member.fake_key_value_service import FakeKeyValueService
+from tests.fakes.key_value_service import FakeKeyValueService
 from tests.member.test_simulation import Sim
 
 HOSTILE = b"*?" + b"a" * 1000 + b"b*"

@@ -15,7 +15,7 @@ from stele.member.resp import server as server_module
 from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.resp.server import RespServerLimits, start_resp_server
 from stele.wire.resp import encode_request
-from tests.member.fake_key_value_service import FakeKeyValueService
+from tests.fakes.key_value_service import FakeKeyValueService
 
 
 @pytest.fixture

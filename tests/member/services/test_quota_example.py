@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stele.wire import control as m
-from tests.member import quota
-from tests.member.harness import Cluster, cluster, eventually, free_ports, key_in
+from tests.member.harness.cluster import Cluster, cluster, eventually, free_ports, key_in
+from tests.member.services import quota
 
 P = 0
 

@@ -14,7 +14,7 @@ from stele.errors import SteleError
 from stele.member.admin.quarantine import _entry_line
 from stele.wire.storage.dedup import Remembered
 from stele.wire.storage.keys import SERVICE, pack_value, user_key
-from tests.member.harness import Client, Cluster, RespError, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, RespError, cluster, eventually, key_in
 from tests.member.sim import SimFuture, ask
 from tests.member.test_simulation import Sim, shrink
 

@@ -18,9 +18,8 @@ from stele.adapters.rocksdb.engine import RocksEngine
 from stele.wire import control as m
 from stele.wire.copy.jobs import damage_note
 from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
-from tests.member import crash_steps as steps
 from tests.member.admin.test_tablet_info import tablet
-from tests.member.harness import (
+from tests.member.harness.cluster import (
     CLUSTER,
     Client,
     Cluster,
@@ -30,6 +29,7 @@ from tests.member.harness import (
     hasty_cluster,
     key_in,
 )
+from tests.member.storage import crash_steps as steps
 
 PARTITIONS = 4
 PROMISES = "what was promised for it is lost"

@@ -20,10 +20,10 @@ from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.keys import tablet_range, user_key
 from stele.wire.storage.log_record import put_record
-from tests.member.harness import Client, eventually, hasty_cluster, key_in
-from tests.member.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
+from tests.member.copy.test_kudu_bugs import receive
+from tests.member.harness.cluster import Client, eventually, hasty_cluster, key_in
+from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
 from tests.member.storage.test_damage import attempt, mounted
-from tests.member.test_kudu_bugs import receive
 
 ONE, TWO = (put_record(2, b"default", key, b"v", 0) for key in (b"one", b"two"))
 STEPS = 200

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.member.harness import Client, cluster, eventually
+from tests.member.harness.cluster import Client, cluster, eventually
 
 
 async def test_one_damaged_superblock_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from stele.core.kv.commands import Failure, Reply, Simple
 from stele.ports.key_value_service import KeyValueService
 from stele.wire import control as m
-from tests.member.fake_key_value_service import FakeKeyValueService
-from tests.member.single_member import ME, SingleMember
+from tests.fakes.key_value_service import FakeKeyValueService
+from tests.member.harness.single_member import ME, SingleMember
 
 P = 0
 KEYSPACE = b"default"

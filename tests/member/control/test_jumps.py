@@ -10,7 +10,7 @@ from stele.core.table.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
 from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import encode_frame
-from tests.member.harness import CLUSTER, Client, Cluster, cluster
+from tests.member.harness.cluster import CLUSTER, Client, Cluster, cluster
 
 P = 0
 

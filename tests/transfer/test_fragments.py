@@ -17,7 +17,7 @@ from stele.wire.control import CopyItem
 from stele.wire.copy import blocks, fragments
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import SERVICE, TABLET_PREFIX_BYTES, tablet_prefix
-from tests.member.transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
+from tests.transfer.checkpoints import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
 
 ITEM = CopyItem(partition=7, source_generation=3, generation=9)
 SPACES = (SERVICE, b"@queue", b"map1", b"map2", b"cache1")

@@ -27,7 +27,7 @@ from stele.wire.copy.blocks import End, encode_end, encode_stream
 from stele.wire.copy.jobs import CopyJob, damage_note, decode_manifest
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
 from stele.wire.storage.volume import TableFile, encode_file
-from tests.member.transfer_volume import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
+from tests.transfer.checkpoints import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
 
 NOW_MS = int(time.time() * 1000)
 ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}

@@ -9,7 +9,7 @@ import pytest
 
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
-from tests.member.harness import CLUSTER, Client, MemberProcess, Process, cluster, eventually
+from tests.member.harness.cluster import CLUSTER, Client, MemberProcess, Process, cluster, eventually
 
 MIB = 1024 * 1024
 

@@ -14,7 +14,7 @@ from stele.member.storage.volume import TABLETS
 from stele.wire import control as m
 from stele.wire.storage.volume import Superblock, decode_file
 from tests.member.admin.test_tablet_info import tablet
-from tests.member.harness import Client, Cluster, eventually, key_in
+from tests.member.harness.cluster import Client, Cluster, eventually, key_in
 
 TARGET, OWNER, OTHER = 2, 0, 1
 KINDS: dict[str, tuple[int, ...]] = {

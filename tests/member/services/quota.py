@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.member.recording import site_environment
+from tests.member.services.recording import site_environment
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quota"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "quota"
 
 
 def install(folder: Path, port: int) -> dict[str, str]:

@@ -21,7 +21,7 @@ import msgspec
 from e2e.bench.member_stage import free_ports
 from stele.core.kv.keyslot import partition_of
 from stele.wire import control as m
-from tests.member.forked import Forked, fork_server
+from tests.member.harness.forked import Forked, fork_server
 from tests.worker import WORKER
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"

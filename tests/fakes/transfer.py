@@ -26,8 +26,8 @@ from stele.wire.copy.fragments import place_text, plan
 from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, decode_state
-from tests.simulation.disk import Disk, pack_file
-from tests.simulation.loop import Handle, ProcessLoop
+from tests.fakes.disk import Disk, pack_file
+from tests.fakes.loop import Handle, ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.kubelet import Kubelet

@@ -15,11 +15,11 @@ from stele.member.storage.failpoints import EXIT_CODE, POINTS
 from stele.member.storage.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
 from stele.wire.storage import keys
 from stele.wire.storage.volume import Superblock
-from tests.member import crash_steps as steps
 from tests.member.admin.test_tablet_info import tablet
-from tests.member.crash_steps import TARGET, Step, World
-from tests.member.forked import Forked
-from tests.member.harness import MemberProcess, hasty_cluster
+from tests.member.harness.cluster import MemberProcess, hasty_cluster
+from tests.member.harness.forked import Forked
+from tests.member.storage import crash_steps as steps
+from tests.member.storage.crash_steps import TARGET, Step, World
 
 WHERE: dict[str, Step] = {
     "file.aside": steps.promote,
@@ -87,7 +87,7 @@ ELSEWHERE = {"start.swept", "aside.reason", "aside.moved", "load.prepared", "loa
 
 def test_every_point_is_passed() -> None:
     assert set(WHERE) | set(AT_START) | ELSEWHERE == set(POINTS)
-    source = Path(steps.__file__).parents[2] / "operator" / "stele" / "member"
+    source = Path(steps.__file__).parents[3] / "operator" / "stele" / "member"
     text = "".join(path.read_text() for path in source.rglob("*.py") if path.name != "failpoints.py")
     for name in POINTS:
         prefix, _, kind = name.partition(".")

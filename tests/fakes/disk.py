@@ -33,7 +33,7 @@ from stele.member.storage.volume import (
     Volume,
 )
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
-from tests.simulation.loop import Clock
+from tests.fakes.loop import Clock
 
 FREE_BYTES = 1 << 30
 NO_ROOM = os.strerror(errno.ENOSPC)

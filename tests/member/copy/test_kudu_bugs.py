@@ -23,9 +23,9 @@ from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE, tablet_range
 from stele.wire.storage.log_record import Change, batch_record, put_record
-from tests.member.harness import Client, cluster, key_in
+from tests.member.harness.cluster import Client, cluster, key_in
+from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member
 from tests.member.sim import write
-from tests.member.single_member import OTHER, THIRD, P, SingleMember, single_member
 from tests.member.test_simulation import Sim
 
 ONE, TWO = put_record(1, b"default", b"k", b"1", 0), put_record(1, b"default", b"k", b"2", 0)

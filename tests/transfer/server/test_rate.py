@@ -16,7 +16,7 @@ from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.server import open_checkpoints
 from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob
-from tests.member.transfer_volume import TOKEN, make_checkpoint, transfer
+from tests.transfer.checkpoints import TOKEN, make_checkpoint, transfer
 
 SIZE = 2_000_000
 RATE = 1_000_000

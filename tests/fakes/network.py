@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.loop import Clock, Handle, ProcessLoop
+from tests.fakes.loop import Clock, Handle, ProcessLoop
 
 FAST = (0.0002, 0.002)
 SEGMENT_BYTES_KEPT = 1 << 20

@@ -24,8 +24,8 @@ from stele.adapters.kubernetes.api import (
     NotFound,
 )
 from stele.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
-from tests.simulation.loop import Clock, ProcessLoop
-from tests.simulation.network import Network
+from tests.fakes.loop import Clock, ProcessLoop
+from tests.fakes.network import Network
 
 API_PLACE = "api"
 REQUEST_SECONDS = 5.0
