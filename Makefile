@@ -17,7 +17,7 @@ SECONDS ?= 300
 # Two at once. What waits for leases of a control plane runs one after the other, with the machine to itself.
 FAST_TESTS := .venv/bin/pytest -n 2 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup test test-fast lint storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
+.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ setup: .venv/.stamp ## Make .venv with all that people and tests need
 	@test -x $(PY) && $(PY) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; python3 -m venv .venv || { rm -rf .venv; echo "python3 cannot make a virtual environment: apt-get install python3-venv"; exit 2; }; }
 	@echo "setup: installing into .venv (about a minute; the first time on a machine up to three: PySpark is an archive of 456 MB)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli,sql]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli,sql,docs]'
 	@touch $@
 
 lint: setup ## Types, style and import contracts
@@ -42,7 +42,10 @@ lint: setup ## Types, style and import contracts
 test-fast: setup ## Tests that need neither a control plane nor a cluster
 	$(FAST_TESTS) $(PYTEST_ARGS)
 
-test: setup lint ## Every test: unit, golden, property, contract, real control plane, kind cluster
+docs: setup ## Build the site of docs/ into site/; a broken link or anchor fails
+	.venv/bin/zensical build --strict --clean
+
+test: setup lint docs ## Every test: unit, golden, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
 	$(PY) -m e2e.cluster programs
 	$(FAST_TESTS) $(PYTEST_ARGS)
@@ -87,4 +90,4 @@ crds: setup ## Write crds/ and the chart's copy from the models
 	@$(PY) -m stele.model.crd crds charts/stele/files/crds
 
 clean: ## Remove .venv and caches of the tools in this checkout
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv site .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
