@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from stele.adapters import environment
 from stele.adapters.spark.client import CopierClient
 from stele.copyjob import driver, drivers, pods, task
 from stele.copyjob import runner as runner_module
@@ -90,7 +91,7 @@ async def source(tmp_path):
         for partition in range(PARTITIONS)
     }
     checkpoints.make_checkpoint(volume, "s-1", tablets)
-    settings = __main__.read_settings({"STELE_DATA_DIR": str(volume)})
+    settings = environment.read(__main__.Settings, {"STELE_DATA_DIR": str(volume)})
     async with serving(__main__.make_app(settings)) as url:
         yield url
 
@@ -512,7 +513,7 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     volume = tmp_path / "source"
     (volume / "staging").mkdir(parents=True)
     checkpoints.make_checkpoint(volume, "s-1", dict.fromkeys(range(4), (1, big)))
-    settings = __main__.read_settings({"STELE_DATA_DIR": str(volume)})
+    settings = environment.read(__main__.Settings, {"STELE_DATA_DIR": str(volume)})
     items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(4))
     async with (
         serving(__main__.make_app(settings)) as url,

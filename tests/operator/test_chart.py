@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane
+from stele.adapters.environment import read
 from stele.adapters.kubernetes.bulk_pod import manifest
 from stele.copyjob.conf import (
     COPIER_LABEL,
@@ -20,7 +21,7 @@ from stele.copyjob.conf import (
     PORTS_MAX,
 )
 from stele.master.manifests import copier_pod, labels, member_pod
-from stele.master.settings import read
+from stele.master.settings import Settings
 from stele.model import TabletCluster, TabletMember
 
 pytestmark = pytest.mark.control_plane
@@ -177,7 +178,7 @@ def test_secrets_to_pull_with_reach_every_account_and_every_pod(
     assert len(accounts) == 3
     assert all(each["imagePullSecrets"] == names for each in accounts)
     given = {each["name"]: str(each.get("value", "")) for each in template["containers"][0]["env"]}
-    settings = read(given, "test")
+    settings = read(Settings, given)
     cluster = TabletCluster.read({**CLUSTER, "spec": {"members": 1, "storage": {"size": "1Gi"}}})
     member = TabletMember.read({"metadata": {"name": "demo-0"}, "spec": {"cluster": "demo", "index": 0}})
     assert isinstance(cluster, TabletCluster)
@@ -375,7 +376,7 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
         (secret,) = kinds["Secret"]
         assert len(base64.b64decode(secret["data"].pop("secret"))) == 64
     assert older == fresh
-    assert read(environment(older), "here").executor_account == "stele-executor"
+    assert read(Settings, environment(older)).executor_account == "stele-executor"
 
 
 def spark_secret(installed: Installed) -> str:
@@ -402,13 +403,13 @@ def test_every_watched_namespace_has_a_secret_of_its_own(bare_control_plane: Con
 def test_a_secret_of_one_s_own_takes_the_place_of_that(bare_control_plane: ControlPlane) -> None:
     rendered = by_kind(render(bare_control_plane, "shop", "spark.existingSecret=mine"))
     assert "Secret" not in rendered
-    assert read(environment(rendered), "here").spark_secret == "mine"
+    assert read(Settings, environment(rendered)).spark_secret == "mine"
 
 
 def test_the_operator_is_told_the_names_that_the_chart_made(bare_control_plane: ControlPlane) -> None:
     sets = ("serviceAccounts.spark=driver", "serviceAccounts.executor=worker")
     rendered = by_kind(render(bare_control_plane, "shop", *sets))
-    told = read(environment(rendered), "here")
+    told = read(Settings, environment(rendered))
     assert (told.spark_account, told.executor_account) == ("driver", "worker")
     assert {"driver", "worker"} < {each["metadata"]["name"] for each in rendered["ServiceAccount"]}
     assert [each["metadata"]["name"] for each in rendered["Secret"]] == [told.spark_secret] == ["driver-auth"]

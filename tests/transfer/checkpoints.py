@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
+from stele.adapters.environment import read
 from stele.adapters.rocksdb.options import data_options, log_options
-from stele.transfer.__main__ import make_app, read_settings
+from stele.transfer.__main__ import Settings, make_app
 from stele.transfer.client.copy import copy_tablets
 from stele.wire.control import OpId
 from stele.wire.copy.jobs import CopyJob
@@ -77,7 +78,7 @@ def ingest(folder, files):
 @asynccontextmanager
 async def transfer(volume):
     """The transfer process's application on a free port; its URL."""
-    settings = read_settings({"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
+    settings = read(Settings, {"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
     runner = web.AppRunner(make_app(settings), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -15,8 +15,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from stele.adapters.environment import read
 from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
-from stele.transfer.__main__ import read_settings
+from stele.transfer.__main__ import Settings
 from stele.transfer.client import copy, sst_writer
 from stele.transfer.jobs import direct
 from stele.transfer.jobs.board import JobBoard
@@ -472,19 +473,19 @@ async def test_the_program_starts_and_ends_on_sigterm(volume):
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
-        ({}, "STELE_DATA_DIR is ''"),
+        ({}, "STELE_DATA_DIR is not set; it must be the folder of the member's volume"),
         ({"STELE_DATA_DIR": "/nowhere"}, "STELE_DATA_DIR is '/nowhere'"),
         ({"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "x"}, "STELE_TRANSFER_PORT is 'x'"),
         (
             {"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "²"},
-            "STELE_TRANSFER_PORT is '²', expected a number",
+            "STELE_TRANSFER_PORT is '²'; it must be a whole number",
         ),
         ({"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "9" * 5000}, "STELE_TRANSFER_PORT is '9999"),
     ],
 )
 def test_wrong_settings_are_named(environment, text):
     with pytest.raises(BadInput, match=text):
-        read_settings(environment)
+        read(Settings, environment)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +494,7 @@ def test_wrong_settings_are_named(environment, text):
         (["--help"], 0, ["STELE_DATA_DIR", "STELE_BIND", "(0.0.0.0)", "STELE_TRANSFER_PORT", "(7002)"]),
         (["--nonsense"], 2, ["stele-transfer: error", "--nonsense"]),
         (["nonsense"], 2, ["stele-transfer: error", "nonsense"]),
-        ([], 2, ["stele-transfer: STELE_DATA_DIR is ''"]),
+        ([], 2, ["stele-transfer: STELE_DATA_DIR is not set"]),
     ],
 )
 def test_the_program_tells_its_settings_and_takes_no_arguments(arguments, code, texts):

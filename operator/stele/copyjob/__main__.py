@@ -9,13 +9,14 @@ from dataclasses import replace
 from aiohttp import web
 
 from stele.adapters import http
+from stele.adapters.environment import parser_of
 from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import sweep_leftovers
 from stele.copyjob.runner import SparkRunner
-from stele.copyjob.settings import VARIABLES, Settings, read_settings
+from stele.copyjob.settings import Settings, read_settings
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
-from stele.transfer.program import SETTINGS_WRONG, begin, parser_of, serve
+from stele.transfer.program import SETTINGS_WRONG, begin, serve
 from stele.wire.unreadable import UNREADABLE
 
 JOBS_PARALLEL = 16
@@ -57,7 +58,7 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
-    parser = parser_of("stele-copier", "Has Spark run the copy jobs of a Stele cluster.", VARIABLES)
+    parser = parser_of("stele-copier", "Has Spark run the copy jobs of a Stele cluster.", Settings)
     settings = begin(parser, arguments, read_settings)
     if settings is None:
         return SETTINGS_WRONG

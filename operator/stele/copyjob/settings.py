@@ -4,32 +4,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from stele.errors import BadInput
-from stele.transfer.program import read_number
+from msgspec import Meta
+
+from stele.adapters import environment
+from stele.adapters.environment import Port, PullPolicy, setting
 from stele.wire.urls import http_root
 
-PORT = 7010
-DRIVERS_MAX = 4
-PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 KUBERNETES = "k8s://https://kubernetes.default.svc"
-VARIABLES = f"""\
-STELE_SPARK_MASTER            k8s://https://HOST, or local[N] to run the tasks in this machine's drivers
-                              ({KUBERNETES})
-STELE_SPARK_IMAGE             image of the executors (required, but for local[N])
-STELE_EXECUTOR_SERVICE_ACCOUNT  service account of the executors (stele-executor)
-STELE_SPARK_SECRET            Secret by which drivers and executors know each other (stele-spark-auth)
-STELE_IMAGE_PULL_POLICY       of the executors: {", ".join(PULL_POLICIES)} ({PULL_POLICIES[0]})
-STELE_IMAGE_PULL_SECRETS      Secrets that executors' images are pulled with, comma separated (none)
-STELE_BIND                    address to listen on (0.0.0.0)
-STELE_COPIER_PORT             jobs of the operator, progress of tasks ({PORT})
-STELE_DRIVERS_MAX             Spark drivers that live at once, 1 to 64 ({DRIVERS_MAX})
-STELE_STAGING                 where executors find the destination's staging folder (/staging)
-STELE_SCRATCH                 folder for files that Spark needs while it runs (/tmp)
-POD_NAME, POD_NAMESPACE       of this pod (required, but for local[N])
-POD_IP                        where tasks report their progress (required; 127.0.0.1 for local[N])
-"""
+LOCAL = {"STELE_SPARK_IMAGE": "none", "POD_NAMESPACE": "none", "POD_NAME": "none", "POD_IP": "127.0.0.1"}
+"""What is not needed where the drivers run the tasks."""
+FIELD = "; the pod's manifest sets it from the pod's own fields"
 _LOCAL = re.compile(r"local\[[0-9]{1,3}(,[0-9]{1,2})?\]")
+
+Drivers = Annotated[int, Meta(ge=1, le=64)]
+SparkMaster = Annotated[str, Meta(pattern=rf"^(k8s://http.*|{_LOCAL.pattern})$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +30,39 @@ class Settings:
     tasks and `staging` is a folder of this machine. `start` tells this life of the container from others.
     """
 
-    bind: str
-    port: int
-    master: str
-    image: str
-    namespace: str
-    pod_name: str
-    pod_ip: str
-    staging: Path
-    scratch: Path
-    executor_account: str
-    spark_secret: str
-    pull_policy: str
-    pull_secrets: str
-    drivers_max: int
+    image: str = setting("STELE_SPARK_IMAGE", "the image of the executors; local[N] needs none")
+    namespace: str = setting("POD_NAMESPACE", f"that of this pod{FIELD}")
+    pod_name: str = setting("POD_NAME", f"that of this pod{FIELD}")
+    pod_ip: str = setting("POD_IP", f"where tasks report their progress{FIELD}")
+    master: SparkMaster = setting(
+        "STELE_SPARK_MASTER",
+        "local[N] runs the tasks in this machine's drivers",
+        default=KUBERNETES,
+        expected="k8s://https://HOST or local[N]",
+    )
+    executor_account: str = setting(
+        "STELE_EXECUTOR_SERVICE_ACCOUNT", "ServiceAccount of the executors", default="stele-executor"
+    )
+    spark_secret: str = setting(
+        "STELE_SPARK_SECRET", "Secret of drivers and executors", default="stele-spark-auth"
+    )
+    pull_policy: PullPolicy = setting("STELE_IMAGE_PULL_POLICY", "of the executors", default="IfNotPresent")
+    pull_secrets: str = setting(
+        "STELE_IMAGE_PULL_SECRETS", "Secrets that executors are pulled with, comma separated", default=""
+    )
+    bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
+    port: Port = setting("STELE_COPIER_PORT", "jobs of the operator, progress of tasks", default=7010)
+    drivers_max: Drivers = setting("STELE_DRIVERS_MAX", "Spark drivers that live at once", default=4)
+    staging: Path = setting(
+        "STELE_STAGING", "where executors find the destination's staging folder", default=Path("/staging")
+    )
+    scratch: Path = setting(
+        "STELE_SCRATCH",
+        "for files that Spark needs while it runs",
+        default=Path("/tmp"),
+        expected="a folder that is there",
+        accepts=Path.is_dir,
+    )
     start: str = "none"
 
     @property
@@ -67,47 +76,7 @@ class Settings:
         return http_root(self.pod_ip, self.port)
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Raise BadInput that names the variable, its value and what is expected."""
-    master = environment.get("STELE_SPARK_MASTER", KUBERNETES)
-    local = _LOCAL.fullmatch(master) is not None
-    if not (local or master.startswith("k8s://http")):
-        raise BadInput(f"STELE_SPARK_MASTER is '{master}', expected k8s://https://HOST or local[N]")
-    here = "127.0.0.1" if local else None
-    return Settings(
-        bind=environment.get("STELE_BIND", "0.0.0.0"),
-        port=read_number(environment, "STELE_COPIER_PORT", PORT, 1, 65_535),
-        master=master,
-        image=_text(environment, "STELE_SPARK_IMAGE", "none" if local else None),
-        namespace=_text(environment, "POD_NAMESPACE", "none" if local else None),
-        pod_name=_text(environment, "POD_NAME", "none" if local else None),
-        pod_ip=_text(environment, "POD_IP", here),
-        staging=Path(environment.get("STELE_STAGING", "/staging")),
-        scratch=_folder(environment, "STELE_SCRATCH", "/tmp"),
-        executor_account=environment.get("STELE_EXECUTOR_SERVICE_ACCOUNT", "stele-executor"),
-        spark_secret=environment.get("STELE_SPARK_SECRET", "stele-spark-auth"),
-        pull_policy=_pull_policy(environment),
-        pull_secrets=environment.get("STELE_IMAGE_PULL_SECRETS", ""),
-        drivers_max=read_number(environment, "STELE_DRIVERS_MAX", DRIVERS_MAX, 1, 64),
-    )
-
-
-def _text(environment: Mapping[str, str], name: str, default: str | None) -> str:
-    value = environment.get(name) or default
-    if value is None:
-        raise BadInput(f"{name} is not set: the manifest of the copier pod sets it from the pod's own fields")
-    return value
-
-
-def _folder(environment: Mapping[str, str], name: str, default: str) -> Path:
-    value = environment.get(name, default)
-    if not value or not Path(value).is_dir():
-        raise BadInput(f"{name} is '{value}', expected a folder that is there")
-    return Path(value)
-
-
-def _pull_policy(environment: Mapping[str, str]) -> str:
-    value = environment.get("STELE_IMAGE_PULL_POLICY", PULL_POLICIES[0])
-    if value not in PULL_POLICIES:
-        raise BadInput(f"STELE_IMAGE_PULL_POLICY is '{value}', expected one of {', '.join(PULL_POLICIES)}")
-    return value
+def read_settings(env: Mapping[str, str]) -> Settings:
+    """Raise BadInput that names the variable, its value and what it must be."""
+    is_local = _LOCAL.fullmatch(env.get("STELE_SPARK_MASTER", "")) is not None
+    return environment.read(Settings, {**LOCAL, **env} if is_local else env)

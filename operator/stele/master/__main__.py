@@ -1,6 +1,5 @@
 """The operator's process: log in, wait for the lease, watch, and look after every TabletCluster."""
 
-import argparse
 import asyncio
 import logging
 import os
@@ -12,13 +11,14 @@ from collections.abc import Awaitable, Sequence
 
 from aiohttp import web
 
+from stele.adapters import environment
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.lease import Election
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import MemberClient
 from stele.errors import SteleError
 from stele.master import health, watch
-from stele.master.settings import EXPLAINED, Settings, read
+from stele.master.settings import Settings
 from stele.master.supervisor import Supervisor
 
 log = logging.getLogger("stele.master")
@@ -28,12 +28,8 @@ EXIT_DEPOSED = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="stele-operator",
-        description="Looks after TabletClusters: the one writer of their partition tables.",
-        epilog=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    purpose = "Looks after TabletClusters: the one writer of their partition tables."
+    parser = environment.parser_of("stele-operator", purpose, Settings)
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="log in with this file instead of the pod's account"
     )
@@ -48,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(kubeconfig: str | None, context: str | None) -> int:
     # Before the login, so that a wrong variable is told even where there is no cluster.
-    given = read(os.environ, f"{socket.gethostname()}-{os.getpid()}")
+    given = environment.read(Settings, os.environ)
     login = await log_in(kubeconfig, context)
-    settings = given.in_namespace(login.namespace)
+    settings = given.completed(login.namespace, f"{socket.gethostname()}-{os.getpid()}")
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     async with Api(login) as api, MemberClient() as members:

@@ -8,19 +8,15 @@ from pathlib import Path
 
 import uvloop
 
+from stele.adapters.environment import parser_of
 from stele.errors import SteleError
-from stele.member.settings import VARIABLES, read_settings
+from stele.member.settings import Settings, read_settings
 from stele.member.storage import failpoints
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve, or inspect. Serving runs until SIGTERM. 0: stopped; 1: a failure; 2: wrong settings, named."""
-    parser = argparse.ArgumentParser(
-        prog="stele-member",
-        description="Tablet server of one Stele member. It is set up by environment variables:",
-        epilog=VARIABLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("stele-member", "Tablet server of one Stele member.", Settings)
     commands = parser.add_subparsers(
         dest="command", title="commands (it serves without one)", metavar="COMMAND"
     )
@@ -55,7 +51,7 @@ def _serve() -> int:
     )
     try:
         settings = read_settings(os.environ)
-        failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
+        failpoints.arm(settings.crash_point)
     except SteleError as error:
         print(f"stele-member: {error}", file=sys.stderr)
         return 2

@@ -1,58 +1,51 @@
 """`stele-transfer`: the second container of a member's pod, on the same volume.
 
 It serves checkpoints to whoever copies from this member, and copies tablets to this member (engine Direct),
-so that serving clients never waits for copying. `VARIABLES` names its environment.
+so that serving clients never waits for copying.
 """
 
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import uvloop
 from aiohttp import web
 
-from stele.adapters import http
-from stele.errors import BadInput, Corrupt, Unavailable
+from stele.adapters import environment, http
+from stele.adapters.environment import parser_of, setting
+from stele.errors import Corrupt, Unavailable
 from stele.transfer.bulk.files import LoadFiles
 from stele.transfer.bulk.routes import Bulk
 from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
-from stele.transfer.program import SETTINGS_WRONG, begin, parser_of, read_number, serve
+from stele.transfer.program import SETTINGS_WRONG, begin, serve
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.transfer.server.stream_server import StreamServer
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import TABLE_FILE, decode_table
 
 DIRECT_JOBS_PARALLEL = 2
-PORT = 7002
-VARIABLES = f"""\
-STELE_DATA_DIR        the volume's folder, the same as the member's (required)
-STELE_BIND            address to listen on (0.0.0.0)
-STELE_TRANSFER_PORT   other members, copy tasks and the member of this pod; 0 is any free one ({PORT})
-"""
+AnyPort = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Where the volume is and where to listen."""
 
-    data: Path
-    bind: str
-    port: int
-
-
-def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Raise BadInput that names the variable."""
-    data = environment.get("STELE_DATA_DIR", "")
-    if not data or not Path(data).is_dir():
-        raise BadInput(f"STELE_DATA_DIR is '{data}', expected the folder of the member's volume")
-    port = read_number(environment, "STELE_TRANSFER_PORT", PORT, 0, 65_535)
-    return Settings(Path(data), environment.get("STELE_BIND", "0.0.0.0"), port)
+    data: Path = setting(
+        "STELE_DATA_DIR",
+        "the same as the member's",
+        expected="the folder of the member's volume",
+        accepts=Path.is_dir,
+    )
+    bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
+    port: AnyPort = setting("STELE_TRANSFER_PORT", "copies; 0 is any free one", default=7002)
 
 
 def make_app(settings: Settings) -> web.Application:
@@ -104,8 +97,8 @@ def _is_local(request: web.Request) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
-    parser = parser_of("stele-transfer", "Copies tablets from and to one Stele member.", VARIABLES)
-    settings = begin(parser, arguments, read_settings)
+    parser = parser_of("stele-transfer", "Copies tablets from and to one Stele member.", Settings)
+    settings = begin(parser, arguments, partial(environment.read, Settings))
     if settings is None:
         return SETTINGS_WRONG
     tune_malloc()

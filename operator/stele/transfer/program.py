@@ -1,4 +1,4 @@
-"""How `stele-transfer` and `stele-copier` begin: arguments, the log, settings from the environment."""
+"""How `stele-transfer` and `stele-copier` begin: the log, settings, listening."""
 
 import argparse
 import asyncio
@@ -34,15 +34,6 @@ def begin(
         return None
 
 
-def read_number(environment: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """A variable's number. Raise BadInput that names the variable, its value and what is expected."""
-    value = environment.get(name, str(default))
-    digits = value.isascii() and value.isdigit() and len(value) <= len(str(most))
-    if not digits or not least <= int(value) <= most:
-        raise BadInput(f"{name} is '{value[:80]}', expected a number from {least} to {most}")
-    return int(value)
-
-
 def serve(
     program: str, app: web.Application, host: str, port: int, loop: asyncio.AbstractEventLoop | None = None
 ) -> int:
@@ -62,13 +53,3 @@ def serve(
         print(f"{program}: {text}, see --help", file=sys.stderr)
         return CANNOT_LISTEN
     return 0
-
-
-def parser_of(name: str, what: str, variables: str) -> argparse.ArgumentParser:
-    """Of a program without arguments; `variables` names its environment for `--help`."""
-    return argparse.ArgumentParser(
-        prog=name,
-        description=f"{what} It is set up by environment variables:",
-        epilog=variables,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
