@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.wire.control import CopyItem, OpId, SessionTablet
+from stele.core.control.commands import CopyItem, OpId, SessionTablet
 from stele.wire.copy.jobs import CopyJob, SessionFile, decode_manifest
 from stele.wire.storage.keys import meta_key, pack_value, user_key
 from stele.wire.storage.volume import APPLIED, DataState, encode_state

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from stele.adapters.members.client import ADMIN_PORT
+from stele.core.control import commands as m
+from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
 from stele.core.table.table import Stamp
 from stele.wire import control as wire
-from stele.wire.control import ExchangeReply, ExchangeRequest, OpId, Result, Row
 
 LAST = OpId(1, 1)
 
@@ -34,12 +35,12 @@ class LightMember:
     rows: dict[int, Row] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     promised: dict[int, int] = field(default_factory=dict)
-    learners: dict[int, wire.LearnerReport] = field(default_factory=dict)
-    copies: dict[int, wire.CopyReport] = field(default_factory=dict)
+    learners: dict[int, m.LearnerReport] = field(default_factory=dict)
+    copies: dict[int, m.CopyReport] = field(default_factory=dict)
     accepted: dict[int, Row] = field(default_factory=dict)
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
-    changed: dict[int, wire.TabletReport] = field(default_factory=dict)
-    news: DeltaLog[int, wire.TabletReport] = field(default_factory=DeltaLog)
+    changed: dict[int, m.TabletReport] = field(default_factory=dict)
+    news: DeltaLog[int, m.TabletReport] = field(default_factory=DeltaLog)
     partitions: int = 0
     exchanges: int = 0
 
@@ -67,7 +68,7 @@ class LightMember:
     def _note(self, number: int, state: str) -> None:
         self.states[number] = state
         promised = self.promised.get(number, 0)
-        self.changed[number] = wire.TabletReport(number, state, 1, LAST, LAST, promised, 0)  # type: ignore[arg-type]
+        self.changed[number] = m.TabletReport(number, state, 1, LAST, LAST, promised, 0)  # type: ignore[arg-type]
 
     def _adopt(self, row: Row) -> None:
         number = row.partition
@@ -85,47 +86,45 @@ class LightMember:
     def _move_learners(self) -> None:
         for number, learner in self.learners.items():
             if learner.state != "IN_SYNC":
-                self.learners[number] = wire.LearnerReport(
-                    learner.id, number, learner.destination, "IN_SYNC", 0
-                )
+                self.learners[number] = m.LearnerReport(learner.id, number, learner.destination, "IN_SYNC", 0)
 
-    def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
-        self.copies[c.partition] = wire.CopyReport(c.id, c.partition, c.base, "STARTED", 1)
+    def _StartTabletCopy(self, c: m.StartTabletCopy) -> Result:  # noqa: N802
+        self.copies[c.partition] = m.CopyReport(c.id, c.partition, c.base, "STARTED", 1)
         self._note(c.partition, "READY")
         return Result(generation=1)
 
-    def _AddLearner(self, c: wire.AddLearner) -> Result:  # noqa: N802
-        self.learners[c.partition] = wire.LearnerReport(c.id, c.partition, c.destination, "STREAMING", 0)
+    def _AddLearner(self, c: m.AddLearner) -> Result:  # noqa: N802
+        self.learners[c.partition] = m.LearnerReport(c.id, c.partition, c.destination, "STREAMING", 0)
         return Result()
 
-    def _HandOver(self, c: wire.HandOver) -> Result:  # noqa: N802
+    def _HandOver(self, c: m.HandOver) -> Result:  # noqa: N802
         return Result(last=LAST)
 
-    def _Accept(self, c: wire.Accept) -> Result:  # noqa: N802
+    def _Accept(self, c: m.Accept) -> Result:  # noqa: N802
         self.accepted[c.row.partition] = c.row
         return Result()
 
-    def _Abort(self, c: wire.Abort) -> Result:  # noqa: N802
+    def _Abort(self, c: m.Abort) -> Result:  # noqa: N802
         self.learners.pop(c.partition, None)
         self.copies.pop(c.partition, None)
         return Result()
 
-    def _Fence(self, c: wire.Fence) -> Result:  # noqa: N802
+    def _Fence(self, c: m.Fence) -> Result:  # noqa: N802
         self.promised[c.partition] = max(c.term, self.promised.get(c.partition, 0))
         self._note(c.partition, self.states[c.partition])
         return Result(last=LAST)
 
-    def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802
+    def _DeleteTablet(self, c: m.DeleteTablet) -> Result:  # noqa: N802
         self._note(c.partition, "DELETED")
         return Result()
 
-    def _LockState(self, c: wire.LockState) -> Result:  # noqa: N802
+    def _LockState(self, c: m.LockState) -> Result:  # noqa: N802
         return Result()
 
-    def _UnlockState(self, c: wire.UnlockState) -> Result:  # noqa: N802
+    def _UnlockState(self, c: m.UnlockState) -> Result:  # noqa: N802
         return Result()
 
-    def _CloseSession(self, c: wire.CloseSession) -> Result:  # noqa: N802
+    def _CloseSession(self, c: m.CloseSession) -> Result:  # noqa: N802
         return Result()
 
     def _reply(

@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from stele.core.control import commands as m
 from stele.core.tablet.owner import Owner
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
@@ -34,7 +35,6 @@ from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Fsync, Settings
 from stele.member.storage.write_back import WriteBack
-from stele.wire import control as m
 from stele.wire.resp import RequestReader, encode_request
 from stele.wire.storage.log_record import put_record
 

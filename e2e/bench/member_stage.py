@@ -15,7 +15,8 @@ from typing import Protocol, Self
 
 from e2e.bench.errors import BenchError
 from e2e.cluster.errors import MachineUnfitError
-from stele.wire import control as m
+from stele.core.control import commands as m
+from stele.wire import control as wire
 
 CLUSTER = "99999999-2222-3333-4444-555555555555"
 START_SECONDS_MAX = 60.0
@@ -217,7 +218,7 @@ class Stage:
 
     def _hello(self, member: Member) -> bool:
         request = m.ExchangeRequest(format=1, cluster=CLUSTER, epoch=1, recipient="")
-        reply = m.decode_reply(member.post("/v1/exchange", m.encode(request)))
+        reply = wire.decode_reply(member.post("/v1/exchange", wire.encode(request)))
         member.uuid = reply.uuid
         return reply.code == "OK"
 
@@ -236,7 +237,7 @@ class Stage:
                 partitions=self.partitions, replicas=self.replicas, state="Active", member_list_version=1,
                 members=infos, rows=rows, full=True,
             )  # fmt: skip
-            reply = m.decode_reply(member.post("/v1/exchange", m.encode(request)))
+            reply = wire.decode_reply(member.post("/v1/exchange", wire.encode(request)))
             if reply.code != "OK":
                 raise BenchError(f"member {member.index} refused the table: {reply.code}: {reply.detail}")
 

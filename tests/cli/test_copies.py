@@ -9,8 +9,8 @@ import pytest
 from stele.adapters.kubernetes.api import NotFound
 from stele.adapters.kubernetes.console import Console
 from stele.cli.why import copied_lines
+from stele.core.control import commands as m
 from stele.model import TabletRebalance
-from stele.wire import control as m
 from tests.cli.conftest import Run
 from tests.cli.test_tablets import shell
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in

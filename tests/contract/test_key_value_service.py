@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.core.kv.commands import Failure, Reply, Simple
 from stele.ports.key_value_service import KeyValueService
-from stele.wire import control as m
 from tests.fakes.key_value_service import FakeKeyValueService
 from tests.member.harness.single_member import ME, SingleMember
 

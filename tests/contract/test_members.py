@@ -19,11 +19,11 @@ from aiohttp import web
 
 from stele.adapters.members import client as client_module
 from stele.adapters.members.client import MemberClient
+from stele.core.control import commands as m
 from stele.core.table.table import stamp_of
 from stele.errors import Corrupt, Unavailable
 from stele.member.admin.http import Admin
 from stele.member.settings import Settings
-from stele.wire import control as m
 from tests.contract.simulated import Bridged, pass_time
 from tests.fakes.disk import Disk
 from tests.fakes.loop import Clock, ProcessLoop

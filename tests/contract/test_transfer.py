@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from stele.core.control.commands import CopyItem, OpId, SessionTablet
 from stele.errors import Refused, Unavailable
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.settings import Settings
@@ -24,7 +25,6 @@ from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
 from stele.transfer.client.copy import find_manifest
 from stele.transfer.jobs import board
-from stele.wire.control import CopyItem, OpId, SessionTablet
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SessionFile
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, DataState, encode_state

@@ -10,8 +10,8 @@ import pytest
 
 from stele.copyjob.conf import pod_template, spark_conf
 from stele.copyjob.settings import Settings, read_settings
+from stele.core.control.commands import CopyItem
 from stele.errors import BadInput
-from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob
 
 POD = {"POD_IP": "10.0.0.9", "POD_NAME": "demo-copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "image:1"}

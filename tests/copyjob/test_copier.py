@@ -26,12 +26,12 @@ from stele.copyjob.__main__ import make_app
 from stele.copyjob.messages import Ended, SliceProgress, Start, decode_result, encode
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
+from stele.core.control.commands import CopyItem
 from stele.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.transfer import __main__
 from stele.transfer.client import copy
 from stele.transfer.jobs import board
 from stele.transfer.server import open_checkpoints as transfer_sessions
-from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob
 from tests.transfer import checkpoints
 

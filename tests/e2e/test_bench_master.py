@@ -13,8 +13,8 @@ from e2e.bench.master import EVENTS, FULL, PARALLEL, quantile
 from e2e.bench.master_page import BEGIN, END, settings_text
 from e2e.bench.master_rig import settings_of
 from e2e.bench.report import Goal, Report
+from stele.core.control import commands as m
 from stele.core.table.table import stamp_of
-from stele.wire import control as wire
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.md"
 
@@ -72,9 +72,9 @@ def test_a_part_of_the_run_says_so(tmp_path: Path, quick: bool, complete: bool) 
     assert "| be quick | slow | **no** |\n" in text
 
 
-def request(epoch: int = 1, known: int = 0, **more: object) -> wire.ExchangeRequest:
-    return wire.ExchangeRequest(
-        wire.EXCHANGE_FORMAT, "c", epoch, "light-1", self_index=0, partitions=2, known=known, **more
+def request(epoch: int = 1, known: int = 0, **more: object) -> m.ExchangeRequest:
+    return m.ExchangeRequest(
+        m.EXCHANGE_FORMAT, "c", epoch, "light-1", self_index=0, partitions=2, known=known, **more
     )
 
 
@@ -89,7 +89,7 @@ def test_the_quantile_is_of_what_came_between_the_readings() -> None:
 
 def test_a_light_member_adopts_rows_and_tells_what_changed() -> None:
     member = LightMember("light-1")
-    first = member.serve(request(rows=(wire.Row(0, 1, (0, 1)), wire.Row(1, 1, (1, 0)))))
+    first = member.serve(request(rows=(m.Row(0, 1, (0, 1)), m.Row(1, 1, (1, 0)))))
     assert first.stamp == stamp_of([1, 1])
     assert [(tablet.partition, tablet.state) for tablet in first.tablets] == [(0, "READY"), (1, "READY")]
     again = member.serve(request(known=first.number))
@@ -98,7 +98,7 @@ def test_a_light_member_adopts_rows_and_tells_what_changed() -> None:
 
 def test_a_light_learner_is_in_sync_one_exchange_later() -> None:
     member = LightMember("light-1")
-    asked = member.serve(request(commands=(wire.AddLearner("m", 0, 1, 3),)))
+    asked = member.serve(request(commands=(m.AddLearner("m", 0, 1, 3),)))
     assert [(each.id, each.state) for each in asked.learners] == [("m", "STREAMING")]
     assert [each.state for each in member.serve(request()).learners] == ["IN_SYNC"]
 

@@ -6,11 +6,12 @@ Data is a list of write ids per tablet, so that a lost write is a missing id. No
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stele.core.control import commands as m
+from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
 from stele.core.table.table import stamp_of
 from stele.errors import Unavailable
 from stele.wire import control as wire
-from stele.wire.control import ExchangeReply, ExchangeRequest, OpId, Result, Row
 
 FENCES_OF_A_LEASE = 3
 """How often a fence finds the lease still running when the old owner is reachable."""
@@ -63,7 +64,7 @@ class FakeMember:
         self.incarnation = 1
         self.epoch = 0
         self.index = -1
-        self.members: tuple[wire.MemberInfo, ...] = ()
+        self.members: tuple[m.MemberInfo, ...] = ()
         self.member_list_version = -1
         self.rows: dict[int, Row] = {}
         self.partitions = 0
@@ -72,12 +73,12 @@ class FakeMember:
         self.learners: dict[int, Learner] = {}
         self.copies: dict[int, Copy] = {}
         self.sessions: dict[str, dict[int, list[int]]] = {}
-        self.fetches: dict[str, wire.FetchReport] = {}
+        self.fetches: dict[str, m.FetchReport] = {}
         self.staged: dict[str, dict[int, list[int]]] = {}
-        self.renewals: list[wire.OpenSession] = []
+        self.renewals: list[m.OpenSession] = []
         self.free_bytes = -1
         self.frozen: dict[int, str] = {}
-        self.news = DeltaLog[int, wire.TabletReport](1 << 32)
+        self.news = DeltaLog[int, m.TabletReport](1 << 32)
         self.events = Events()
         self.state = "Active"
         self.locked = ""
@@ -213,7 +214,7 @@ class FakeMember:
         mine = self.tablets[row.partition]
         assert mine.state == "READY", f"{self.address} owns {row} without its data"
 
-    def _run(self, command: wire.Command) -> Result:
+    def _run(self, command: m.Command) -> Result:
         name = type(command).__name__
         if not self.alive or self.dies_at == name:
             self.alive = False
@@ -223,7 +224,7 @@ class FakeMember:
             self.alive = False
         return result
 
-    def _StartTabletCopy(self, c: wire.StartTabletCopy) -> Result:  # noqa: N802
+    def _StartTabletCopy(self, c: m.StartTabletCopy) -> Result:  # noqa: N802
         copy, row = self.copies.get(c.partition), self.row(c.partition)
         if self.locked:
             return Result("STATE_LOCKED")
@@ -245,7 +246,7 @@ class FakeMember:
         self.events.begun.append(c.id)
         return Result(generation=tablet.generation)
 
-    def _AddLearner(self, c: wire.AddLearner) -> Result:  # noqa: N802
+    def _AddLearner(self, c: m.AddLearner) -> Result:  # noqa: N802
         learner = self.learners.get(c.partition)
         if self.locked:
             return Result("STATE_LOCKED")
@@ -262,26 +263,26 @@ class FakeMember:
         self.events.begun.append(c.id)
         return Result()
 
-    def _OpenSession(self, c: wire.OpenSession) -> Result:  # noqa: N802
+    def _OpenSession(self, c: m.OpenSession) -> Result:  # noqa: N802
         if c.renew:
             self.renewals.append(c)
             return Result() if c.session in self.sessions else Result("SESSION_LOST", "not open here")
         snapshot = self.sessions.setdefault(c.session, {p: list(self.tablets[p].data) for p in c.partitions})
         tablets = tuple(
-            wire.SessionTablet(p, self.tablets[p].generation, OpId(1, len(data)), 100 * len(data))
+            m.SessionTablet(p, self.tablets[p].generation, OpId(1, len(data)), 100 * len(data))
             for p, data in snapshot.items()
         )
-        return Result(session=wire.SessionInfo(c.session, "token", tablets))
+        return Result(session=m.SessionInfo(c.session, "token", tablets))
 
-    def _CloseSession(self, c: wire.CloseSession) -> Result:  # noqa: N802
+    def _CloseSession(self, c: m.CloseSession) -> Result:  # noqa: N802
         for each in (self.sessions, self.fetches, self.staged):
             each.pop(c.session, None)
         return Result()
 
-    def _FetchDirect(self, c: wire.FetchDirect) -> Result:  # noqa: N802
+    def _FetchDirect(self, c: m.FetchDirect) -> Result:  # noqa: N802
         self.stage(c.session, c.source, [item.partition for item in c.items])
         bytes_ = sum(item.bytes for item in c.items)
-        self.fetches[c.session] = wire.FetchReport(c.session, "DONE", bytes_)
+        self.fetches[c.session] = m.FetchReport(c.session, "DONE", bytes_)
         return Result()
 
     def stage(self, session: str, source: int, partitions: list[int]) -> bool:
@@ -292,7 +293,7 @@ class FakeMember:
         self.staged[session] = {p: list(other.sessions[session][p]) for p in partitions}
         return True
 
-    def _Ingest(self, c: wire.Ingest) -> Result:  # noqa: N802
+    def _Ingest(self, c: m.Ingest) -> Result:  # noqa: N802
         staged = self.staged.get(c.session)
         for number in c.partitions:
             copy = self.copies.get(number)
@@ -307,7 +308,7 @@ class FakeMember:
             copy.state = "INGESTED"
         return Result()
 
-    def _HandOver(self, c: wire.HandOver) -> Result:  # noqa: N802
+    def _HandOver(self, c: m.HandOver) -> Result:  # noqa: N802
         learner = self.learners.get(c.partition)
         if not self.owns(c.partition):
             return Result("NOT_OWNER")
@@ -316,7 +317,7 @@ class FakeMember:
         self.frozen[c.partition] = c.id
         return Result(last=self.tablets[c.partition].last)
 
-    def _Accept(self, c: wire.Accept) -> Result:  # noqa: N802
+    def _Accept(self, c: m.Accept) -> Result:  # noqa: N802
         number = c.row.partition
         tablet = self.tablets.get(number)
         if tablet is None or tablet.state != "READY":
@@ -333,13 +334,13 @@ class FakeMember:
         self.net.note_row(c.row)
         return Result()
 
-    def _check_hand_over(self, c: wire.Accept) -> None:
+    def _check_hand_over(self, c: m.Accept) -> None:
         """Nobody is asked to become the owner by a migration while the present one goes on."""
         owner = self.net.by_index(self, self.row(c.row.partition).replicas[0] or 0)
         if c.id.startswith("m") and c.row.replicas[0] == self.index and owner is not None and owner.alive:
             assert owner is self or owner.frozen.get(c.row.partition) == c.id, "accepted without hand-over"
 
-    def _Abort(self, c: wire.Abort) -> Result:  # noqa: N802
+    def _Abort(self, c: m.Abort) -> Result:  # noqa: N802
         learner, copy = self.learners.get(c.partition), self.copies.get(c.partition)
         accepted = self.accepted.get(c.partition)
         if copy is not None and copy.id == c.id and accepted is not None:
@@ -354,7 +355,7 @@ class FakeMember:
                 self.tablets[c.partition].state, self.tablets[c.partition].data = "DELETED", []
         return Result()
 
-    def _Fence(self, c: wire.Fence) -> Result:  # noqa: N802
+    def _Fence(self, c: m.Fence) -> Result:  # noqa: N802
         tablet = self.tablets.setdefault(c.partition, Tablet("DELETED", 0))
         if c.term < tablet.promised:
             return Result("STALE_TERM")
@@ -363,7 +364,7 @@ class FakeMember:
             return Result("WAIT", wait_ms=200)
         return Result(last=tablet.last)
 
-    def _CreateTablet(self, c: wire.CreateTablet) -> Result:  # noqa: N802
+    def _CreateTablet(self, c: m.CreateTablet) -> Result:  # noqa: N802
         tablet = self.tablets.get(c.partition)
         if self.row(c.partition).version != c.base:
             return Result("STALE_VERSION")
@@ -372,7 +373,7 @@ class FakeMember:
         self.tablets[c.partition] = Tablet("READY", 1 if tablet is None else tablet.generation + 1)
         return Result()
 
-    def _LockState(self, c: wire.LockState) -> Result:  # noqa: N802
+    def _LockState(self, c: m.LockState) -> Result:  # noqa: N802
         stamp = stamp_of([self.row(p).version for p in range(self.partitions)])
         if (c.stamp, c.member_list_version) != (stamp, self.member_list_version):
             return Result("STALE_VERSION", f"stamp {stamp}, member list {self.member_list_version}")
@@ -381,11 +382,11 @@ class FakeMember:
         self.locked = c.id
         return Result()
 
-    def _UnlockState(self, c: wire.UnlockState) -> Result:  # noqa: N802
+    def _UnlockState(self, c: m.UnlockState) -> Result:  # noqa: N802
         self.locked = "" if c.id == self.locked else self.locked
         return Result()
 
-    def _DeleteTablet(self, c: wire.DeleteTablet) -> Result:  # noqa: N802
+    def _DeleteTablet(self, c: m.DeleteTablet) -> Result:  # noqa: N802
         row = self.row(c.partition)
         if row.version < c.version:
             return Result("STALE_VERSION")
@@ -424,7 +425,7 @@ class FakeMember:
         versions = [self.row(p).version for p in range(self.partitions)]
         self.news.update(
             {
-                p: wire.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
+                p: m.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
                 for p, t in self.tablets.items()
                 if t.generation
             },
@@ -448,18 +449,18 @@ class FakeMember:
             dropped=tuple(dropped),
             accepted=tuple(self.accepted.values()),
             learners=tuple(
-                wire.LearnerReport(each.id, p, each.destination, each.state, 0)  # type: ignore[arg-type]
+                m.LearnerReport(each.id, p, each.destination, each.state, 0)  # type: ignore[arg-type]
                 for p, each in self.learners.items()
             ),
             copies=tuple(
-                wire.CopyReport(each.id, p, each.base, each.state, self.tablets[p].generation)  # type: ignore[arg-type]
+                m.CopyReport(each.id, p, each.base, each.state, self.tablets[p].generation)  # type: ignore[arg-type]
                 for p, each in self.copies.items()
             ),
             fetches=tuple(self.fetches.values()),
             pod_uid=self.pod_uid,
             started_seconds=self.started_seconds,
-            stats=wire.Stats(disk_free_bytes=self.free_bytes),
-            sessions=tuple(wire.SessionReport(each, 60_000) for each in self.sessions),
+            stats=m.Stats(disk_free_bytes=self.free_bytes),
+            sessions=tuple(m.SessionReport(each, 60_000) for each in self.sessions),
             staged=tuple(self.staged),
         )
 

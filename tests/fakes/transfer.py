@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stele.core.control.commands import CopyItem, SessionTablet
 from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
 from stele.member.copy.transfer_client import CALL_SECONDS_MAX
 from stele.member.storage.disk_full import is_disk_full
@@ -21,7 +22,6 @@ from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
 from stele.transfer.jobs.board import JobBoard, Report
 from stele.transfer.server.checkpoint import find_tablet, read_session
-from stele.wire.control import CopyItem, SessionTablet
 from stele.wire.copy.fragments import place_text, plan
 from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Manifest
 from stele.wire.storage import keys

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.requests import RebalanceRequest
@@ -15,7 +16,6 @@ from stele.errors import Conflict, Stale, Unavailable, Uncertain
 from stele.master.loop import ClusterLoop, Pace
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
-from stele.wire.control import ExchangeReply, ExchangeRequest
 from tests.fakes.members import FakeMember, FakeNet, Tablet
 from tests.fakes.table_store import MemoryTableStore, StoredObjects
 
@@ -287,7 +287,7 @@ class Harness:
         rows = self.table().partitions
         for number, row in enumerate(rows):
             if row.version:
-                from stele.master.requests import row_of
+                from stele.core.control.publication import row_of
 
                 self.net.note_row(row_of(number, row))
             if number < len(self.last):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stele.wire.control import Row
+from stele.core.control.commands import Row
 from tests.fakes.members import Copy, Tablet
 from tests.master.checks import check_state
 from tests.master.harness import Harness

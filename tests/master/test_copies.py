@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from stele.core.control.commands import Result
 from stele.core.control.operations.copy_session import SPARK_PATIENCE_SECONDS, Engine
 from stele.core.control.retries import RETRY_SECONDS_MAX
 from stele.core.control.state import RebalanceProgress, State
@@ -13,7 +14,6 @@ from stele.master import status as facts
 from stele.master.metrics import copy_metrics
 from stele.model.conditions import find_condition
 from stele.model.rebalance import TabletRebalanceStatus
-from stele.wire.control import Result
 from tests.fakes.copier import Copier
 from tests.fakes.members import FakeMember
 from tests.master.harness import Harness

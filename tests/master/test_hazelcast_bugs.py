@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from stele.core.control.cluster_state import Step
-from stele.core.control.decide import publication
-from stele.wire.control import DeleteTablet, Result
+from stele.core.control.commands import DeleteTablet, Result
+from stele.core.control.publication import exchange_request
 from tests.fakes.members import FakeMember
 from tests.master.checks import lost_partitions
 from tests.master.harness import Fuse, Harness, lose
@@ -162,7 +162,7 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
     assert state is not None
     assert 7 in state.liveness
     assert 7 not in harness.table().members
-    assert not publication(state, 7).rows
+    assert not exchange_request(state, 7, (), cluster="c", replicas=2)[0].rows
     assert not harness.world.volumes[7].rows
 
 

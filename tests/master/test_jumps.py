@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from stele.core.control.commands import Row
 from stele.core.table.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
-from stele.wire.control import Row
 from tests.fakes.members import FakeMember
 from tests.master.harness import Harness
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from stele.core.control.commands import Result
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.planner import preview
 from stele.core.control.requests import NamedMove
 from stele.core.control.state import RebalanceProgress, State
-from stele.wire.control import Result
 from tests.master.harness import Crash, Fuse, Harness
 from tests.master.test_convergence import balanced
 

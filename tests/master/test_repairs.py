@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
+from stele.core.control.commands import Ingest, Result
 from stele.core.control.rebalance import planner
 from stele.core.control.retries import RETRY_SECONDS
 from stele.core.control.state import RebalanceProgress
-from stele.wire.control import Ingest, Result
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced
 from tests.master.test_plans import copies, formed, plan_of, proposed, state_of

@@ -2,11 +2,11 @@
 
 import pytest
 
+from stele.core.control.commands import Result
 from stele.core.control.rebalance.scheduler import SERVICE_SECONDS
 from stele.core.control.retries import RETRY_SECONDS_MAX
 from stele.master import status
 from stele.model.conditions import Condition, find_condition
-from stele.wire.control import Result
 from tests.fakes.members import FakeMember
 from tests.master.harness import Harness
 from tests.master.test_convergence import balanced

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stele.core.control.cluster_state import StateChange, Step
+from stele.core.control.commands import ExchangeReply, OpId, TabletReport
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject, Timing
 from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.placement.migration import Type
@@ -19,7 +20,6 @@ from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
 from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus
-from stele.wire.control import ExchangeReply, OpId, TabletReport
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 TIMING = Timing(1.0, 3.0, 30.0)

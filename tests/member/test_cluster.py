@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from tests.member.harness.cluster import Client, Cluster, RespError, cluster, eventually, key_in
 
 

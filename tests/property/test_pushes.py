@@ -18,13 +18,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stele.core.control.decide import note_published, publication
+from stele.core.control import commands as m
 from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.publication import exchange_request, note_published
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable, trimmed
-from stele.master.requests import request_of
 from stele.member.replication.table_cache import TableCache
-from stele.wire import control as m
+from stele.wire import control as wire
 from stele.wire.storage.volume import TableFile, decode_table, encode_file
 
 ME = Member(0, "m-0", "u-0", "10.0.0.1")
@@ -64,16 +64,15 @@ class Pushes(RuleBasedStateMachine):
 
     @rule(request_arrives=st.booleans(), answer_arrives=st.booleans())
     def exchange(self, request_arrives: bool, answer_arrives: bool) -> None:
-        what = publication(self.state, 0)
-        self.last = request_of(self.state, 0, what, (), cluster="c", replicas=2)
+        self.last, cursor = exchange_request(self.state, 0, (), cluster="c", replicas=2)
         if not request_arrives:
             return
-        answer = self.taken_in(m.decode_request(m.encode(self.last)))
+        answer = self.taken_in(wire.decode_request(wire.encode(self.last)))
         if answer_arrives:
-            report = m.decode_reply(m.encode(answer))
+            report = wire.decode_reply(wire.encode(answer))
             self.state.liveness[0].on_report(report, 0.0)
-            if what.mark is not None:
-                note_published(self.state.liveness[0], what.mark, report)
+            if cursor is not None:
+                note_published(self.state.liveness[0], cursor, report)
 
     def taken_in(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         table = self.table

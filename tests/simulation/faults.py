@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Kind
+from stele.core.control import commands as m
 from stele.core.kv.dedup import KEEP_SECONDS
-from stele.wire import control as m
 from tests.fakes.api import API_PLACE, ApiFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending

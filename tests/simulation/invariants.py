@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
+from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import Stage
 from stele.core.table.table import Partition
 from stele.errors import Corrupt
 from stele.member.replication.replica import PROMISES_LOST
 from stele.member.storage.volume import CONSENSUS, TABLETS
-from stele.wire import control as m
 from stele.wire.configmap import decode_head, decode_shard
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.fakes.api import merged

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from stele.adapters.kubernetes.api import CLUSTERS, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 from stele.errors import Corrupt, SteleError, Unavailable
@@ -18,7 +19,7 @@ from stele.master.loop import ClusterLoop, Deposed, Pace
 from stele.master.settings import Settings
 from stele.master.supervisor import WATCHED
 from stele.model import TabletCluster
-from stele.wire.control import ExchangeReply, ExchangeRequest, decode_reply, decode_request, encode
+from stele.wire.control import decode_reply, decode_request, encode
 from tests.fakes.api import NAMESPACE, ApiServer, SimApi
 from tests.fakes.loop import Defect, Handle, ProcessLoop
 from tests.fakes.network import REFUSED_SECONDS, Network

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.errors import Corrupt, SteleError
 from stele.member import limits
 from stele.member.control.dispatch import CommandDispatcher
@@ -15,7 +16,6 @@ from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.member.storage.write_back import WriteBack
 from stele.ports.transfer import Transfer
-from stele.wire.control import ExchangeReply, ExchangeRequest
 from stele.wire.storage.volume import Instance
 from tests.fakes.disk import NO_ROOM, Disk, SimVolume
 from tests.fakes.loop import Defect, Handle, ProcessLoop

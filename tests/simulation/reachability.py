@@ -4,7 +4,7 @@ A fault excuses nobody by itself. A message that was lost is no reason to give a
 answered all the time is not lost, whatever was cut meanwhile.
 """
 
-from stele.wire.control import ExchangeReply, ExchangeRequest
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 

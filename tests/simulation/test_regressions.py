@@ -15,6 +15,7 @@ import pytest
 
 from stele.adapters.kubernetes.api import Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core.control import commands as m
 from stele.core.control.commands import DeleteTablet
 from stele.core.control.decide import _take_over
 from stele.core.control.failover.repair import repair
@@ -34,7 +35,6 @@ from stele.master.loop import fresh_head
 from stele.member.replication.replica import Replica
 from stele.member.serving.executor import CommandExecutor
 from stele.member.settings import Settings
-from stele.wire import control as m
 from stele.wire.configmap import decode_shard
 from stele.wire.storage.volume import Consensus
 from tests.fakes.api import ApiServer, SimApi

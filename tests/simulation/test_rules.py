@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS
+from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.table.table import Partition
 from stele.member.storage.volume import CONSENSUS, TABLETS
-from stele.wire import control as m
 from stele.wire.storage.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
 from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
 from tests.simulation.history import Operation, Violation

@@ -7,8 +7,8 @@ another member whose copy is whole and that is well.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stele.core.control import commands as m
 from stele.member.storage.volume import CONSENSUS, INSTANCE, STAGING, TABLE, TABLETS
-from stele.wire import control as m
 from tests.fakes.disk import FREE_BYTES, Disk
 from tests.fakes.loop import DISK_SECONDS
 from tests.simulation.kubelet import Machine

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.table.table import Partition, PartitionTable
 from stele.member.settings import Settings
 from stele.wire.configmap import Head, decode_head, decode_shard
-from stele.wire.control import ExchangeReply, ExchangeRequest
 from tests.fakes.api import ApiServer
 from tests.fakes.loop import Clock
 from tests.fakes.network import Network

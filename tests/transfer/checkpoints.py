@@ -8,9 +8,9 @@ from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from stele.adapters.environment import read
 from stele.adapters.rocksdb.options import data_options, log_options
+from stele.core.control.commands import OpId
 from stele.transfer.__main__ import Settings, make_app
 from stele.transfer.client.copy import copy_tablets
-from stele.wire.control import OpId
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import EXPIRY_BYTES, meta_key, pack_value, user_key
 from stele.wire.storage.volume import APPLIED, DataState, encode_state

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from stele.core.control.commands import CopyItem
 from stele.errors import Corrupt, Unavailable
 from stele.transfer.client import copy
 from stele.transfer.client.copy import copy_tablets
 from stele.transfer.server import checkpoint
-from stele.wire.control import CopyItem
 from stele.wire.copy import blocks, fragments
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import SERVICE, TABLET_PREFIX_BYTES, tablet_prefix

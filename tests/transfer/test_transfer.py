@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from stele.adapters.environment import read
+from stele.core.control.commands import CopyItem, MemberInfo, OpId, SessionTablet
 from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.transfer.__main__ import Settings
 from stele.transfer.client import copy, sst_writer
@@ -23,7 +24,6 @@ from stele.transfer.jobs import direct
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.server import stream_server
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
-from stele.wire.control import CopyItem, MemberInfo, OpId, SessionTablet
 from stele.wire.copy.blocks import End, encode_end, encode_stream
 from stele.wire.copy.jobs import CopyJob, damage_note, decode_manifest
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.core.control.commands import OpId
 from stele.errors import Corrupt
-from stele.wire.control import OpId
 from stele.wire.copy import blocks
 from stele.wire.copy.blocks import BlockReader, End, encode_end, encode_entries, encode_stream
 

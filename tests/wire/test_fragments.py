@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.core.control.commands import OpId
 from stele.errors import BadInput, Corrupt
-from stele.wire.control import OpId
 from stele.wire.copy import fragments
 from stele.wire.copy.fragments import place_text, plan, read_place, service_keyspace, travels_alone
 from stele.wire.copy.jobs import MANIFEST_FORMAT, Fragment, Manifest, decode_manifest

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.core.control import commands as m
 from stele.core.table.ids import VERSION_MAX
 from stele.errors import BadInput
-from stele.wire import control as m
+from stele.wire import control as wire
 
 ROWS = (m.Row(0, 3, (0, 1)), m.Row(7, 0, ()), m.Row(65_535, VERSION_MAX, (2, None, 0)))
 MEMBERS = (m.MemberInfo(0, "orders-0", "u-0", "10.1.2.3"), m.MemberInfo(2, "orders-2", "u-2", "", True))
@@ -39,13 +40,13 @@ rows = st.builds(
 def test_pushes_come_back_as_they_were(some: list[m.Row], full: bool) -> None:
     """`full` and only the rows that changed differ in that flag alone."""
     request = m.ExchangeRequest(1, "c", 4, "u", 0, 65_536, 2, rows=tuple(some), full=full)
-    assert m.decode_request(m.encode(request)) == request
-    assert m.decode_reply(m.encode(REPLY)) == REPLY
+    assert wire.decode_request(wire.encode(request)) == request
+    assert wire.decode_reply(wire.encode(REPLY)) == REPLY
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_any_bytes_are_read_or_refused(noise: bytes, at: int) -> None:
-    for good, decode in ((m.encode(PUSH), m.decode_request), (m.encode(REPLY), m.decode_reply)):
+    for good, decode in ((wire.encode(PUSH), wire.decode_request), (wire.encode(REPLY), wire.decode_reply)):
         for body in (noise, good[:at], good[:at] + noise + good[at + len(noise) :]):
             with suppress(BadInput):
                 decode(body)
@@ -61,7 +62,7 @@ values = st.recursive(
 @given(st.sampled_from(PUSH.__struct_fields__), values)
 def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
     with suppress(BadInput):
-        m.decode_request(json.dumps({**json.loads(m.encode(PUSH)), field: value}).encode())
+        wire.decode_request(json.dumps({**json.loads(wire.encode(PUSH)), field: value}).encode())
 
 
 @pytest.mark.parametrize(
@@ -81,19 +82,19 @@ def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) ->
 )
 def test_what_is_wrong_is_named(field: str, value: object, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
-        m.decode_request(json.dumps({**json.loads(m.encode(PUSH)), field: value}).encode())
+        wire.decode_request(json.dumps({**json.loads(wire.encode(PUSH)), field: value}).encode())
 
 
 def test_another_format_is_named_before_its_fields() -> None:
     body = json.dumps({"format": 2, "table": "something new"}).encode()
     with pytest.raises(BadInput, match="format is 2; this member speaks 1") as refused:
-        m.decode_request(body)
+        wire.decode_request(body)
     assert refused.value.code == "UNKNOWN_FORMAT"
 
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"x":' + b"[" * 100_000, b'{"code":"\xff"}', b"[]"])
 def test_garbage_is_no_exchange(body: bytes) -> None:
     with pytest.raises(BadInput, match="no exchange of format 1"):
-        m.decode_request(body)
+        wire.decode_request(body)
     with pytest.raises(BadInput, match="no answer to an exchange"):
-        m.decode_reply(body)
+        wire.decode_reply(body)

@@ -8,9 +8,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.core.control.commands import MemberInfo, OpId, Row
 from stele.core.table.ids import VERSION_MAX
 from stele.errors import Corrupt
-from stele.wire.control import MemberInfo, OpId, Row
 from stele.wire.storage.volume import (
     Consensus,
     CopyRecord,

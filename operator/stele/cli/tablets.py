@@ -12,8 +12,8 @@ from stele.core.table.ids import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
+    from stele.core.control.commands import OpId
     from stele.wire.admin import TabletFacts
-    from stele.wire.control import OpId
 
 MemberArgument = Annotated[str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember, as its pod.")]
 

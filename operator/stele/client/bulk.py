@@ -19,10 +19,10 @@ import msgspec
 from crc32c import crc32c
 
 from stele.client.members import Members
+from stele.core.control.commands import SessionInfo
 from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, text_of
 from stele.core.kv.keyslot import partitions_of
 from stele.errors import BadInput, Conflict, Corrupt, Stale, SteleError, Unavailable, Uncertain
-from stele.wire.control import SessionInfo
 from stele.wire.copy.blocks import BlockReader
 from stele.wire.copy.bulk import (
     EXPORT_PREFIX,

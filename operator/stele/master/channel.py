@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from stele.core.control.commands import Order
+from stele.core.control.commands import ExchangeRequest
 from stele.core.control.state import Answer, TableCursor
 from stele.core.table.ids import MemberIndex
 from stele.errors import SteleError
 from stele.ports.control_loop import Members
-from stele.wire.control import ExchangeRequest
 
 
 class Channel:
@@ -31,30 +30,28 @@ class Channel:
         self,
         address: str,
         request: ExchangeRequest,
-        some: tuple[Order, ...],
         published: TableCursor | None,
         deadline_seconds: float,
     ) -> None:
         """Begin an exchange; the channel must be free."""
         assert self.free, "one exchange at a time"
         self.sent_seconds, self.address = self._now(), address
-        work = self._exchange(address, request, some, published, deadline_seconds)
+        work = self._exchange(address, request, published, deadline_seconds)
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def _exchange(
         self,
         address: str,
         request: ExchangeRequest,
-        some: tuple[Order, ...],
         published: TableCursor | None,
         deadline_seconds: float,
     ) -> None:
         sent = self.sent_seconds
         try:
             reply = await self._members.exchange(address, request, deadline_seconds)
-            self._answer = Answer(self._index, sent, some, published, reply)
+            self._answer = Answer(self._index, sent, request.commands, published, reply)
         except SteleError as error:
-            self._answer = Answer(self._index, sent, some, None, None, str(error))
+            self._answer = Answer(self._index, sent, request.commands, None, None, str(error))
         finally:
             if self._task is asyncio.current_task():
                 self._task = None

@@ -13,7 +13,6 @@ from stele.errors import SteleError, Unavailable
 from stele.master import manifests
 from stele.model import TabletCluster
 from stele.model.common import quantity_bytes
-from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.urls import http_root
 
@@ -128,17 +127,13 @@ def job_of(copy_session: CopySession, state: State, cluster: TabletCluster) -> C
         state.table.members[copy_session.source],
         state.table.members[copy_session.destination],
     )
-    items = tuple(
-        CopyItem(each.partition, each.source_generation, each.generation, each.bytes)
-        for each in copy_session.items
-    )
     return CopyJob(
         session=copy_session.session,
         destination=destination.name,
         claim=destination.name,
         source_url=http_root(source.address, manifests.TRANSFER_PORT),
         token=copy_session.token,
-        items=items,
+        items=copy_session.items,
         executors=spark.executors,
         cores=spark.cores,
         memory=f"{quantity_bytes(spark.memory) // (1 << 20)}m",

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from stele.core.control.cluster_state import StateChange
-from stele.core.control.commands import Order
-from stele.core.control.decide import decide, publication, stored
+from stele.core.control.commands import Command
+from stele.core.control.decide import decide, stored
+from stele.core.control.publication import exchange_request
 from stele.core.control.state import Decision, EnsureMember, Observation, State
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.steps import is_above
@@ -21,7 +22,6 @@ from stele.core.table.table import Member, Partition, shard_of, stamp_of
 from stele.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.master.channel import Channel
 from stele.master.metrics import DECISION
-from stele.master.requests import request_of
 from stele.master.trace import Trace
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.ports.control_loop import ClusterObjects, Copier, Members, TableStore
@@ -264,7 +264,7 @@ class ClusterLoop:
         self,
         state: State,
         observed: Observation,
-        some: Mapping[MemberIndex, tuple[Order, ...]],
+        some: Mapping[MemberIndex, tuple[Command, ...]],
         *,
         busy: bool,
     ) -> None:
@@ -283,20 +283,17 @@ class ClusterLoop:
                 channel.abandon()
             if not address or not channel.free:
                 continue
-            what = publication(state, index)
-            orders: tuple[Order, ...] = some.get(index, ())
-            due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
-            if not (due or liveness.doubtful or what.rows or what.members or orders):
-                continue
-            request = request_of(
+            commands = some.get(index, ())
+            request, cursor = exchange_request(
                 state,
                 index,
-                what,
-                orders,
+                commands,
                 cluster=self._world.cluster_uid,
                 replicas=observed.desired.replicas,
             )
-            channel.send(address, request, orders, what.mark, self._pace.exchange)
+            due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
+            if due or liveness.doubtful or request.rows or request.members or commands:
+                channel.send(address, request, cursor, self._pace.exchange)
 
     def _interval(self, observed: Observation, busy: bool) -> float:
         """Between two exchanges with one member that has nothing to be told."""

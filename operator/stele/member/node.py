@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stele.core.control.commands import MemberInfo, Row
 from stele.core.table.table import Partition, row_fault
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
@@ -39,7 +40,6 @@ from stele.member.storage.volume import CONSENSUS, TABLETS, MetaWriter, Volume
 from stele.member.turn_budget import TurnBudget
 from stele.ports.engine import Engine
 from stele.wire import peer
-from stele.wire.control import MemberInfo, Row
 from stele.wire.storage.volume import (
     TABLE_FILE,
     Consensus,

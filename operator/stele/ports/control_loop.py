@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.failure_detector import MemberObject
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.requests import RebalanceRequest
@@ -11,7 +12,6 @@ from stele.core.table.ids import MemberIndex
 from stele.core.table.table import Partition, PartitionTable
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.configmap import Head
-from stele.wire.control import ExchangeReply, ExchangeRequest
 
 
 class TableSnapshot(Protocol):

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from stele.wire.control import OpId
+from stele.core.control.commands import OpId
 
 TABLETS_LIMIT_MAX = 1000
 """Tablets in one answer; the rest is asked for with `after`."""

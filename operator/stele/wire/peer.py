@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 
+from stele.core.control.commands import Slots, VersionNumber
 from stele.core.kv.commands import ARGUMENTS_MAX
 from stele.core.table.ids import PARTITIONS_MAX
-from stele.wire.control import Slots, VersionNumber
 
 PEER_FORMAT = 4
 """Raised whenever members of the format before could misread a message or a logged operation."""

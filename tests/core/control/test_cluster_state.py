@@ -5,9 +5,8 @@ import itertools
 import pytest
 
 from stele.core.control.cluster_state import LOCK_SECONDS, NEXT, RETRY_SECONDS, ChangeInput, StateChange, Step
-from stele.core.control.commands import LockState, UnlockState
+from stele.core.control.commands import LockState, Result, UnlockState
 from stele.errors import Refused
-from stele.wire.control import Result
 from tests.master.harness import Harness
 
 

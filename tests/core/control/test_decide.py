@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.core.control.commands import Accept, Fence
+from stele.core.control.commands import Accept, Fence, OpId, Result, Row
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.copy_session import Engine, choose_engine
 from stele.core.control.operations.promotion import Promotion
@@ -10,7 +10,6 @@ from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.placement.migration import copy, move
 from stele.core.placement.plan import Plan
 from stele.core.table.table import Partition
-from stele.wire.control import OpId, Result
 
 
 def member(index: int, drain: bool = False, reachable: bool = True, lost: bool = False) -> Candidate:
@@ -94,7 +93,7 @@ def test_the_longest_log_is_chosen_and_the_hottest_of_equals() -> None:
     assert fenced({1: OpId(4, 9), 2: OpId(4, 10)}).row == (2, 1)
     assert fenced({1: OpId(4, 9), 2: OpId(4, 9)}).row == (1, None, 2)
     orders = fenced({1: OpId(4, 9), 2: OpId(4, 10)}).orders(1.0)
-    assert orders == [(2, Accept("p", 3, 6, (2, 1), (4, 10)))]
+    assert orders == [(2, Accept("p", Row(3, 6, (2, 1)), OpId(4, 10)))]
 
 
 def test_a_lease_that_runs_is_waited_for() -> None:

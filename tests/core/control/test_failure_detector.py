@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stele.core.control.commands import ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, PodFacts, Timing
-from stele.wire.control import ExchangeReply
 
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 

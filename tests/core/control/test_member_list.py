@@ -2,12 +2,12 @@
 
 import pytest
 
+from stele.core.control.commands import ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, PodFacts, Timing
 from stele.core.control.member_list import update_dictionary
 from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.table.ids import MEMBERS_MAX
 from stele.core.table.table import Member, PartitionTable
-from stele.wire.control import ExchangeReply
 
 
 @pytest.mark.parametrize(("known", "joins"), [(MEMBERS_MAX - 1, True), (MEMBERS_MAX, False)])

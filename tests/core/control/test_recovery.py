@@ -5,11 +5,11 @@ from types import MappingProxyType
 
 import pytest
 
+from stele.core.control.commands import ExchangeReply, LearnerReport, Row
 from stele.core.control.recovery import resolve
 from stele.core.control.state import State
 from stele.core.table.table import EPOCHS_APART, Member, Partition, PartitionTable
 from stele.errors import Corrupt
-from stele.wire.control import ExchangeReply, LearnerReport, Row
 
 MEMBERS = MappingProxyType({i: Member(i, f"m{i}", f"u{i}", f"10.0.0.{i}") for i in range(3)})
 TABLE = PartitionTable((Partition(4, (0, 1)), Partition(2, (1, 2))), MEMBERS)

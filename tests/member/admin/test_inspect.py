@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.core.control import commands as m
 from stele.member.admin.inspect import Inspection
-from stele.wire import control as m
 from stele.wire.storage.volume import ServiceMigration, ServicesFile, encode_file
 from tests.member.harness.cluster import Client, Cluster, hasty_cluster, key_in
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from stele.wire.admin import Quarantine, QuarantinedTablet
 from tests.member.admin.test_tablet_info import get, tablet
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.member.control import dispatch as module
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.state_lock import StateLock
-from stele.wire import control as m
 
 INGEST = m.Ingest("s1", (1, 2, 3))
 

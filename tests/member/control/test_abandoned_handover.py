@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.member import limits
-from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.volume import Frozen, Waited
 from tests.member.harness.cluster import Client, cluster, eventually, key_in

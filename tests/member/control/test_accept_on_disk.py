@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.member.settings import Fsync
-from stele.wire import control as m
 from tests.member.harness.single_member import OTHER, P, single_member
 
 START = m.StartTabletCopy("copy", P, 1, OTHER)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from tests.member.harness.cluster import Client, cluster, key_in
 from tests.member.harness.single_member import OTHER, THIRD, P, single_member
 from tests.member.replication.test_messages import backup

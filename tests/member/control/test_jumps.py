@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.core.control import commands as m
 from stele.core.table.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
-from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import encode_frame
 from tests.member.harness.cluster import CLUSTER, Client, Cluster, cluster

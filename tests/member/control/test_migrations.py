@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 BIG = 4000

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+from stele.core.control import commands as m
 from stele.member.control.state_lock import LOCK_SECONDS, StateLock
-from stele.wire import control as m
 
 LOCK = m.LockState("c1", "Passive", 7, 3)
 BEGIN = m.StartTabletCopy("m1", 0, 1, 0)

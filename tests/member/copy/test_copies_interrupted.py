@@ -6,8 +6,8 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from stele.core.control import commands as m
 from stele.member.storage import failpoints
-from stele.wire import control as m
 from stele.wire.storage.volume import Quarantined
 from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from rocksdict import SstFileWriter
 
 from stele.adapters.rocksdb.options import data_options
-from stele.wire import control as m
+from stele.core.control import commands as m
 from stele.wire.copy.jobs import Manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from stele.wire.copy.jobs import SessionFile
 from tests.member.harness.cluster import Client, cluster, eventually, key_in
 

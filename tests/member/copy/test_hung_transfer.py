@@ -4,7 +4,7 @@ import asyncio
 import signal
 from pathlib import Path
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from tests.member.harness.cluster import Cluster, MemberProcess, cluster, eventually
 
 SESSION = "s-1"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stele.core.control import commands as m
 from stele.core.kv.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from stele.core.kv.dedup import CLIENT_ID_BYTES_MAX, CLIENTS_MAX, REPLY_BYTES_MAX
 from stele.core.table.table import Partition
@@ -18,7 +19,6 @@ from stele.core.tablet.owner import Flow, LearnerState, LogPosition, Owner
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.storage.volume import CONSENSUS, TABLETS
-from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE, tablet_range

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.errors import Refused
 from stele.member import limits
 from stele.member.admin.quarantine import Quarantine
-from stele.wire import control as m
 from stele.wire.storage.log_record import put_record
 from stele.wire.storage.volume import Quarantined
 from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member

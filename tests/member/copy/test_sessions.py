@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.member import limits
 from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING
-from stele.wire import control as m
+from stele.wire import control as wire
 from stele.wire.copy.jobs import CopyJobStatus
 from tests.member.harness.cluster import eventually
 from tests.member.harness.single_member import OTHER, P, SingleMember, single_member
@@ -233,7 +234,7 @@ class Transfer:
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         self.calls.append((method, path))
         status = CopyJobStatus("s", "RUNNING", 30, tasks=4, retries=1)
-        return m.encode(status)
+        return wire.encode(status)
 
     async def close(self) -> None:
         return

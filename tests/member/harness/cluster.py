@@ -19,8 +19,9 @@ import aiohttp
 import msgspec
 
 from e2e.bench.member_stage import free_ports
+from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
-from stele.wire import control as m
+from stele.wire import control as wire
 from tests.member.harness.forked import Forked, fork_server
 from tests.worker import WORKER
 
@@ -159,8 +160,8 @@ class Cluster:
 
     async def post(self, member: MemberProcess, request: m.ExchangeRequest) -> m.ExchangeReply:
         url = f"http://{member.host}:{member.ports[2]}/v1/exchange"
-        async with self.http.post(url, data=m.encode(request)) as response:
-            return m.decode_reply(await response.read())
+        async with self.http.post(url, data=wire.encode(request)) as response:
+            return wire.decode_reply(await response.read())
 
     async def exchange(
         self, index: int, *commands: m.Command, rows: Iterable[m.Row] | None = None, want: bool = False
@@ -243,7 +244,7 @@ class Cluster:
         id: str,
         partition: int,
         destination: int,
-        kind: m.MigrationName = "MOVE",
+        kind: str = "MOVE",
         result: tuple[int | None, ...] | None = None,
     ) -> m.Result:
         """Both sides of a migration's start; of a MOVE of index 0 unless it is said what it is."""

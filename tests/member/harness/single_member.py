@@ -9,6 +9,7 @@ import msgspec
 from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine
+from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
 from stele.errors import Unavailable
 from stele.member.control.dispatch import CommandDispatcher
@@ -17,7 +18,6 @@ from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.settings import Settings
 from stele.member.storage.volume import DATA, STAGING, Volume
-from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.copy.jobs import MANIFEST_FORMAT, Fragment, Manifest
 from stele.wire.storage import keys

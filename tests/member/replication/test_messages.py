@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from stele.core.control import commands as m
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import Log
@@ -15,7 +16,6 @@ from stele.core.tablet.owner import Flow
 from stele.member import limits
 from stele.member.replication.links import Inbound, InboundConnections, forwarded_bytes
 from stele.member.replication.replica import PROMISES_LOST
-from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.log_record import noop_record, put_record
 from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember, single_member

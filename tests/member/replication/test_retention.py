@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from stele.core.control import commands as m
 from stele.core.kv.dedup import ONCE
 from stele.core.table.table import Partition
 from stele.core.tablet.log import Log, over_limit
@@ -19,7 +20,6 @@ from stele.member.replication.retention import pinned_bytes, unpin_logs
 from stele.member.serving.executor import CommandExecutor, Counters
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
-from stele.wire import control as m
 from tests.member.harness.single_member import OTHER, P, key_here, single_member
 from tests.member.sim import WINDOW_MESSAGES, SimFuture, SimLink, SimMember, ask, write
 from tests.member.test_simulation import Sim, shrink

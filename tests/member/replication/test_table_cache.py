@@ -1,8 +1,8 @@
 """The table that a member persists."""
 
+from stele.core.control.commands import Row
 from stele.core.table.table import Partition
 from stele.member.replication.table_cache import TableCache
-from stele.wire.control import Row
 from stele.wire.storage.volume import StoredRow, TableFile
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stele.core.control.commands import MemberInfo, Row
 from stele.core.table.table import Partition, stamp_of
 from stele.errors import Corrupt
 from stele.member.replication.table_cache import TableCache
 from stele.member.storage import volume as volume_module
 from stele.member.storage.volume import MetaWriter, Volume
-from stele.wire.control import MemberInfo, Row
 from stele.wire.storage.volume import TABLE_FILE, LegacyTableFile, TableFile, encode_file
 from tests.member.harness.cluster import Client, cluster
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from tests.member.harness.cluster import Cluster, cluster, eventually, free_ports, key_in
 from tests.member.services import quota
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.wire import control as m
+from stele.core.control import commands as m
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 from tests.member.services.recording import heard, install, story
 
@@ -21,7 +21,7 @@ async def until(folder: Path, member: int, expected: list[tuple[str, str, list[i
     await eventually(told, lambda found: found == expected)
 
 
-async def start(made: Cluster, destination: int, kind: m.MigrationName, result: tuple[int, ...]) -> str:
+async def start(made: Cluster, destination: int, kind: str, result: tuple[int, ...]) -> str:
     """A migration of P up to the moment when its destination has everything."""
     id, owner = made.id(), made.rows[P].replicas[0]
     assert owner is not None

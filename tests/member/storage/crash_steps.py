@@ -10,8 +10,8 @@ from itertools import count
 
 import aiohttp
 
+from stele.core.control import commands as m
 from stele.member.storage.volume import TABLETS
-from stele.wire import control as m
 from stele.wire.storage.volume import Superblock, decode_file
 from tests.member.admin.test_tablet_info import tablet
 from tests.member.harness.cluster import Client, Cluster, eventually, key_in

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine
-from stele.wire import control as m
+from stele.core.control import commands as m
 from stele.wire.copy.jobs import damage_note
 from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
 from tests.member.admin.test_tablet_info import tablet

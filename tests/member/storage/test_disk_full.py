@@ -13,10 +13,10 @@ import pytest
 
 from stele.adapters.memory.engine import MemoryEngine
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.core.control import commands as m
 from stele.errors import Unavailable
 from stele.member import limits
 from stele.member.storage.write_back import WriteBack
-from stele.wire import control as m
 from stele.wire import peer
 from stele.wire.storage.keys import tablet_range, user_key
 from stele.wire.storage.log_record import put_record

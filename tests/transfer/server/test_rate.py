@@ -8,13 +8,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import BURST_SECONDS
 from stele.errors import SteleError
 from stele.transfer.client.copy import copy_tablets
 from stele.transfer.jobs.board import Report
 from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.server import open_checkpoints
-from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob
 from tests.transfer.checkpoints import TOKEN, make_checkpoint, transfer
 

@@ -3,8 +3,9 @@
 import aiohttp
 
 from stele.adapters.body import read_body
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.errors import BadInput, Corrupt, Unavailable
-from stele.wire.control import EXCHANGE_BYTES_MAX, ExchangeReply, ExchangeRequest, decode_reply, encode
+from stele.wire.control import EXCHANGE_BYTES_MAX, decode_reply, encode
 from stele.wire.urls import http_root
 
 ADMIN_PORT = 7001

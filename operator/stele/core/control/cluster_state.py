@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stele.core.control.commands import OK, LockState, Order, Result, UnlockState
+from stele.core.control.commands import OK, Command, LockState, Result, UnlockState
 from stele.core.table.ids import MemberIndex
 from stele.errors import Refused
 
@@ -132,9 +132,9 @@ class StateChange:
             why = self.refused.get(first, "it did not answer") if missing else "a promotion is under way"
             self.go(Step.WAITING, f"member {first}: {why}" if missing else why)
 
-    def orders(self) -> list[tuple[MemberIndex, Order]]:
+    def orders(self) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom. A lock is asked for again until the change ends: that keeps it alive."""
-        found: list[tuple[MemberIndex, Order]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
+        found: list[tuple[MemberIndex, Command]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
         if self.step is Step.LOCKING:
             found += [(index, LockState(self.id, self.desired, *self.mark)) for index in sorted(self._asked)]
         return found

@@ -1,136 +1,195 @@
-"""What the master asks of members, and what it reads of their answers, without the wire's types.
+"""The messages between master and member: commands, their results, and the member's report.
 
-The orders have the names and fields of the commands of `docs/reference/protocol.md`; `master/requests.py`
-turns them into messages. Answers are read through Protocols, which the messages fulfil as they are.
+docs/reference/protocol.md defines the commands; `wire.control` encodes and decodes these values as they are.
+Types and ranges are checked when they are decoded; whether a report is credible, `reported` decides.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Literal
 
-from stele.core.table.ids import MemberIndex, PartitionId, Version
-from stele.core.table.table import Replicas
+import msgspec
 
-OpPlace = tuple[int, int]
-"""(term, index) of a logged operation."""
+from stele.core.placement.migration import Type
+from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
 
 OK = "OK"
 WAIT = "WAIT"
 
+EXCHANGE_FORMAT = 1
 
-@dataclass(frozen=True, slots=True)
-class StartTabletCopy:
+INDEX_MAX = 2**31 - 1
+Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX - 1)]
+VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
+Slots = Annotated[tuple[Index | None, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
+Counted = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class OpId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The place of an operation in a tablet's log; (0, 0) is before the first."""
+
+    term: int = 0
+    index: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One partition of the table; trailing empty replica indexes are not sent."""
+
+    partition: Number
+    version: VersionNumber
+    replicas: Slots
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """One entry of the member dictionary. Indexes are never used again."""
+
+    index: Index
+    name: str
+    uuid: str
+    address: str
+    lite: bool = False
+
+
+class StartTabletCopy(msgspec.Struct, frozen=True, tag="StartTabletCopy"):
+    """To the destination: be ready to receive this tablet. Creates it when it does not exist.
+
+    `kind` of the migration and the row that it makes are for services; an older master does not send them.
+    """
+
     id: str
-    partition: PartitionId
-    base: Version
-    owner: MemberIndex
-    kind: str = "MOVE"
-    result: Replicas = ()
+    partition: int
+    base: int
+    owner: int
+    kind: Type = Type.MOVE
+    result: Slots = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AddLearner:
+class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
+    """To the owner: pin the log, probe the destination as PRE_VOTER, stream, then wait for it.
+
+    `kind` and `result` as in StartTabletCopy.
+    """
+
     id: str
-    partition: PartitionId
-    base: Version
-    destination: MemberIndex
-    kind: str = "MOVE"
-    result: Replicas = ()
+    partition: int
+    base: int
+    destination: int
+    kind: Type = Type.MOVE
+    result: Slots = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
+    """To the source of a copy: checkpoint these partitions. The result's `session` describes it.
+
+    `fragments` False: each tablet is sent as one. `bytes_per_second` 0: as fast as it goes. With `renew` it
+    only renews the lease, changes the rate and notes who copies: a session that is not open (any more) is
+    then refused with SESSION_LOST.
+    """
+
     session: str
-    partitions: tuple[PartitionId, ...]
-    lease_seconds: float
+    partitions: tuple[int, ...]
+    lease_seconds: float = 60.0
     fragments: bool = True
     renew: bool = False
-    destination: MemberIndex = -1
+    destination: int = -1
     engine: str = ""
-    bytes_per_second: int = 0
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(msgspec.Struct, frozen=True, tag="CloseSession"):
+    """To source or destination: forget the session, its checkpoint and its staging folder."""
+
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class CopyItem:
-    partition: PartitionId
+class CopyItem(msgspec.Struct, frozen=True):
+    """One tablet to copy in a session. `generation` is the destination's new one."""
+
+    partition: int
     source_generation: int
     generation: int
-    bytes: int
+    bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchDirect:
+class FetchDirect(msgspec.Struct, frozen=True, tag="FetchDirect"):
+    """To the destination: its own transfer process copies these tablets."""
+
     session: str
-    source: MemberIndex
+    source: int
     token: str
     items: tuple[CopyItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ingest:
+class Ingest(msgspec.Struct, frozen=True, tag="Ingest"):
+    """To the destination: take the finished SST files of this session in, tablet by tablet."""
+
     session: str
-    partitions: tuple[PartitionId, ...]
+    partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(msgspec.Struct, frozen=True, tag="HandOver"):
+    """To the owner: freeze durably, drain, bring the destination to the last OpId, answer with it."""
+
     id: str
-    partition: PartitionId
+    partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(msgspec.Struct, frozen=True, tag="Accept"):
+    """Agree durably to a row before it is stored. For a migration `last` is what must be in the log."""
+
     id: str
-    partition: PartitionId
-    version: Version
-    replicas: Replicas
-    last: OpPlace | None
+    row: Row
+    last: OpId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(msgspec.Struct, frozen=True, tag="Abort"):
+    """Roll a migration back: the learner is forgotten, the partition thaws, a copy is dropped."""
+
     id: str
-    partition: PartitionId
+    partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    partition: PartitionId
+class Fence(msgspec.Struct, frozen=True, tag="Fence"):
+    """Refuse terms below `term` from now on. Answers the last OpId, or WAIT while a lease runs."""
+
+    partition: int
     term: int
     owner_dead: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTablet:
-    partition: PartitionId
-    version: Version
+class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
+    """Tombstone a tablet that the published row of at least `version` does not name here."""
+
+    partition: int
+    version: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTablet:
-    partition: PartitionId
-    base: Version
+class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
+    """Make an empty tablet of a partition that was lost for good; its row, above `base`, follows."""
+
+    partition: int
+    base: int
 
 
-@dataclass(frozen=True, slots=True)
-class LockState:
+class LockState(msgspec.Struct, frozen=True, tag="LockState"):
+    """Agree to a coming cluster state: nothing new is begun here until it is in force, unlocked or too old.
+
+    Refused with STALE_VERSION when the member's stamp or member list is another, MIGRATION_ACTIVE when it
+    takes part in a migration.
+    """
+
     id: str
     state: str
     stamp: int
-    member_list_version: int
+    member_list_version: Counted
 
 
-@dataclass(frozen=True, slots=True)
-class UnlockState:
+class UnlockState(msgspec.Struct, frozen=True, tag="UnlockState"):
+    """The change of the cluster state with this id is over, however it ended."""
+
     id: str
 
 
-Order = (
+Command = (
     StartTabletCopy
     | AddLearner
     | OpenSession
@@ -148,190 +207,185 @@ Order = (
 )
 
 
-class Op(Protocol):
-    @property
-    def term(self) -> int: ...
-    @property
-    def index(self) -> int: ...
+class SessionTablet(msgspec.Struct, frozen=True):
+    """What a checkpoint holds of one tablet. `versions` is its replica version vector."""
+
+    partition: int
+    generation: int
+    applied: OpId
+    bytes: int
+    versions: tuple[int, ...] = ()
 
 
-def place(op: Op) -> OpPlace:
-    """An operation's place as a tuple, which compares as the log orders."""
-    return (op.term, op.index)
+class SessionInfo(msgspec.Struct, frozen=True):
+    """An open session at its source."""
+
+    session: str
+    token: str
+    tablets: tuple[SessionTablet, ...]
 
 
-class SessionTablet(Protocol):
-    @property
-    def partition(self) -> int: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
+class Result(msgspec.Struct, frozen=True):
+    """The answer to one command, in the order of the commands.
+
+    `code` is `OK`, `WAIT` (ask again after `wait_ms`), or an error code such as `STALE_VERSION`,
+    `STALE_TERM`, `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
+    """
+
+    code: str = "OK"
+    detail: str = ""
+    wait_ms: int = 0
+    last: OpId | None = None
+    generation: int = 0
+    session: SessionInfo | None = None
 
 
-class Session(Protocol):
-    @property
-    def token(self) -> str: ...
-    @property
-    def tablets(self) -> Sequence[SessionTablet]: ...
+class ExchangeRequest(msgspec.Struct, frozen=True):
+    """One tick of the master for one member.
+
+    `recipient` is empty on first contact: the member then only identifies itself and reports, and nothing is
+    adopted or run. `members` and `rows` hold what this member lacks (`full` means every row). `known` is the
+    number of the last report that the master has of it, 0 for none.
+    """
+
+    format: int
+    cluster: str
+    epoch: Counted
+    recipient: str
+    self_index: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
+    partitions: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)] = 0
+    state: str = "Active"
+    member_list_version: Counted = 0
+    members: tuple[MemberInfo, ...] = ()
+    rows: tuple[Row, ...] = ()
+    full: bool = False
+    commands: tuple[Command, ...] = ()
+    want_tablets: bool = False
+    known: int = 0
 
 
-class Result(Protocol):
-    @property
-    def code(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def wait_ms(self) -> int: ...
-    @property
-    def last(self) -> Op | None: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def session(self) -> Session | None: ...
+class TabletReport(msgspec.Struct, frozen=True, array_like=True):
+    """One tablet at a member, whatever its state (a tombstone too)."""
+
+    partition: int
+    state: Literal["COPYING", "READY", "DELETED"]
+    generation: int
+    last: OpId
+    applied: OpId
+    promised: VersionNumber
+    bytes: int
 
 
-class RowReport(Protocol):
-    @property
-    def partition(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def replicas(self) -> Replicas: ...
+class LearnerReport(msgspec.Struct, frozen=True):
+    """At the owner: one PRE_VOTER or waited-for learner."""
+
+    id: str
+    partition: int
+    destination: int
+    state: Literal["PROBING", "NEEDS_COPY", "STREAMING", "IN_SYNC"]
+    lag: int
+    handed_over: OpId | None = None
 
 
-class TabletReport(Protocol):
-    @property
-    def partition(self) -> int: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def promised(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
+class CopyReport(msgspec.Struct, frozen=True):
+    """At the destination: one tablet that is being received."""
+
+    id: str
+    partition: int
+    base: int
+    state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"]
+    generation: int = 0
+    error: str = ""
 
 
-class LearnerReport(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def destination(self) -> int: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def lag(self) -> int: ...
+class FetchReport(msgspec.Struct, frozen=True):
+    """At the destination: the progress of a FetchDirect session."""
+
+    session: str
+    state: Literal["RUNNING", "DONE", "FAILED"]
+    copied_bytes: int
+    finished: tuple[int, ...] = ()
+    error: str = ""
+    tasks: int = 0
+    retries: int = 0
 
 
-class CopyReport(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def base(self) -> int: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def error(self) -> str: ...
+class SessionReport(msgspec.Struct, frozen=True):
+    """At a source: one session that nobody closed yet. `ended` is why it ended by itself, empty while open.
+
+    `held_bytes` are those of its checkpoint's files that the database does without by now.
+    """
+
+    session: str
+    lease_left_ms: int = 0
+    held_bytes: int = 0
+    ended: str = ""
 
 
-class FetchReport(Protocol):
-    @property
-    def session(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def copied_bytes(self) -> int: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def tasks(self) -> int: ...
-    @property
-    def retries(self) -> int: ...
+class SilentPeer(msgspec.Struct, frozen=True):
+    """At an owner: an in-sync member that has not acknowledged for `silent_ms`."""
+
+    member: int
+    silent_ms: int
 
 
-class SessionReport(Protocol):
-    @property
-    def session(self) -> str: ...
-    @property
-    def ended(self) -> str: ...
+class Stats(msgspec.Struct, frozen=True):
+    """Counters since the process started, and sizes; all but the last two are up to a second old. -1 for free
+    space that is not known.
+    """
+
+    reads: int = 0
+    writes: int = 0
+    forwarded: int = 0
+    errors: int = 0
+    owned: int = 0
+    backups: int = 0
+    entries: int = 0
+    bytes: int = 0
+    disk_free_bytes: int = -1
+    sessions: int = 0
 
 
-class Stats(Protocol):
-    @property
-    def disk_free_bytes(self) -> int: ...
+class ExchangeReply(msgspec.Struct, frozen=True):
+    """What a member says of itself; this is report `number`.
 
+    `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
+    `BAD_REQUEST`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table when `want_tablets` was asked;
+    `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
 
-class SilentPeer(Protocol):
-    @property
-    def member(self) -> int: ...
-    @property
-    def silent_ms(self) -> int: ...
-
-
-class Report(Protocol):
-    """What a member says of itself in each answer.
+    `tablets` are those that changed after report `base`, which the master has (0: all there are), `dropped`
+    partitions without a tablet since then. `sessions` is None when the member does not report them; `staged`
+    names the sessions that have a staging folder here.
 
     `pod_uid` is the pod that its process runs in, `boot_id` the running kernel of its node; empty when it
     does not know. `started_seconds`: Unix seconds of its node's clock at some moment between its start and
     its first answer.
-
-    `tablets` and `dropped` are what changed after its report `base` (0: all there is); this one is `number`.
     """
 
-    @property
-    def code(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def uuid(self) -> str: ...
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def incarnation(self) -> int: ...
-    @property
-    def pod_uid(self) -> str: ...
-    @property
-    def boot_id(self) -> str: ...
-    @property
-    def started_seconds(self) -> float: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def stamp(self) -> int: ...
-    @property
-    def member_list_version(self) -> int: ...
-    @property
-    def results(self) -> Sequence[Result]: ...
-    @property
-    def rows(self) -> Sequence[RowReport]: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def base(self) -> int: ...
-    @property
-    def tablets(self) -> Sequence[TabletReport]: ...
-    @property
-    def dropped(self) -> Sequence[PartitionId]: ...
-    @property
-    def accepted(self) -> Sequence[RowReport]: ...
-    @property
-    def learners(self) -> Sequence[LearnerReport]: ...
-    @property
-    def copies(self) -> Sequence[CopyReport]: ...
-    @property
-    def fetches(self) -> Sequence[FetchReport]: ...
-    @property
-    def silent(self) -> Sequence[SilentPeer]: ...
-    @property
-    def unserved(self) -> Sequence[int]: ...
-    @property
-    def stats(self) -> Stats: ...
-    @property
-    def sessions(self) -> Sequence[SessionReport] | None: ...
-    @property
-    def staged(self) -> Sequence[str]: ...
+    code: str
+    detail: str
+    uuid: str
+    cluster: str
+    incarnation: int
+    epoch: int
+    stamp: int
+    member_list_version: int
+    results: tuple[Result, ...] = ()
+    rows: tuple[Row, ...] = ()
+    number: int = 0
+    base: int = 0
+    tablets: tuple[TabletReport, ...] = ()
+    dropped: tuple[int, ...] = ()
+    accepted: tuple[Row, ...] = ()
+    learners: tuple[LearnerReport, ...] = ()
+    copies: tuple[CopyReport, ...] = ()
+    fetches: tuple[FetchReport, ...] = ()
+    silent: tuple[SilentPeer, ...] = ()
+    unserved: tuple[int, ...] = ()
+    stats: Stats = Stats()
+    sessions: tuple[SessionReport, ...] | None = None
+    staged: tuple[str, ...] = ()
+    pod_uid: str = ""
+    boot_id: str = ""
+    started_seconds: float = 0.0

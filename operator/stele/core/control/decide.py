@@ -1,13 +1,13 @@
 """One decision of the master: listen, take over, repair, plan, start, commit, sweep
 (docs/internals/operator.md, "The loop").
 
-`decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the
-orders with `publication`. When storing fails in any way the driver drops the whole State and takes over
-again: nothing in it is needed to go on.
+`decide` does no I/O. The driver stores what it stages *first*, calls `stored`, and only then sends the
+commands (`publication.exchange_request`). When storing fails in any way the driver drops the whole State and
+takes over again: nothing in it is needed to go on.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stele.core.control.cluster_state import ChangeInput, Step
 from stele.core.control.commands import (
@@ -15,15 +15,15 @@ from stele.core.control.commands import (
     Accept,
     AddLearner,
     CloseSession,
+    Command,
     CreateTablet,
+    ExchangeReply,
     Fence,
     FetchDirect,
     HandOver,
     Ingest,
     LockState,
     OpenSession,
-    Order,
-    Report,
     Result,
     StartTabletCopy,
     UnlockState,
@@ -34,6 +34,7 @@ from stele.core.control.failover.repair import repair, unusable
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.gc import collect_garbage
 from stele.core.control.member_list import Dictionary, holds_data, scale, set_members, update_dictionary
+from stele.core.control.publication import note_published
 from stele.core.control.rebalance.apply_requests import apply_requests
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.rebalance.planner import data_members, end_plan, make_plan, places_known
@@ -41,7 +42,7 @@ from stele.core.control.rebalance.scheduler import drive_sessions, follow, note_
 from stele.core.control.rebalance.user_plans import end_user_plans
 from stele.core.control.recovery import resolve
 from stele.core.control.reported import reported_jump
-from stele.core.control.state import Answer, Decision, Intent, Observation, State, TableCursor
+from stele.core.control.state import Answer, Decision, Intent, Observation, State
 from stele.core.placement.assignment import assign
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.steps import jump
@@ -93,7 +94,7 @@ def _decision(
     observation: Observation,
     dictionary: Dictionary | None,
     intents: tuple[Intent, ...],
-    orders: dict[MemberIndex, list[Order]],
+    orders: dict[MemberIndex, list[Command]],
 ) -> Decision:
     check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
     jobs = tuple(session for session in state.copy_sessions.values() if session.wants_job)
@@ -225,12 +226,7 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
             _route(state, answer.member, order, result, now)
 
 
-def note_published(liveness: MemberLiveness, mark: TableCursor, report: Report) -> None:
-    """It took in what was published; with another stamp it missed something, and is told everything next."""
-    liveness.published = mark.number if report.stamp == mark.stamp else 0
-
-
-def _note_claims(state: State, report: Report) -> None:
+def _note_claims(state: State, report: ExchangeReply) -> None:
     """Rows and terms that a member agreed to under a master before us, while we could not ask it."""
     rows = state.table.partitions
     agreed = [(row.partition, row.version) for row in report.accepted]
@@ -240,7 +236,7 @@ def _note_claims(state: State, report: Report) -> None:
             state.claimed[number] = max(state.claimed.get(number, 0), version)
 
 
-def _check_identity(state: State, liveness: MemberLiveness, report: Report, now: float) -> bool:
+def _check_identity(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
     """Whether the report is the known member's own and a good one; notes what it is otherwise."""
     member = state.table.members.get(liveness.index)
     if report.code in ("STALE_EPOCH",):
@@ -277,7 +273,7 @@ def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) ->
         state.emit(reason, f"{state.name_of(liveness.index)}: {text}", warning=True)
 
 
-def _route(state: State, member: MemberIndex, order: Order, result: Result, now: float) -> None:
+def _route(state: State, member: MemberIndex, order: Command, result: Result, now: float) -> None:
     """Give the answer to whoever gave the order."""
     match order:
         case StartTabletCopy() | AddLearner() | HandOver():
@@ -285,8 +281,8 @@ def _route(state: State, member: MemberIndex, order: Order, result: Result, now:
             if operation is not None and operation.id == order.id:
                 operation.answer(order, result, now)
         case Accept():
-            operation = state.migrations.get(order.partition)
-            promotion = state.promotions.get(order.partition)
+            operation = state.migrations.get(order.row.partition)
+            promotion = state.promotions.get(order.row.partition)
             if operation is not None and operation.id == order.id:
                 operation.answer(order, result, now)
             elif promotion is not None:
@@ -373,7 +369,7 @@ def _can_join(state: State, observation: Observation, index: MemberIndex) -> boo
     return answers and not liveness.replaced_by_uuid and observation.desired.join_allowed
 
 
-def _list_version(state: State, reports: Sequence[Report]) -> int:
+def _list_version(state: State, reports: Sequence[ExchangeReply]) -> int:
     """Above every list that a member has: an older copy of the ConfigMaps was restored when one is newer, and
     members take newer lists only.
     """
@@ -424,9 +420,9 @@ def _assign_first(state: State, observation: Observation) -> None:
     state.emit("TableAssigned", f"{len(rows)} partitions on {len(members)} members")
 
 
-def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Order]]:
+def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Command]]:
     """What to send to whom; nothing to members that cannot be reached."""
-    orders: dict[MemberIndex, list[Order]] = {}
+    orders: dict[MemberIndex, list[Command]] = {}
     _add(orders, state.change.orders())
     for promotion in state.promotions.values():
         _add(orders, promotion.orders(observation.now))
@@ -449,37 +445,6 @@ def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Or
     return {member: some for member, some in orders.items() if member in reachable}
 
 
-def _add(orders: dict[MemberIndex, list[Order]], some: list[tuple[MemberIndex, Order]]) -> None:
+def _add(orders: dict[MemberIndex, list[Command]], some: list[tuple[MemberIndex, Command]]) -> None:
     for member, order in some:
         orders.setdefault(member, []).append(order)
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """What one member is told besides orders. Before the leadership is settled it is only asked.
-
-    `mark` names the state of the table that it has afterwards, None when nothing is published; `known` is the
-    last report of its tablets that this master has.
-    """
-
-    recipient: str
-    full: bool
-    rows: Sequence[tuple[PartitionId, Partition]]
-    members: bool
-    want_tablets: bool
-    mark: TableCursor | None
-    known: int
-
-
-def publication(state: State, index: MemberIndex) -> Publication:
-    """Rows that the member lacks: by what it was sent, or all of them when its stamp says otherwise."""
-    member, liveness = state.table.members.get(index), state.liveness[index]
-    number = liveness.tablets_number
-    if member is None:
-        return Publication("", False, (), False, False, None, number)
-    if not state.recovered or state.staged:
-        return Publication(member.uuid, False, (), False, not state.recovered, None, number)
-    mark = TableCursor(state.stored_rows.number, state.stamp.value)
-    told = liveness.report is not None and liveness.report.member_list_version == state.member_list_version
-    base, rows, _ = state.stored_rows.since(liveness.published)
-    return Publication(member.uuid, not base, rows, not (base and told), False, mark, number)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stele.core.control.commands import Report, TabletReport
+from stele.core.control.commands import ExchangeReply, TabletReport
 from stele.core.table.ids import MemberIndex, PartitionId
 
 NEVER = float("-inf")
@@ -107,14 +107,14 @@ class MemberLiveness:
     gc_seconds: float = NEVER
     lost_seconds: float | None = None
     steady_since: float | None = None
-    report: Report | None = None
+    report: ExchangeReply | None = None
     published: int = 0
     replaced_by_uuid: str = ""
     problem: str = ""
     refused_epoch: int = 0
     shown: dict[str, tuple[float, float]] = field(default_factory=dict)
     dead_incarnation: int = -1
-    doubted: dict[str, tuple[Report, float]] = field(default_factory=dict)
+    doubted: dict[str, tuple[ExchangeReply, float]] = field(default_factory=dict)
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
     tablets_number: int = 0
     recheck: set[PartitionId] = field(default_factory=set)
@@ -150,7 +150,7 @@ class MemberLiveness:
             self.dead_incarnation = self.report.incarnation
         self.doubted = {boot: each for boot, each in self.doubted.items() if not self._shown_ended(*each)}
 
-    def _shown_ended(self, report: Report, answered_seconds: float) -> bool:
+    def _shown_ended(self, report: ExchangeReply, answered_seconds: float) -> bool:
         """Whether its pod's kubelet showed the end of that process: what it shows of the container began
         after a moment at which that process ran, by the same clock.
 
@@ -188,7 +188,7 @@ class MemberLiveness:
         dead = report is not None and self.dead_incarnation >= report.incarnation
         return self.ended and dead and not self.may_run_twice
 
-    def on_report(self, report: Report, sent_seconds: float) -> None:
+    def on_report(self, report: ExchangeReply, sent_seconds: float) -> None:
         """Take in an answer that passed the checks of identity."""
         before = self.report
         if before is not None and before.incarnation != report.incarnation:
@@ -206,7 +206,7 @@ class MemberLiveness:
             self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
         self._on_tablets(report)
 
-    def _on_tablets(self, report: Report) -> None:
+    def _on_tablets(self, report: ExchangeReply) -> None:
         """Keep all tablets as they were told last; one whose state changed may not fit its row any more."""
         if not report.base:
             self.tablets, self.recheck_all = {tablet.partition: tablet for tablet in report.tablets}, True
@@ -218,7 +218,7 @@ class MemberLiveness:
             self._merge(report)
         self.tablets_number = report.number
 
-    def _merge(self, report: Report) -> None:
+    def _merge(self, report: ExchangeReply) -> None:
         for tablet in report.tablets:
             before = self.tablets.get(tablet.partition)
             if before is None or before.state != tablet.state:

@@ -4,7 +4,7 @@ Only a report that was made with the table as it is now is acted on: an older on
 committed.
 """
 
-from stele.core.control.commands import Abort, CloseSession, DeleteTablet, Order
+from stele.core.control.commands import Abort, CloseSession, Command, DeleteTablet
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -18,7 +18,7 @@ TABLETS_SECONDS = 0.25
 
 def collect_garbage(
     state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness, now: float
-) -> list[Order]:
+) -> list[Command]:
     """Orders for one member; empty while its report is older than the table."""
     if liveness.report is None or not state.up_to_date(liveness):
         return []
@@ -33,7 +33,7 @@ def _active(state: State) -> set[str]:
     return {operation.id for operation in state.migrations.values()}
 
 
-def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Order]:
+def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Command]:
     report = liveness.report
     assert report is not None
     if not report.learners and not report.copies:
@@ -51,7 +51,7 @@ def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list
     return [Abort(id, partition) for id, partition in ended]
 
 
-def _sessions(state: State, liveness: MemberLiveness) -> list[Order]:
+def _sessions(state: State, liveness: MemberLiveness) -> list[Command]:
     report = liveness.report
     assert report is not None
     told = {each.session for each in report.fetches} | {each.session for each in report.sessions or ()}
@@ -62,7 +62,7 @@ def _sessions(state: State, liveness: MemberLiveness) -> list[Order]:
 
 def _tablets(
     state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness
-) -> list[Order]:
+) -> list[Command]:
     """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
 
     It stays too while no live copy of its partition is left, and until all members of its row showed theirs:
@@ -73,7 +73,7 @@ def _tablets(
     copied = {copy.partition for copy in liveness.report.copies}
     able = sum(1 for index in state.table.members if index not in state.leaving)
     full = min(desired.replicas, max(1, able))
-    orders: list[Order] = []
+    orders: list[Command] = []
     for number in sorted(state.mismatched(liveness)):
         row = state.table.partitions[number]
         if liveness.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:

@@ -8,7 +8,7 @@ way is void.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stele.core.control.commands import Report
+from stele.core.control.commands import ExchangeReply
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, PartitionTable, newer, version_for_epoch
 from stele.errors import Corrupt
@@ -26,7 +26,7 @@ class Found:
 
 
 def resolve(
-    table: PartitionTable, reports: Iterable[Report], gone: frozenset[MemberIndex], epoch: int
+    table: PartitionTable, reports: Iterable[ExchangeReply], gone: frozenset[MemberIndex], epoch: int
 ) -> Found:
     """What the leadership with this epoch goes on from. Pure.
 
@@ -51,7 +51,7 @@ def resolve(
     return Found(rows, claimed)
 
 
-def _published(table: PartitionTable, answers: tuple[Report, ...]) -> dict[PartitionId, Partition]:
+def _published(table: PartitionTable, answers: tuple[ExchangeReply, ...]) -> dict[PartitionId, Partition]:
     """Rows that members have and the ConfigMaps do not: an older copy of those was restored."""
     rows: dict[PartitionId, Partition] = {}
     for report in answers:
@@ -69,7 +69,7 @@ def _version(rows: Mapping[PartitionId, Partition], table: PartitionTable, numbe
     return rows.get(number, table.partitions[number]).version
 
 
-def _unanswered(answers: tuple[Report, ...], gone: frozenset[MemberIndex]) -> set[PartitionId]:
+def _unanswered(answers: tuple[ExchangeReply, ...], gone: frozenset[MemberIndex]) -> set[PartitionId]:
     """Partitions of migrations whose destination cannot be asked: it may have accepted base + 1."""
     return {
         learner.partition for report in answers for learner in report.learners if learner.destination in gone

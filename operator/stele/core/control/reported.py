@@ -1,12 +1,12 @@
 """What no member can have in a report that is to be believed."""
 
-from stele.core.control.commands import Report
+from stele.core.control.commands import ExchangeReply
 from stele.core.table.ids import STEP_MAX, VERSION_MAX
 from stele.core.table.steps import jump
 from stele.core.table.table import PartitionTable
 
 
-def reported_jump(table: PartitionTable, list_version: int, report: Report) -> str:
+def reported_jump(table: PartitionTable, list_version: int, report: ExchangeReply) -> str:
     """The first number of a report that jumps; empty when there is none. The table is the one that is stored.
 
     A promise of VERSION_MAX is none: it stands for promises that were lost with their file.

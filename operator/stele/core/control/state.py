@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stele.core.control.cluster_state import StateChange
-from stele.core.control.commands import Order, Report
+from stele.core.control.commands import Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.copy_session import Copied, CopySession, Engine, Job, SparkFailure
@@ -82,9 +82,9 @@ class Answer:
 
     member: MemberIndex
     sent_seconds: float
-    orders: tuple[Order, ...]
+    orders: tuple[Command, ...]
     published: TableCursor | None
-    report: Report | None
+    report: ExchangeReply | None
     problem: str = ""
 
 
@@ -134,7 +134,7 @@ class Decision:
     rows: Mapping[PartitionId, Partition]
     dictionary: Mapping[MemberIndex, Member] | None
     next_index: MemberIndex
-    orders: Mapping[MemberIndex, tuple[Order, ...]]
+    orders: Mapping[MemberIndex, tuple[Command, ...]]
     intents: tuple[Intent, ...]
     jobs: tuple[CopySession, ...]
     events: tuple[ClusterEvent, ...]

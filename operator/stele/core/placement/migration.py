@@ -11,7 +11,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Replicas, trimmed
@@ -20,7 +20,7 @@ from stele.errors import Conflict
 NO_INDEX = -1
 
 
-class Type(Enum):
+class Type(StrEnum):
     """The values are the names that users, metrics and stored migrations see."""
 
     MOVE = "MOVE"

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from stele.adapters import http
+from stele.core.control import commands as m
 from stele.errors import BadInput, SteleError
 from stele.member import limits
 from stele.member.admin.metrics import Metrics
@@ -20,7 +21,7 @@ from stele.member.admin.tablet_info import tablet_facts, tablet_list
 from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
-from stele.wire import control as m
+from stele.wire import control as wire
 from stele.wire.admin import TABLETS_LIMIT_MAX
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, decode_state
@@ -74,11 +75,11 @@ class Admin:
     async def _on_exchange(self, request: web.Request) -> web.Response:
         body = await request.read()
         try:
-            message = m.decode_request(body)
+            message = wire.decode_request(body)
         except BadInput as error:
             raise web.HTTPBadRequest(text=f"exchange: {error}\n") from None
         made = await self._exchange.handle(message)
-        return web.Response(body=m.encode(made), content_type="application/json")
+        return web.Response(body=wire.encode(made), content_type="application/json")
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -1,10 +1,10 @@
 """What this member says of its tablets one by one (`wire.admin`)."""
 
+from stele.core.control.commands import OpId
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.wire.admin import LogRange, QuarantinedTablet, RoleName, TabletFacts, TabletList
-from stele.wire.control import OpId
 from stele.wire.storage import keys
 
 

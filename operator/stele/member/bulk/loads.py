@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from stele.core.control.commands import OpId
 from stele.core.tablet.log import Log
 from stele.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member import limits
@@ -26,7 +27,6 @@ from stele.member.storage import failpoints
 from stele.ports.engine import View
 from stele.ports.transfer import Transfer
 from stele.transfer.bulk.files import LoadFiles, sum_file
-from stele.wire.control import OpId
 from stele.wire.copy import bulk
 from stele.wire.copy.blocks import BlockReader
 from stele.wire.copy.bulk import (

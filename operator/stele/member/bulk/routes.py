@@ -13,11 +13,11 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from stele.core.control import commands as m
 from stele.errors import BadInput, Refused, Stale
 from stele.member.bulk.loads import BulkLoads
 from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
-from stele.wire import control as m
 from stele.wire.copy.bulk import (
     EXPORT_PREFIX,
     BulkMember,

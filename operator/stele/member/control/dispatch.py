@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from stele.core.control import commands as m
 from stele.errors import SteleError
 from stele.member.bulk.loads import BulkLoads
 from stele.member.control.abandoned_handover import AbandonedHandovers
@@ -18,7 +19,6 @@ from stele.member.services.host import Services
 from stele.member.storage.disk_full import is_disk_full
 from stele.ports.transfer import Transfer
 from stele.services import MigrationAwareService
-from stele.wire import control as m
 
 log = logging.getLogger("stele.dispatch")
 

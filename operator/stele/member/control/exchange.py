@@ -5,6 +5,7 @@ import logging
 
 import msgspec
 
+from stele.core.control import commands as m
 from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, SteleError
@@ -14,7 +15,6 @@ from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
 from stele.member.storage import failpoints
 from stele.member.storage.disk_full import raise_unless_disk_full
-from stele.wire import control as m
 from stele.wire.storage.volume import Superblock
 
 log = logging.getLogger("stele.exchange")

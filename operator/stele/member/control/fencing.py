@@ -3,12 +3,12 @@
 import logging
 from typing import Any
 
+from stele.core.control import commands as m
 from stele.core.tablet.owner import Phase
 from stele.errors import Conflict, Refused, Stale
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.settings import Fsync
-from stele.wire import control as m
 
 log = logging.getLogger("stele.fencing")
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stele.core.control import commands as m
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
@@ -15,7 +16,6 @@ from stele.member.node import Node
 from stele.member.replication.gc import drop_expired, quarantine
 from stele.member.replication.replica import Replica
 from stele.member.services.host import Services
-from stele.wire import control as m
 from stele.wire.storage.volume import CopyRecord, Frozen, Superblock, TabletStateName
 
 log = logging.getLogger("stele.migrations")

@@ -2,13 +2,13 @@
 
 import msgspec
 
+from stele.core.control import commands as m
 from stele.core.delta import DeltaLog
 from stele.member import limits
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.copy.sessions import CopySessions
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
-from stele.wire import control as m
 
 POSITIONS_SECONDS = 1.0
 """How old the positions and sizes of tablets in a report may be."""

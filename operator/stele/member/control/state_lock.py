@@ -1,7 +1,7 @@
 """The member in a change of the cluster state: it agrees, and begins nothing until that is over."""
 
+from stele.core.control import commands as m
 from stele.member.node import Node
-from stele.wire import control as m
 
 LOCK_SECONDS = 8.0
 """A lock that is not asked for again for so long is over: a master that died leaves nothing stuck."""

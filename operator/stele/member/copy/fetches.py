@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from stele.core.control import commands as m
 from stele.core.copy.pacing import lack_of_space
 from stele.errors import Refused, Unavailable
 from stele.member import limits
@@ -16,7 +17,6 @@ from stele.member.node import Node
 from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING
 from stele.ports.transfer import Transfer
-from stele.wire import control as m
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.urls import http_root
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
+from stele.core.control import commands as m
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, Refused, Stale
 from stele.member.copy.quarantined_log import keep_log_tail
@@ -19,7 +20,6 @@ from stele.member.replication.gc import quarantine
 from stele.member.replication.replica import Replica
 from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING
-from stele.wire import control as m
 from stele.wire.copy.bulk import LOADED
 from stele.wire.copy.jobs import Fragment, Manifest, decode_manifest
 from stele.wire.storage import keys

@@ -8,6 +8,7 @@ many there are, and goes as a whole.
 import asyncio
 import logging
 
+from stele.core.control.commands import OpId
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.node import Node
@@ -15,7 +16,6 @@ from stele.member.replication.gc import log_tail_range, owns_log
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import log_range
 from stele.member.storage import failpoints
-from stele.wire.control import OpId
 from stele.wire.storage import keys
 from stele.wire.storage.log_record import term_of
 

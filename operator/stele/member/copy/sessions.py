@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from stele.core.control import commands as m
 from stele.core.copy.fragments import versions
 from stele.core.table.table import Replicas
 from stele.core.tablet.owner import Flow
@@ -22,7 +23,6 @@ from stele.member.storage import failpoints
 from stele.member.storage.volume import CHECKPOINTS, DATA, sync_folder, write_temporary
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session
-from stele.wire import control as m
 from stele.wire.copy.bulk import EXPORT_PREFIX
 from stele.wire.copy.jobs import SessionFile, damage_note
 from stele.wire.storage import keys

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from stele.core.control.commands import OpId
 from stele.core.tablet.log import Log
 from stele.member import limits
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import log_range
 from stele.member.storage import failpoints
 from stele.ports.engine import Engine
-from stele.wire.control import OpId
 from stele.wire.storage import keys
 from stele.wire.storage.volume import CopyRecord, Quarantined, Superblock
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stele.adapters.rpc.connection import Connection
+from stele.core.control.commands import MemberInfo
 from stele.member import limits
 from stele.member.replication.request import Request
 from stele.wire import peer
-from stele.wire.control import MemberInfo
 from stele.wire.resp import ARGUMENT_BYTES
 
 log = logging.getLogger("stele.links")

@@ -3,12 +3,12 @@
 import asyncio
 from collections import deque
 
+from stele.core.control.commands import OpId
 from stele.core.kv.dedup import RememberedClients
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import Learner, LearnerState, Owner
 from stele.member.replication.request import Request
-from stele.wire.control import OpId
 from stele.wire.storage import keys
 from stele.wire.storage.volume import Consensus, Superblock
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from stele.core.control.commands import ExchangeRequest, MemberInfo, Row
 from stele.core.table.steps import jump
 from stele.core.table.table import EMPTY, Partition, Stamp, newer, row_fault
 from stele.errors import Corrupt
-from stele.wire.control import ExchangeRequest, MemberInfo, Row
 from stele.wire.storage.volume import StoredRow, TableFile
 
 

@@ -8,6 +8,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
+from stele.core.control.commands import OpId
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.log import Log
 from stele.errors import Corrupt, Unavailable
@@ -16,7 +17,6 @@ from stele.member.replication.replica import Replica
 from stele.member.storage import failpoints
 from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import Engine
-from stele.wire.control import OpId
 from stele.wire.storage import keys
 from stele.wire.storage.log_record import (
     BATCH,

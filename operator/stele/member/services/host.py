@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from stele.core.control import commands as m
 from stele.core.placement.migration import Type
 from stele.core.service_events import (
     Begun,
@@ -30,7 +31,6 @@ from stele.member.replication.replica import Replica
 from stele.member.services.runner import START_SECONDS_MAX, MemberContext, Runner, ServiceError
 from stele.member.storage.volume import SERVICES
 from stele.services import MigrationAwareService
-from stele.wire import control as m
 from stele.wire.storage.log_record import Change
 from stele.wire.storage.volume import ServiceMigration, ServicesFile
 
@@ -117,10 +117,14 @@ class Services:
             return
         if before is not None:
             self._end(before, False)
-        row = node.rows[partition]
-        kind, result = Type(command.kind), command.result
         record = begun(
-            command.id, kind, partition, row=row, result=result, destination=destination, me=node.me
+            command.id,
+            command.kind,
+            partition,
+            row=node.rows[partition],
+            result=command.result,
+            destination=destination,
+            me=node.me,
         )
         self._begun[partition] = record
         self._enqueue(partition, partial(self._notify_begin, record))

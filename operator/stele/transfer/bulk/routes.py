@@ -22,12 +22,12 @@ import msgspec
 from aiohttp import web
 
 from stele.adapters.http import bears
+from stele.core.control.commands import SessionTablet
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError
 from stele.transfer.bulk.files import LoadFiles, disk_error
 from stele.transfer.server.checkpoint import Checkpoint, find_tablet
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
-from stele.wire.control import SessionTablet
 from stele.wire.copy.blocks import End, encode_stream
 from stele.wire.copy.bulk import (
     HEAD_BYTES,

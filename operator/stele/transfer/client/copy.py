@@ -21,12 +21,12 @@ from pathlib import Path
 
 import msgspec
 
+from stele.core.control.commands import CopyItem, OpId
 from stele.core.copy.fragments import round_robin
 from stele.errors import Corrupt, Refused, SteleError, Unavailable
 from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.client.sst_writer import SstWriter
 from stele.transfer.client.stream_client import StreamClient
-from stele.wire.control import CopyItem, OpId
 from stele.wire.copy.blocks import BlockReader, End
 from stele.wire.copy.fragments import FIRST
 from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manifest, decode_manifest

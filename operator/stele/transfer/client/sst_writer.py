@@ -9,9 +9,9 @@ from crc32c import crc32c
 from rocksdict import SstFileWriter
 
 from stele.adapters.rocksdb.options import data_options
+from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import STOP_FREE_BYTES
 from stele.errors import Corrupt, Refused
-from stele.wire.control import CopyItem
 from stele.wire.storage.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, tablet_prefix
 
 # An entry is left out only when it expired this long ago: the clock here is not the owner's.

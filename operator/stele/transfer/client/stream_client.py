@@ -2,8 +2,8 @@
 
 import http.client
 
+from stele.core.control.commands import CopyItem
 from stele.errors import BadInput, Stale, SteleError, Unavailable
-from stele.wire.control import CopyItem
 from stele.wire.urls import host_and_port
 
 SILENCE_SECONDS_MAX = 30.0

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import slices
 from stele.errors import Refused, SteleError
 from stele.transfer.client.copy import copy_tablets
 from stele.transfer.jobs.board import Report
-from stele.wire.control import CopyItem
 from stele.wire.copy.jobs import CopyJob, Manifest
 
 THREADS = 4

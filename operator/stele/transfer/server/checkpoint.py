@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
+from stele.core.control.commands import SessionTablet
 from stele.errors import BadInput, Corrupt, Stale, Unavailable
-from stele.wire.control import SessionTablet
 from stele.wire.copy.blocks import End, Entry, encode_stream
 from stele.wire.copy.fragments import FRAGMENT_BYTES, Planned, Range, place_text, plan, read_place, whole
 from stele.wire.copy.jobs import SessionFile

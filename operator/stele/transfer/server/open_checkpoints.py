@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stele.core.control.commands import SessionTablet
 from stele.core.copy.pacing import Pace
 from stele.errors import Corrupt, Refused
 from stele.transfer.server.checkpoint import Checkpoint, read_session
-from stele.wire.control import SessionTablet
 from stele.wire.copy.jobs import SentSession, SentSessions, SessionFile, damage_note
 
 SESSIONS_OPEN_MAX = 32

@@ -15,10 +15,10 @@ from typing import TypeVar
 from aiohttp import web
 
 from stele.adapters.http import bears
+from stele.core.control.commands import SessionTablet
 from stele.errors import BadInput, Corrupt, Stale, SteleError
 from stele.transfer.server.checkpoint import Checkpoint, find_tablet
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
-from stele.wire.control import SessionTablet
 from stele.wire.copy.blocks import BLOCK_BYTES
 
 log = logging.getLogger(__name__)

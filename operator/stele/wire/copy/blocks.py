@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from crc32c import crc32c
 
+from stele.core.control.commands import OpId
 from stele.errors import Corrupt
-from stele.wire.control import OpId
 from stele.wire.unreadable import UNREADABLE
 
 BLOCK_BYTES = 1024 * 1024

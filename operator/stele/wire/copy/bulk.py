@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stele.core.control.commands import INDEX_MAX, OpId, Slots
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Corrupt
-from stele.wire.control import INDEX_MAX, OpId, Slots
 from stele.wire.copy.blocks import End, Entry, encode_stream
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 from stele.wire.storage.load_value import LOAD_ID, Checksum, Count

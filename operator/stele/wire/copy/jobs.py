@@ -4,9 +4,9 @@ from typing import Literal
 
 import msgspec
 
+from stele.core.control.commands import CopyItem, OpId, SessionTablet
 from stele.core.copy.fragments import vector_fault
 from stele.errors import Corrupt
-from stele.wire.control import CopyItem, OpId, SessionTablet
 from stele.wire.copy.fragments import FIRST
 from stele.wire.unreadable import UNREADABLE
 

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from crc32c import crc32c
 
+from stele.core.control.commands import MemberInfo, OpId, Row, Slots, VersionNumber
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.core.table.table import row_fault
 from stele.errors import Corrupt
-from stele.wire.control import MemberInfo, OpId, Row, Slots, VersionNumber
 from stele.wire.unreadable import UNREADABLE
 
 TABLE_FILE = "table/current"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stele.core.control.commands import CloseSession, FetchDirect, Ingest, OpenSession, Order
+from stele.core.control.commands import CloseSession, Command, FetchDirect, Ingest, OpenSession
 from stele.core.control.operations.copy_session import (
     RENEW_SECONDS,
     SPARK_PATIENCE_SECONDS,
@@ -108,7 +108,7 @@ def test_each_stage_sends_its_own_orders(stage: Stage) -> None:
         Stage.CLOSE: [(SOURCE, CloseSession), (DESTINATION, CloseSession)],
         Stage.CLOSED: [],
     }
-    sent: list[tuple[int, Order]] = made.orders(0.2)
+    sent: list[tuple[int, Command]] = made.orders(0.2)
     assert [(member, type(order)) for member, order in sent] == wanted[stage]
 
 

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from stele.core.control.commands import Accept, AddLearner, HandOver, StartTabletCopy
+from stele.core.control.commands import Accept, AddLearner, HandOver, OpId, Result, Row, StartTabletCopy
 from stele.core.control.operations.move import DECIDED, NEXT, MigrationOperation, Step, begin
 from stele.core.placement.migration import clear, copy, move, shift_down, shift_up
 from stele.core.table.table import Partition
 from stele.errors import Refused
-from stele.wire.control import OpId, Result
 
 
 @dataclass
@@ -52,7 +51,7 @@ def test_a_move_of_the_owner_takes_every_step() -> None:
     running.heard_from_owner(Learner("IN_SYNC"), 2.0)
     assert running.orders() == [(0, HandOver("m", 0))]
     give(running, last=OpId(4, 9))
-    assert running.orders() == [(2, Accept("m", 0, 5, (2, 1), (4, 9)))]
+    assert running.orders() == [(2, Accept("m", Row(0, 5, (2, 1)), OpId(4, 9)))]
     give(running)
     assert running.step is Step.STORE
 
@@ -62,12 +61,12 @@ def test_a_backup_is_accepted_without_hand_over() -> None:
     give(running)
     give(running)
     running.heard_from_owner(Learner("IN_SYNC"), 2.0)
-    assert running.orders() == [(2, Accept("m", 0, 5, (0, 2), None))]
+    assert running.orders() == [(2, Accept("m", Row(0, 5, (0, 2)), None))]
 
 
 def test_a_shift_up_behind_the_owner_only_needs_its_consent() -> None:
     running = begin("m", shift_up(0, 2, 2, 1), Partition(4, (0, None, 2)), 0.0)
-    assert running.orders() == [(2, Accept("m", 0, 5, (0, 2), None))]
+    assert running.orders() == [(2, Accept("m", Row(0, 5, (0, 2)), None))]
 
 
 def test_a_shift_down_makes_the_old_owner_a_backup() -> None:
@@ -91,7 +90,7 @@ def test_a_row_that_shrinks_is_confirmed_first() -> None:
     assert running.step is Step.CONFIRM
     assert running.orders() == []
     running.confirmed(1.0)
-    assert [order for _, order in running.orders()] == [Accept("m", 0, 5, (0, 2), None)]
+    assert [order for _, order in running.orders()] == [Accept("m", Row(0, 5, (0, 2)), None)]
 
 
 def test_wait_sends_the_same_order_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.control.commands import CopyItem
+from stele.core.control.commands import CopyItem, ExchangeReply, OpId, Stats, TabletReport
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.operations.copy_session import CopySession, Engine, Stage
 from stele.core.control.operations.move import MigrationOperation, begin
@@ -25,7 +25,6 @@ from stele.core.control.state import State
 from stele.core.copy.pacing import BURST_SECONDS, SPACE_MARGIN_BYTES, Pace, lack_of_space
 from stele.core.placement.migration import Migration, Type
 from stele.core.table.table import Member, Partition, PartitionTable
-from stele.wire.control import ExchangeReply, OpId, Stats, TabletReport
 
 MEMBERS = 5
 SIZE = 1000

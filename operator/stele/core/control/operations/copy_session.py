@@ -14,14 +14,14 @@ from stele.core.control.commands import (
     OK,
     WAIT,
     CloseSession,
+    Command,
     CopyItem,
     FetchDirect,
     FetchReport,
     Ingest,
     OpenSession,
-    Order,
     Result,
-    Session,
+    SessionInfo,
     SessionReport,
 )
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -126,7 +126,7 @@ class CopySession:
     _told: tuple[object, ...] = ()
     _mark: object = None
 
-    def orders(self, now: float) -> list[tuple[MemberIndex, Order]]:
+    def orders(self, now: float) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom."""
         if self.stage is Stage.OPEN:
             return [(self.source, self._opening(renew=False))]
@@ -134,7 +134,7 @@ class CopySession:
             return [(member, CloseSession(self.session)) for member in sorted(self.closing)]
         if self.stage is Stage.CLOSED:
             return []
-        orders: list[tuple[MemberIndex, Order]] = []
+        orders: list[tuple[MemberIndex, Command]] = []
         renewal = self._opening(renew=True)
         if renewal != self.renewed or now - self.renewed_seconds > RENEW_SECONDS:
             orders.append((self.source, renewal))
@@ -172,7 +172,7 @@ class CopySession:
         mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
         return self.copied_bytes * mine // max(1, self.bytes)
 
-    def answer(self, member: MemberIndex, order: Order, result: Result, now: float) -> None:
+    def answer(self, member: MemberIndex, order: Command, result: Result, now: float) -> None:
         """Take in the answer to one of its orders."""
         if result.code == WAIT:
             return
@@ -196,7 +196,7 @@ class CopySession:
             case _:
                 return
 
-    def _opened(self, code: str, detail: str, session: Session | None) -> None:
+    def _opened(self, code: str, detail: str, session: SessionInfo | None) -> None:
         if code != OK or session is None:
             self.fail(f"{code}: {detail}")
             return

@@ -22,14 +22,14 @@ from stele.core.control.commands import (
     WAIT,
     Accept,
     AddLearner,
+    Command,
     CopyReport,
     HandOver,
     LearnerReport,
-    OpPlace,
-    Order,
+    OpId,
     Result,
+    Row,
     StartTabletCopy,
-    place,
 )
 from stele.core.placement.migration import Migration, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
@@ -86,7 +86,7 @@ class MigrationOperation:
     copied_seconds: float = float("-inf")
     needs_copy: bool = False
     attached: bool = False
-    last: OpPlace | None = None
+    last: OpId | None = None
     incarnations: dict[MemberIndex, int] = field(default_factory=dict)
     _mark: object = None
 
@@ -136,12 +136,12 @@ class MigrationOperation:
         if self.step not in DECIDED and self.step is not Step.ABORTED:
             self.go(Step.ABORTED, now, reason)
 
-    def orders(self) -> list[tuple[MemberIndex, Order]]:
+    def orders(self) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom."""
         destination = self.destination
         if destination is None:
             return []
-        what = (self.migration.type.value, self.result)
+        what = (self.migration.type, self.result)
         if self.step is Step.START:
             start = StartTabletCopy(self.id, self.partition, self.base.version, self.owner, *what)
             return [(destination, start)]
@@ -151,11 +151,11 @@ class MigrationOperation:
         if self.step is Step.HAND_OVER:
             return [(self.owner, HandOver(self.id, self.partition))]
         if self.step is Step.ACCEPT:
-            accept = Accept(self.id, self.partition, self.version, self.result, self.last)
+            accept = Accept(self.id, Row(self.partition, self.version, self.result), self.last)
             return [(destination, accept)]
         return []
 
-    def answer(self, order: Order, result: Result, now: float) -> None:
+    def answer(self, order: Command, result: Result, now: float) -> None:
         """Take in the answer to one of its orders; answers to orders of earlier steps change nothing."""
         if result.code == WAIT:
             return
@@ -166,7 +166,7 @@ class MigrationOperation:
             case AddLearner() if self.step is Step.ATTACH:
                 self._advance(Step.CATCH_UP, result, now)
             case HandOver() if self.step is Step.HAND_OVER:
-                self.last = None if result.last is None else place(result.last)
+                self.last = result.last
                 self._advance(Step.ACCEPT, result, now)
             case Accept() if self.step is Step.ACCEPT:
                 if result.code == OK:

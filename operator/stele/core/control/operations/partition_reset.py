@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from stele.core.control.commands import CreateTablet, Order
+from stele.core.control.commands import Command, CreateTablet
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 
 
@@ -19,7 +19,7 @@ class PartitionReset:
     done: bool = False
     refused: set[MemberIndex] = field(default_factory=set)
 
-    def orders(self) -> list[tuple[MemberIndex, Order]]:
+    def orders(self) -> list[tuple[MemberIndex, Command]]:
         if self.done or self.member is None:
             return []
         return [(self.member, CreateTablet(self.partition, self.base))]

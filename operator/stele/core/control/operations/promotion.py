@@ -11,7 +11,7 @@ longer tail when it establishes itself (docs/reference/protocol.md, "Establish")
 
 from dataclasses import dataclass, field
 
-from stele.core.control.commands import OK, WAIT, Accept, Fence, OpPlace, Order, Result, place
+from stele.core.control.commands import OK, WAIT, Accept, Command, Fence, OpId, Result, Row
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas, trimmed
 
@@ -27,7 +27,7 @@ class Promotion:
     owner_dead: bool
     started_seconds: float
     id: str
-    lasts: dict[MemberIndex, OpPlace] = field(default_factory=dict)
+    lasts: dict[MemberIndex, OpId] = field(default_factory=dict)
     not_before_seconds: dict[MemberIndex, float] = field(default_factory=dict)
     wanted: MemberIndex | None = None
     wanted_row: Replicas = ()
@@ -35,11 +35,11 @@ class Promotion:
     agreed: bool = False
     outdated: bool = False
 
-    def orders(self, now: float) -> list[tuple[MemberIndex, Order]]:
+    def orders(self, now: float) -> list[tuple[MemberIndex, Command]]:
         if self.agreed or self.outdated:
             return []
         if self.chosen is not None:
-            accept = Accept(self.id, self.partition, self.term, self.row, self.lasts[self.chosen])
+            accept = Accept(self.id, Row(self.partition, self.term, self.row), self.lasts[self.chosen])
             return [(self.chosen, accept)]
         fence = Fence(self.partition, self.term, self.owner_dead)
         waiting = [member for member in self.live if member not in self.lasts]
@@ -56,7 +56,7 @@ class Promotion:
         slots[0] = self.chosen
         return trimmed(slots)
 
-    def answer(self, member: MemberIndex, order: Order, result: Result, now: float) -> None:
+    def answer(self, member: MemberIndex, order: Command, result: Result, now: float) -> None:
         """Take in one answer. A refused fence or row makes this promotion outdated: it is begun again."""
         if isinstance(order, Fence) and order.term == self.term and self.chosen is None:
             self._fenced(member, result, now)
@@ -73,9 +73,9 @@ class Promotion:
         if result.code != OK or result.last is None:
             self.outdated = True
             return
-        self.lasts[member] = place(result.last)
+        self.lasts[member] = result.last
         if all(each in self.lasts for each in self.live):
             self.chosen = max(self.live, key=self._rank) if self.wanted is None else self.wanted
 
-    def _rank(self, member: MemberIndex) -> tuple[OpPlace, int]:
+    def _rank(self, member: MemberIndex) -> tuple[OpId, int]:
         return self.lasts[member], -self.base.replicas.index(member)

@@ -1,0 +1,70 @@
+"""What one exchange brings to a member: the rows and members that it lacks, and its commands."""
+
+from stele.core.control.commands import (
+    EXCHANGE_FORMAT,
+    Command,
+    ExchangeReply,
+    ExchangeRequest,
+    MemberInfo,
+    Row,
+)
+from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.state import State, TableCursor
+from stele.core.table.ids import MemberIndex
+from stele.core.table.table import Partition
+
+
+def row_of(number: int, partition: Partition) -> Row:
+    return Row(number, partition.version, partition.replicas)
+
+
+def exchange_request(
+    state: State, index: MemberIndex, commands: tuple[Command, ...], *, cluster: str, replicas: int
+) -> tuple[ExchangeRequest, TableCursor | None]:
+    """The next request to a member, and where in the table it is afterwards: None when nothing is published.
+
+    Until the take-over is complete, and while rows are being stored, it only asks for a report.
+    """
+    member, liveness = state.table.members.get(index), state.liveness[index]
+    rows: tuple[Row, ...] = ()
+    members: tuple[MemberInfo, ...] = ()
+    full, cursor = False, None
+    if member is not None and state.recovered and not state.staged:
+        base, changed, _ = state.stored_rows.since(liveness.published)
+        rows, full = tuple(row_of(number, row) for number, row in changed), not base
+        cursor = TableCursor(state.stored_rows.number, state.stamp.value)
+        if not base or not _has_member_list(state, liveness):
+            members = tuple(
+                MemberInfo(each.index, each.name, each.uuid, each.address, each.lite)
+                for each in state.table.members.values()
+            )
+    request = ExchangeRequest(
+        format=EXCHANGE_FORMAT,
+        cluster=cluster,
+        epoch=state.epoch,
+        recipient="" if member is None else member.uuid,
+        self_index=index,
+        partitions=len(state.table.partitions),
+        replicas=replicas,
+        state=state.change.state,
+        member_list_version=state.member_list_version,
+        members=members,
+        rows=rows,
+        full=full,
+        commands=commands,
+        want_tablets=member is not None and not state.recovered,
+        known=liveness.tablets_number,
+    )
+    return request, cursor
+
+
+def _has_member_list(state: State, liveness: MemberLiveness) -> bool:
+    report = liveness.report
+    return report is not None and report.member_list_version == state.member_list_version
+
+
+def note_published(liveness: MemberLiveness, cursor: TableCursor, report: ExchangeReply) -> None:
+    """Remember that the member has what was published; with another stamp it missed something, and is sent
+    every row next.
+    """
+    liveness.published = cursor.number if report.stamp == cursor.stamp else 0
