@@ -301,7 +301,7 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
     """A ReadWriteOncePod volume is one: the member's pod has it, and no executor can be given it too."""
     monkeypatch.setenv("FAKE_DRIVER_FAULT", "no-executors")
     monkeypatch.setattr(drivers, "EXECUTOR_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(pods.ssl, "create_default_context", lambda cafile: False)
+    monkeypatch.setattr(pods.PodLogin, "ssl_context", lambda login: False)
     (tmp_path / "token").write_text("t\n")
     monkeypatch.setattr(drivers, "why_not_placed", partial(pods.why_not_placed, account=tmp_path))
     monkeypatch.setattr(drivers, "delete_executors", partial(pods.delete_executors, account=tmp_path))
@@ -577,7 +577,7 @@ async def pods_api(answers, listed=()):
 
     async def delete(request):
         asked.append((request.path, request.query["labelSelector"], request.headers["Authorization"]))
-        return web.Response(status=answers.pop(0) if len(answers) > 1 else answers[0])
+        return web.json_response({}, status=answers.pop(0) if len(answers) > 1 else answers[0])
 
     app = web.Application()
     app.router.add_delete("/api/v1/namespaces/ns/pods", delete)
@@ -588,7 +588,7 @@ async def pods_api(answers, listed=()):
 
 async def test_executors_of_an_earlier_start_are_deleted_however_long_that_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(pods, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(pods.ssl, "create_default_context", lambda cafile: False)
+    monkeypatch.setattr(pods.PodLogin, "ssl_context", lambda login: False)
     (tmp_path / "token").write_text("t\n")
     async with pods_api([500, 500, 200]) as (url, asked):
         given = {"POD_IP": "::1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}

@@ -5,15 +5,15 @@ See docs/decisions/0020-kubernetes-client.md for why it is not the generated one
 
 import copy
 import json
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
-from stele.adapters.kubernetes.login import Login
 from stele.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
 
 SILENCE_SECONDS = 300.0
@@ -68,6 +68,15 @@ LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
 CLUSTERS = Kind("stele.dev/v1alpha1", "tabletclusters", "TabletCluster")
 MEMBERS = Kind("stele.dev/v1alpha1", "tabletmembers", "TabletMember")
 REBALANCES = Kind("stele.dev/v1alpha1", "tabletrebalances", "TabletRebalance")
+
+
+class Login(Protocol):
+    """Address and credentials, as `login` and `pod_login` have them."""
+
+    @property
+    def server(self) -> str: ...
+    def token(self) -> str | None: ...
+    def ssl_context(self) -> ssl.SSLContext: ...
 
 
 class Api:
@@ -161,6 +170,10 @@ class Api:
             await self._send("DELETE", kind.path(namespace, name), body)
         except (NotFound, Conflict):
             return
+
+    async def delete_all(self, kind: Kind, namespace: str, selector: str) -> None:
+        """Delete the objects with these labels."""
+        await self._send("DELETE", kind.path(namespace), query={"labelSelector": selector})
 
     async def to_pod(
         self, method: str, namespace: str, pod: str, path: str, query: Mapping[str, str]

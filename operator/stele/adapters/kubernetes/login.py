@@ -3,13 +3,13 @@
 import os
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
+from stele.adapters.kubernetes.pod_login import ACCOUNT, trust
 from stele.errors import BadInput
 
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
@@ -36,9 +36,7 @@ class Login:
         return None if not value else str(value).split(None, 1)[-1].strip()
 
     def ssl_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca_file)
-        # The CA of many clusters lacks an extension that Python 3.13 began to ask for.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context = trust(self.ca_file)
         if self.certificate_file:
             context.load_cert_chain(self.certificate_file, self.key_file)
         if not self.verify:
@@ -77,6 +75,6 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
 
 def _namespace() -> str:
     """The namespace that we run in; `default` outside a cluster."""
-    path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    path = ACCOUNT / "namespace"
     given = os.environ.get("POD_NAMESPACE")
     return given or (path.read_text(encoding="utf-8").strip() if path.is_file() else "default")
