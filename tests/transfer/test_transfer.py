@@ -149,7 +149,18 @@ async def test_the_source_refuses_at_once(volume, staging, change, error, text):
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h:1", "http://h", "http://h:99999999", "http://h:1/x", "", "http://:80", "http://a..b:1"]
+    "url",
+    [
+        "ftp://h:1",
+        "http://h",
+        "http://h:99999999",
+        "http://h:1/x",
+        "",
+        "http://:80",
+        "http://a..b:1",
+        "http://[::zz]:1",
+        "http://[::1%eth0]:1",
+    ],
 )
 def test_a_wrong_url_is_named(staging, url):
     with pytest.raises(BadInput, match="expected http://HOST:PORT"):

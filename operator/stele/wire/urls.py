@@ -1,17 +1,21 @@
 """Where a process answers over HTTP, as a URL."""
 
+import ipaddress
 import re
 from urllib.parse import urlsplit
 
 _LABELS = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
-_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 HOST_CHARS_MAX = 253
 
 
 def is_host(text: str) -> bool:
     """Whether it may be a host's name or address: others cannot even be looked up."""
-    pattern = _ADDRESS if ":" in text else _LABELS
-    return len(text) <= HOST_CHARS_MAX and pattern.fullmatch(text) is not None
+    if ":" not in text:
+        return len(text) <= HOST_CHARS_MAX and _LABELS.fullmatch(text) is not None
+    try:
+        return ipaddress.IPv6Address(text).scope_id is None
+    except ValueError:
+        return False
 
 
 def host_and_port(root: str) -> tuple[str, int] | None:
