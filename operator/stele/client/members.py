@@ -1,21 +1,26 @@
 """A cluster's members over HTTP: who owns what, and calls that name what went wrong. Threads may share it."""
 
-import http.client
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.response import BaseHTTPResponse
 
 from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.wire.copy.bulk import BulkTable
 from stele.wire.unreadable import UNREADABLE
-from stele.wire.urls import is_host
+from stele.wire.urls import http_root, is_host
 
 ADMIN_PORT = 7001
 CALL_SECONDS_MAX = 300.0
 DETAIL_CHARACTERS_MAX = 2000
+PLACES_MAX = 1000
+"""Of so many, idle connections are kept: of two ports of each member."""
+IDLE_MAX = 32
+"""Connections to one place: more than threads that call."""
 _KINDS: dict[str, type[SteleError]] = {
     "STALE_VERSION": Stale,
     "NOT_OWNER": Stale,
@@ -56,8 +61,9 @@ class Members:
     def __init__(self, addresses: Sequence[Address]) -> None:
         self.seeds = list(addresses)
         self._known: BulkTable | None = None
-        self._idle: dict[Address, list[http.client.HTTPConnection]] = {}
-        self._lock = threading.Lock()
+        self._http = urllib3.PoolManager(
+            PLACES_MAX, maxsize=IDLE_MAX, timeout=CALL_SECONDS_MAX, retries=False
+        )
 
     @property
     def table(self) -> BulkTable:
@@ -103,54 +109,45 @@ class Members:
     @contextmanager
     def request(
         self, place: Address, method: str, path: str, body: bytes | None = None, token: str = ""
-    ) -> Iterator[http.client.HTTPResponse]:
-        """An answer that is read while the block runs; as `call`."""
+    ) -> Iterator[BaseHTTPResponse]:
+        """An answer that is read while the block runs; as `call`. One that is not read to its end takes its
+        connection with it.
+        """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connection, response = self._answered(place, (method, path, body, headers))
-        done = False
         try:
-            if response.status >= 300:
-                raise _error(f"{place[0]}:{place[1]}", response.status, response.read())
-            yield response
-            done = response.isclosed()
-        except (OSError, http.client.HTTPException) as error:
-            text = str(error) or type(error).__name__
-            raise Unavailable(f"{place[0]}:{place[1]}: {text}") from error
-        finally:
-            if done:
-                with self._lock:
-                    self._idle.setdefault(place, []).append(connection)
-            else:
-                connection.close()
+            with closing(self._send(method, http_root(*place) + path, body, headers)) as answer:
+                if answer.status >= 300:
+                    raise _error(f"{place[0]}:{place[1]}", answer.status, answer.read())
+                yield answer
+        except (OSError, HTTPError) as error:
+            cause = _cause(error)
+            raise Unavailable(f"{place[0]}:{place[1]}: {str(cause) or type(cause).__name__}") from error
 
-    def _answered(
-        self, place: Address, asked: tuple[str, str, bytes | None, dict[str, str]]
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """On a connection that was used before, or on a new one when those are closed by now."""
-        while True:
-            with self._lock:
-                idle = self._idle.get(place)
-                used = idle.pop() if idle else None
-            connection = used or http.client.HTTPConnection(*place, timeout=CALL_SECONDS_MAX)
-            try:
-                connection.request(*asked)
-                return connection, connection.getresponse()
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                # Every call may be repeated.
-                if used is None or isinstance(error, TimeoutError):
-                    raise Unavailable(f"{place[0]}:{place[1]}: {error or type(error).__name__}") from error
+    def _send(
+        self, method: str, url: str, body: bytes | None, headers: dict[str, str], again: bool = True
+    ) -> BaseHTTPResponse:
+        """Once more when a connection that was kept is closed by now: every call may be repeated."""
+        try:
+            return self._http.request(
+                method, url, body=body, headers=headers, preload_content=False, decode_content=False
+            )
+        except ProtocolError as error:
+            if not again or isinstance(_cause(error), TimeoutError):
+                raise
+            return self._send(method, url, body, headers, again=False)
 
     def close(self) -> None:
         """Close what is open and not in use."""
-        with self._lock:
-            for idle in self._idle.values():
-                while idle:
-                    idle.pop().close()
+        self._http.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tasks of Spark get the addresses, and ask for the table themselves."""
         return Members, (self.seeds,)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What is below the errors of the library, which repeat the URL."""
+    return _cause(error.__cause__) if error.__cause__ else error
 
 
 def _error(place: str, status: int, body: bytes) -> SteleError:
