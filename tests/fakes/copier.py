@@ -22,22 +22,22 @@ class Copier:
         return ""
 
     def want(self, waves: Sequence[CopySession], state: State) -> None:
-        wanted = {wave.session for wave in waves}
+        wanted = {wave.id for wave in waves}
         self.told = {session: job for session, job in self.told.items() if session in wanted}
         for wave in waves:
-            self.waves[wave.session] = wave
-            if wave.session not in self.told:
+            self.waves[wave.id] = wave
+            if wave.id not in self.told:
                 self._begin(wave)
 
     def _begin(self, wave: CopySession) -> None:
         if self.outcome == "DONE":
             member = self._harness.world.volumes[wave.destination]
-            if member.stage(wave.session, wave.source, sorted(wave.partitions)):
-                self.told[wave.session] = Job("DONE", wave.bytes, tasks=4, retries=1)
+            if member.stage(wave.id, wave.source, sorted(wave.partitions)):
+                self.told[wave.id] = Job("DONE", wave.bytes, tasks=4, retries=1)
         elif self.outcome == "RUNNING":
-            self.told[wave.session] = Job("RUNNING", wave.bytes // 2, tasks=4)
+            self.told[wave.id] = Job("RUNNING", wave.bytes // 2, tasks=4)
         else:
-            self.told[wave.session] = Job("FAILED", 0, self.outcome)
+            self.told[wave.id] = Job("FAILED", 0, self.outcome)
 
     def jobs(self) -> Mapping[str, Job]:
         return self.told

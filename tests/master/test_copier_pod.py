@@ -79,7 +79,7 @@ class Api:
 def leadership(wave: CopySession | None = None) -> State:
     state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
     if wave is not None:
-        state.copy_sessions[wave.session] = wave
+        state.operations.begin(wave)
     return state
 
 

@@ -299,14 +299,14 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
     for _ in range(40):
         await harness.tick()
     (wave,) = state_of(harness).copy_sessions.values()
-    waiting = [each for each in state_of(harness).migrations.values() if each.session != wave.session]
+    waiting = [each for each in state_of(harness).migrations.values() if each.session != wave.id]
     assert waiting
     for _ in range(150):
         await harness.tick(1.0)
     record = state_of(harness).progress
     assert record is not None
     assert (record.failed, record.failures) == (0, {})
-    assert list(state_of(harness).copy_sessions) == [wave.session]
+    assert list(state_of(harness).copy_sessions) == [wave.id]
     copier.outcome = "DONE"
     await harness.until_quiet(ticks=1200)
     balanced(harness, 4, 2)
@@ -329,7 +329,7 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
     waves = state_of(harness).copy_sessions.values()
     assert len({(wave.source, wave.destination) for wave in waves}) > 1
     for wave in waves:
-        told = [r for r in harness.world.volumes[wave.source].renewals if r.session == wave.session]
+        told = [r for r in harness.world.volumes[wave.source].renewals if r.session == wave.id]
         assert told[-1].bytes_per_second == wave.bytes_per_second > 0
     harness.change_spec(bandwidth_per_member=0)
     for _ in range(4):

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from stele.core.control.cluster_state import Step
 from stele.core.control.commands import DeleteTablet, Result
+from stele.core.control.operations.cluster_state import Step
 from stele.core.control.publication import exchange_request
 from tests.fakes.members import FakeMember
 from tests.master.checks import lost_partitions

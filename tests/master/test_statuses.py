@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from stele.core.control.cluster_state import StateChange, Step
 from stele.core.control.commands import ExchangeReply, OpId, TabletReport
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject, Timing
+from stele.core.control.operations.cluster_state import StateChange, Step
+from stele.core.control.operations.registry import Operations
 from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan
@@ -233,7 +234,7 @@ def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
     found = facts.cluster_status(cluster(), seen, "")
     assert (found.state, condition(found.conditions, "Paused").status.value) == ("Active", "False")
     why = "member 1: MIGRATION_ACTIVE: m1-1"
-    seen.state.change = StateChange("Active", "Passive", Step.WAITING, reason=why)
+    seen.state.operations = Operations(StateChange("Active", "Passive", Step.WAITING, reason=why))
     found = facts.cluster_status(cluster(), seen, "")
     paused = condition(found.conditions, "Paused")
     assert found.state == "Active"

@@ -11,6 +11,7 @@ from stele.core.control import decide
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
+from stele.core.control.operations.promotion import Step as Promoting
 from stele.core.control.rebalance import planner
 from stele.core.control.state import State, TableCursor
 from stele.core.tablet.leases import LeaseHolder
@@ -177,15 +178,15 @@ def what_ran_once_is_forgotten() -> AbstractContextManager[Any]:
 
 def promotion_without_a_fence() -> AbstractContextManager[Any]:
     """A backup becomes the owner at once: nobody waits for the leases of the one before."""
-    real = Promotion.orders
+    real = Promotion.commands
 
-    def orders(self: Promotion, now: float) -> Any:
+    def commands(self: Promotion, now: float) -> Any:
         if self.chosen is None and self.wanted is None:
-            self.chosen = self.live[0]
+            self.chosen, self.step = self.live[0], Promoting.ACCEPT
             self.lasts[self.chosen] = None  # type: ignore[assignment]
         return real(self, now)
 
-    return patch.object(Promotion, "orders", orders)
+    return patch.object(Promotion, "commands", commands)
 
 
 def learner_in_sync_too_early() -> AbstractContextManager[Any]:

@@ -116,7 +116,7 @@ def _ready_during_a_wave(well: Well, stage: Stage) -> None:
     master = well.world.master
     assert master is not None
     assert master.state is not None
-    master.state.copy_sessions["s"] = CopySession("s", 0, 1, {}, {}, 0.0, stage=stage)
+    master.state.operations.begin(CopySession(f"s-{stage}", 0, 1, {}, {}, 0.0, stage=stage))
     well.rules._says(master, CLUSTERS, {"phase": "Running"})
 
 

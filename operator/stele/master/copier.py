@@ -45,14 +45,14 @@ class SparkJobs:
         return self._jobs
 
     def want(self, copy_sessions: Sequence[CopySession], state: State) -> None:
-        wanted = {copy_session.session for copy_session in copy_sessions}
+        wanted = {copy_session.id for copy_session in copy_sessions}
         for session in self._tasks.keys() - wanted:
             self._tasks.pop(session).cancel()
             self._jobs.pop(session, None)
         for copy_session in copy_sessions:
-            if copy_session.session not in self._tasks:
+            if copy_session.id not in self._tasks:
                 work = self._follow(job_of(copy_session, state, self._cluster()))
-                self._tasks[copy_session.session] = asyncio.get_running_loop().create_task(work)
+                self._tasks[copy_session.id] = asyncio.get_running_loop().create_task(work)
 
     async def _follow(self, job: CopyJob) -> None:
         try:
@@ -128,7 +128,7 @@ def job_of(copy_session: CopySession, state: State, cluster: TabletCluster) -> C
         state.table.members[copy_session.destination],
     )
     return CopyJob(
-        session=copy_session.session,
+        session=copy_session.id,
         destination=destination.name,
         claim=destination.name,
         source_url=http_root(source.address, manifests.TRANSFER_PORT),

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from stele.core.control.cluster_state import StateChange
 from stele.core.control.commands import Command
 from stele.core.control.decide import decide, stored
+from stele.core.control.operations.cluster_state import StateChange
+from stele.core.control.operations.registry import Operations
 from stele.core.control.publication import exchange_request
 from stele.core.control.state import Decision, EnsureMember, Observation, State
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -189,7 +190,7 @@ class ClusterLoop:
             head.member_list_version,
             head.next_member_index,
             self._now(),
-            change=StateChange(head.state),
+            operations=Operations(StateChange(head.state)),
         )
         return self.state
 

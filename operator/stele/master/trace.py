@@ -20,7 +20,7 @@ class Trace:
         steps = {each.id: f"{each.migration} {each.step.value}" for each in state.migrations.values()}
         for session in state.copy_sessions.values():
             pair = f"{session.source} to {session.destination}"
-            steps[session.session] = f"{len(session.partitions)} tablets {pair} {session.stage.value}"
+            steps[session.id] = f"{len(session.partitions)} tablets {pair} {session.stage.value}"
         for id in self._steps.keys() - steps.keys():
             log.debug("%s ended after %s", id, self._steps[id])
         for id, step in steps.items():

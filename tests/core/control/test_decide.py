@@ -5,7 +5,7 @@ import pytest
 from stele.core.control.commands import Accept, Fence, OpId, Result, Row
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.copy_session import Engine, choose_engine
-from stele.core.control.operations.promotion import Promotion
+from stele.core.control.operations.promotion import Promotion, Step
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.placement.migration import copy, move
 from stele.core.placement.plan import Plan
@@ -80,35 +80,35 @@ def test_missing_copies_go_first_and_what_does_not_fit_is_dropped() -> None:
 def fenced(lasts: dict[int, OpId]) -> Promotion:
     promotion = Promotion(3, Partition(4, (0, 1, 2)), 6, (1, 2), True, 0.0, "p")
     for index, last in lasts.items():
-        promotion.answer(index, Fence(3, 6, True), Result(last=last), 1.0)
+        promotion.on_result(index, Fence(3, 6, True), Result(last=last), 1.0)
     return promotion
 
 
 def test_nobody_is_chosen_before_all_live_replicas_answered() -> None:
     promotion = fenced({1: OpId(4, 9)})
-    assert [member for member, _ in promotion.orders(1.0)] == [2]
+    assert [member for member, _ in promotion.commands(1.0)] == [2]
 
 
 def test_the_longest_log_is_chosen_and_the_hottest_of_equals() -> None:
     assert fenced({1: OpId(4, 9), 2: OpId(4, 10)}).row == (2, 1)
     assert fenced({1: OpId(4, 9), 2: OpId(4, 9)}).row == (1, None, 2)
-    orders = fenced({1: OpId(4, 9), 2: OpId(4, 10)}).orders(1.0)
+    orders = fenced({1: OpId(4, 9), 2: OpId(4, 10)}).commands(1.0)
     assert orders == [(2, Accept("p", Row(3, 6, (2, 1)), OpId(4, 10)))]
 
 
 def test_a_lease_that_runs_is_waited_for() -> None:
     promotion = fenced({})
-    promotion.answer(1, Fence(3, 6, True), Result("WAIT", wait_ms=500), 1.0)
-    assert [member for member, _ in promotion.orders(1.2)] == [2]
-    assert [member for member, _ in promotion.orders(1.6)] == [1, 2]
+    promotion.on_result(1, Fence(3, 6, True), Result("WAIT", wait_ms=500), 1.0)
+    assert [member for member, _ in promotion.commands(1.2)] == [2]
+    assert [member for member, _ in promotion.commands(1.6)] == [1, 2]
 
 
 def test_a_refused_fence_or_row_begins_anew() -> None:
     promotion = fenced({1: OpId(4, 9)})
-    promotion.answer(2, Fence(3, 6, True), Result("STALE_TERM"), 1.0)
-    assert promotion.outdated
+    promotion.on_result(2, Fence(3, 6, True), Result("STALE_TERM"), 1.0)
+    assert promotion.step is Step.OUTDATED
     agreed = fenced({1: OpId(4, 9), 2: OpId(4, 9)})
-    (chosen, order) = agreed.orders(1.0)[0]
-    agreed.answer(chosen, order, Result(), 1.0)
-    assert agreed.agreed
-    assert agreed.orders(1.0) == []
+    (chosen, order) = agreed.commands(1.0)[0]
+    agreed.on_result(chosen, order, Result(), 1.0)
+    assert agreed.step is Step.AGREED
+    assert agreed.commands(1.0) == []

@@ -19,7 +19,8 @@ def leadership(*running: MigrationOperation) -> State:
     """All members answer."""
     members = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(4)}
     state = State(1, PartitionTable((ROW,) * (SHARD_PARTITIONS + 4), members), 1, 4, START, recovered=True)
-    state.migrations = {each.partition: each for each in running}
+    for operation in running:
+        state.operations.begin(operation)
     answer(state, START)
     return state
 

@@ -4,7 +4,7 @@ docs/reference/protocol.md defines the commands; `wire.control` encodes and deco
 Types and ranges are checked when they are decoded; whether a report is credible, `reported` decides.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -77,7 +77,17 @@ class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
     result: Slots = ()
 
 
-class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
+class _SessionCommand(msgspec.Struct, frozen=True):
+    """A command of a copy session, whose id it bears."""
+
+    session: str
+
+    @property
+    def id(self) -> str:
+        return self.session
+
+
+class OpenSession(_SessionCommand, frozen=True, tag="OpenSession"):
     """To the source of a copy: checkpoint these partitions. The result's `session` describes it.
 
     `fragments` False: each tablet is sent as one. `bytes_per_second` 0: as fast as it goes. With `renew` it
@@ -85,7 +95,6 @@ class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
     then refused with SESSION_LOST.
     """
 
-    session: str
     partitions: tuple[int, ...]
     lease_seconds: float = 60.0
     fragments: bool = True
@@ -95,10 +104,8 @@ class OpenSession(msgspec.Struct, frozen=True, tag="OpenSession"):
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class CloseSession(msgspec.Struct, frozen=True, tag="CloseSession"):
+class CloseSession(_SessionCommand, frozen=True, tag="CloseSession"):
     """To source or destination: forget the session, its checkpoint and its staging folder."""
-
-    session: str
 
 
 class CopyItem(msgspec.Struct, frozen=True):
@@ -110,19 +117,17 @@ class CopyItem(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class FetchDirect(msgspec.Struct, frozen=True, tag="FetchDirect"):
+class FetchDirect(_SessionCommand, frozen=True, tag="FetchDirect"):
     """To the destination: its own transfer process copies these tablets."""
 
-    session: str
     source: int
     token: str
     items: tuple[CopyItem, ...]
 
 
-class Ingest(msgspec.Struct, frozen=True, tag="Ingest"):
+class Ingest(_SessionCommand, frozen=True, tag="Ingest"):
     """To the destination: take the finished SST files of this session in, tablet by tablet."""
 
-    session: str
     partitions: tuple[int, ...]
 
 
@@ -149,25 +154,37 @@ class Abort(msgspec.Struct, frozen=True, tag="Abort"):
 
 
 class Fence(msgspec.Struct, frozen=True, tag="Fence"):
-    """Refuse terms below `term` from now on. Answers the last OpId, or WAIT while a lease runs."""
+    """Refuse terms below `term` from now on. Answers the last OpId, or WAIT while a lease runs.
+
+    An older master sends no `id`.
+    """
 
     partition: int
     term: int
     owner_dead: bool
+    id: str = ""
 
 
 class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
-    """Tombstone a tablet that the published row of at least `version` does not name here."""
+    """Tombstone a tablet that the published row of at least `version` does not name here.
 
+    It belongs to no operation.
+    """
+
+    id: ClassVar[str] = ""
     partition: int
     version: int
 
 
 class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
-    """Make an empty tablet of a partition that was lost for good; its row, above `base`, follows."""
+    """Make an empty tablet of a partition that was lost for good; its row, above `base`, follows.
+
+    An older master sends no `id`.
+    """
 
     partition: int
     base: int
+    id: str = ""
 
 
 class LockState(msgspec.Struct, frozen=True, tag="LockState"):

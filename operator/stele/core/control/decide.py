@@ -1,7 +1,7 @@
 """One decision of the master: listen, take over, repair, plan, start, commit, sweep
 (docs/internals/operator.md, "The loop").
 
-`decide` does no I/O. The driver stores what it stages *first*, calls `stored`, and only then sends the
+`decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the
 commands (`publication.exchange_request`). When storing fails in any way the driver drops the whole State and
 takes over again: nothing in it is needed to go on.
 """
@@ -9,31 +9,13 @@ takes over again: nothing in it is needed to go on.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from stele.core.control.cluster_state import ChangeInput, Step
-from stele.core.control.commands import (
-    WAIT,
-    Accept,
-    AddLearner,
-    CloseSession,
-    Command,
-    CreateTablet,
-    ExchangeReply,
-    Fence,
-    FetchDirect,
-    HandOver,
-    Ingest,
-    LockState,
-    OpenSession,
-    Result,
-    StartTabletCopy,
-    UnlockState,
-)
-from stele.core.control.failover.reinitialize import answer as answer_reset
+from stele.core.control.commands import OK, WAIT, Abort, Command, DeleteTablet, ExchangeReply, Result
 from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import repair, unusable
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.gc import collect_garbage
 from stele.core.control.member_list import Dictionary, holds_data, scale, set_members, update_dictionary
+from stele.core.control.operations.cluster_state import ChangeInput, Step
 from stele.core.control.publication import note_published
 from stele.core.control.rebalance.apply_requests import apply_requests
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
@@ -98,16 +80,7 @@ def _decision(
 ) -> Decision:
     check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
     jobs = tuple(session for session in state.copy_sessions.values() if session.wants_job)
-    busy = bool(
-        state.migrations
-        or state.promotions
-        or state.shrinking
-        or state.copy_sessions
-        or state.resets
-        or state.staged
-        or dictionary
-        or not state.recovered
-    )
+    busy = bool(state.operations or state.shrinking or state.staged or dictionary or not state.recovered)
     return Decision(
         dict(state.staged),
         dictionary,
@@ -219,11 +192,9 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
         _note_claims(state, answer.report)
     if answer.published is not None:
         note_published(liveness, answer.published, answer.report)
-    for order, result in zip(answer.orders, answer.report.results, strict=False):
-        if isinstance(order, LockState | UnlockState):
-            state.change.answer(answer.member, answer.report.incarnation, order, result)
-        else:
-            _route(state, answer.member, order, result, now)
+    state.change.on_report(answer.member, state.name_of(answer.member), answer.report, now)
+    for command, result in zip(answer.orders, answer.report.results, strict=False):
+        _route(state, answer.member, command, result, now)
 
 
 def _note_claims(state: State, report: ExchangeReply) -> None:
@@ -273,33 +244,14 @@ def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) ->
         state.emit(reason, f"{state.name_of(liveness.index)}: {text}", warning=True)
 
 
-def _route(state: State, member: MemberIndex, order: Command, result: Result, now: float) -> None:
-    """Give the answer to whoever gave the order."""
-    match order:
-        case StartTabletCopy() | AddLearner() | HandOver():
-            operation = state.migrations.get(order.partition)
-            if operation is not None and operation.id == order.id:
-                operation.answer(order, result, now)
-        case Accept():
-            operation = state.migrations.get(order.row.partition)
-            promotion = state.promotions.get(order.row.partition)
-            if operation is not None and operation.id == order.id:
-                operation.answer(order, result, now)
-            elif promotion is not None:
-                promotion.answer(member, order, result, now)
-        case Fence():
-            promotion = state.promotions.get(order.partition)
-            if promotion is not None:
-                promotion.answer(member, order, result, now)
-        case CreateTablet():
-            answer_reset(state, member, order, result)
-        case OpenSession() | FetchDirect() | Ingest() | CloseSession():
-            session = state.copy_sessions.get(order.session)
-            if session is not None:
-                session.answer(member, order, result, now)
-        case _:
-            if result.code not in ("OK", WAIT):
-                state.emit("OrderRefused", f"{state.name_of(member)}: {order}: {result.code} {result.detail}")
+def _route(state: State, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+    """Give the result to the operation that sent the command."""
+    operation = state.operations.get(command.id)
+    if operation is not None:
+        operation.on_result(member, command, result, now)
+    elif isinstance(command, Abort | DeleteTablet) and result.code not in (OK, WAIT):
+        text = f"{state.name_of(member)}: {command}: {result.code} {result.detail}"
+        state.emit("OrderRefused", text)
 
 
 def _take_over(state: State, observation: Observation) -> bool:
@@ -423,15 +375,9 @@ def _assign_first(state: State, observation: Observation) -> None:
 def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Command]]:
     """What to send to whom; nothing to members that cannot be reached."""
     orders: dict[MemberIndex, list[Command]] = {}
-    _add(orders, state.change.orders())
-    for promotion in state.promotions.values():
-        _add(orders, promotion.orders(observation.now))
-    for beginning in state.resets.values():
-        _add(orders, beginning.orders())
-    for operation in state.migrations.values():
-        _add(orders, operation.orders())
-    for session in state.copy_sessions.values():
-        _add(orders, session.orders(observation.now))
+    for operation in state.operations:
+        for member, command in operation.commands(observation.now):
+            orders.setdefault(member, []).append(command)
     reachable = {
         index
         for index, liveness in state.liveness.items()
@@ -443,8 +389,3 @@ def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Co
         ):
             orders.setdefault(index, []).extend(swept)
     return {member: some for member, some in orders.items() if member in reachable}
-
-
-def _add(orders: dict[MemberIndex, list[Command]], some: list[tuple[MemberIndex, Command]]) -> None:
-    for member, order in some:
-        orders.setdefault(member, []).append(order)

@@ -29,24 +29,19 @@ def collect_garbage(
     return found
 
 
-def _active(state: State) -> set[str]:
-    return {operation.id for operation in state.migrations.values()}
-
-
 def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Command]:
     report = liveness.report
     assert report is not None
     if not report.learners and not report.copies:
         return []
-    active = _active(state)
     rows = state.table.partitions
     ended: dict[tuple[str, int], None] = {}
     for learner in report.learners:
-        if learner.id not in active:
+        if learner.id not in state.operations:
             ended[learner.id, learner.partition] = None
     for copy in report.copies:
         committed = member in rows[copy.partition].members and rows[copy.partition].version > copy.base
-        if copy.id not in active and not committed:
+        if copy.id not in state.operations and not committed:
             ended[copy.id, copy.partition] = None
     return [Abort(id, partition) for id, partition in ended]
 

@@ -7,15 +7,17 @@ Everything remembered is derived from the table and from reports: a new master s
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from stele.core.control.cluster_state import StateChange
 from stele.core.control.commands import Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.migration_queue import Queues
+from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import Copied, CopySession, Engine, Job, SparkFailure
 from stele.core.control.operations.move import MigrationOperation
-from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
+from stele.core.control.operations.registry import Operations
+from stele.core.control.operations.transitions import check_step
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.retries import Retries
 from stele.core.delta import DeltaLog
@@ -142,6 +144,29 @@ class Decision:
     cluster_state: str
 
 
+class Phase(StrEnum):
+    """Of a plan, as its TabletRebalance shows it."""
+
+    PENDING = "Pending"
+    PROPOSED = "Proposed"
+    RUNNING = "Running"
+    CANCELLING = "Cancelling"
+    DONE = "Done"
+    FAILED = "Failed"
+    SUPERSEDED = "Superseded"
+
+
+FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.SUPERSEDED})
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.PENDING: frozenset({Phase.RUNNING, Phase.SUPERSEDED}),
+    Phase.PROPOSED: FINAL | {Phase.RUNNING, Phase.CANCELLING},
+    Phase.RUNNING: FINAL | {Phase.CANCELLING},
+    Phase.CANCELLING: frozenset({Phase.SUPERSEDED}),
+    **dict.fromkeys(FINAL, frozenset()),
+}
+
+
 @dataclass(slots=True)
 class RebalanceProgress:
     """One plan and how far it is: what a TabletRebalance shows.
@@ -166,7 +191,7 @@ class RebalanceProgress:
     failures: dict[PartitionId, Refusal] = field(default_factory=dict)
     waiting: dict[PartitionId, Refusal] = field(default_factory=dict)
     destinations: dict[MemberIndex, Copied] = field(default_factory=dict)
-    phase: str = "Running"
+    phase: Phase = Phase.RUNNING
     finished_seconds: float | None = None
     name: str = ""
     uid: str = ""
@@ -178,18 +203,23 @@ class RebalanceProgress:
     def of_user(name: str, uid: str, now: float) -> "RebalanceProgress":
         """For a plan that a user made and that was not looked at yet."""
         text = "moves that a user asked for"
-        return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase="Pending", name=name, uid=uid)
+        return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase=Phase.PENDING, name=name, uid=uid)
 
-    def finish(self, phase: str, now: float) -> None:
-        if self.finished_seconds is None:
-            self.phase, self.finished_seconds = phase, now
+    def go(self, to: Phase, now: float) -> None:
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"plan {self.name or self.number}", TRANSITIONS, self.phase, to)
+        self.phase = to
+        if to is Phase.RUNNING:
+            self.started_seconds = now
+        elif to in FINAL:
+            self.finished_seconds = now
 
 
 @dataclass(slots=True)
 class State:
     """The memory of one leadership.
 
-    Invariants: at most one of `operation` and `promotions` per partition; `claimed[p]` is the highest version
+    Invariants: `claimed[p]` is the highest version
     that somebody was asked to accept for p and that is not stored, so whatever is stored next is above it;
     `replica_index` and `stored` follow every row that is stored. `records` names the plans that count a
     migration, `asked` has users' plans by name, `proposal` is what of the present plan waits for approval,
@@ -209,11 +239,9 @@ class State:
     decided_seconds: float = float("inf")
     stamp: Stamp = field(default_factory=lambda: Stamp(()))
     liveness: dict[MemberIndex, MemberLiveness] = field(default_factory=dict)
-    migrations: dict[PartitionId, MigrationOperation] = field(default_factory=dict)
+    operations: Operations = field(default_factory=lambda: Operations(StateChange()))
     counted_for: dict[str, tuple[RebalanceProgress, ...]] = field(default_factory=dict)
-    promotions: dict[PartitionId, Promotion] = field(default_factory=dict)
     shrinking: dict[PartitionId, float] = field(default_factory=dict)
-    copy_sessions: dict[str, CopySession] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
     progress: RebalanceProgress | None = None
     finished: list[RebalanceProgress] = field(default_factory=list)
@@ -224,7 +252,6 @@ class State:
     fenced: set[PartitionId] = field(default_factory=set)
     lost: set[PartitionId] = field(default_factory=set)
     lost_since: dict[PartitionId, float] = field(default_factory=dict)
-    resets: dict[PartitionId, PartitionReset] = field(default_factory=dict)
     reset_partitions: set[PartitionId] = field(default_factory=set)
     leaving: frozenset[MemberIndex] = frozenset()
     plan_key: tuple[object, ...] = ()
@@ -243,7 +270,6 @@ class State:
     stopped: set[PartitionId] = field(default_factory=set)
     events: list[ClusterEvent] = field(default_factory=list)
     staged: dict[PartitionId, Partition] = field(default_factory=dict)
-    change: StateChange = field(default_factory=StateChange)
     replica_index: ReplicaIndex = field(default_factory=lambda: ReplicaIndex(()))
     stored_rows: DeltaLog[PartitionId, tuple[PartitionId, Partition]] = field(default_factory=DeltaLog)
 
@@ -251,6 +277,22 @@ class State:
         self.replica_index = ReplicaIndex(self.table.partitions)
         self.stored_rows.update({number: (number, row) for number, row in enumerate(self.table.partitions)})
         self.stamp = Stamp(partition.version for partition in self.table.partitions)
+
+    @property
+    def change(self) -> StateChange:
+        return self.operations.change
+
+    @property
+    def migrations(self) -> Mapping[PartitionId, MigrationOperation]:
+        return self.operations.migrations
+
+    @property
+    def promotions(self) -> Mapping[PartitionId, Promotion]:
+        return self.operations.promotions
+
+    @property
+    def copy_sessions(self) -> Mapping[str, CopySession]:
+        return self.operations.sessions
 
     @property
     def plan_id(self) -> str:

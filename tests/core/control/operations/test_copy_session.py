@@ -52,21 +52,21 @@ class Told:
 def wave(engine: Engine | None = Engine.DIRECT) -> CopySession:
     """With its snapshot made at second 0."""
     made = CopySession("s1", SOURCE, DESTINATION, {7: "m1", 8: "m2"}, {7: 4, 8: 4}, 0.0)
-    ((member, opening),) = made.orders(0.0)
+    ((member, opening),) = made.commands(0.0)
     assert member == SOURCE
-    made.answer(member, opening, Answer(session=Opened()), 0.0)
+    made.on_result(member, opening, Answer(session=Opened()), 0.0)
     assert made.stage is Stage.COPY
     made.engine = engine
     return made
 
 
 def renewals(made: CopySession, now: float) -> list[OpenSession]:
-    return [order for member, order in made.orders(now) if isinstance(order, OpenSession) and order.renew]
+    return [order for member, order in made.commands(now) if isinstance(order, OpenSession) and order.renew]
 
 
 def renew(made: CopySession, now: float, answer: Answer = Answer()) -> OpenSession:
     (order,) = renewals(made, now)
-    made.answer(SOURCE, order, answer, now)
+    made.on_result(SOURCE, order, answer, now)
     return order
 
 
@@ -82,7 +82,7 @@ def test_the_lease_is_renewed_at_once_and_then_again_and_again() -> None:
 def test_a_renewal_without_an_answer_is_sent_again() -> None:
     made = wave()
     (order,) = renewals(made, 0.1)
-    made.answer(SOURCE, order, Answer("WAIT"), 0.1)
+    made.on_result(SOURCE, order, Answer("WAIT"), 0.1)
     assert renewals(made, 0.2) == [order]
 
 
@@ -108,7 +108,7 @@ def test_each_stage_sends_its_own_orders(stage: Stage) -> None:
         Stage.CLOSE: [(SOURCE, CloseSession), (DESTINATION, CloseSession)],
         Stage.CLOSED: [],
     }
-    sent: list[tuple[int, Command]] = made.orders(0.2)
+    sent: list[tuple[int, Command]] = made.commands(0.2)
     assert [(member, type(order)) for member, order in sent] == wanted[stage]
 
 
@@ -144,9 +144,9 @@ def test_what_the_source_tells_of_its_sessions(told: tuple[Told, ...] | None, fa
 
 def test_a_source_with_too_many_sessions_is_asked_again() -> None:
     made = CopySession("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0)
-    ((_, opening),) = made.orders(0.0)
-    made.answer(SOURCE, opening, Answer("BUSY", "16 sessions are open"), 0.0)
-    assert (made.stage, made.orders(0.1)) == (Stage.OPEN, [(SOURCE, opening)])
+    ((_, opening),) = made.commands(0.0)
+    made.on_result(SOURCE, opening, Answer("BUSY", "16 sessions are open"), 0.0)
+    assert (made.stage, made.commands(0.1)) == (Stage.OPEN, [(SOURCE, opening)])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_tasks_and_retries_never_count_backwards() -> None:
 @pytest.mark.parametrize("fragments", [True, False])
 def test_the_source_hears_whether_tablets_come_in_fragments(fragments: bool) -> None:
     made = CopySession("s1", SOURCE, DESTINATION, {7: "m1"}, {7: 4}, 0.0, fragments)
-    ((_, opening),) = made.orders(0.0)
+    ((_, opening),) = made.commands(0.0)
     assert isinstance(opening, OpenSession)
     assert opening.fragments is fragments
 

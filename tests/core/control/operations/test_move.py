@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from stele.core.control.commands import Accept, AddLearner, HandOver, OpId, Result, Row, StartTabletCopy
-from stele.core.control.operations.move import DECIDED, NEXT, MigrationOperation, Step, begin
+from stele.core.control.operations.move import DECIDED, TRANSITIONS, MigrationOperation, Step, begin
 from stele.core.placement.migration import clear, copy, move, shift_down, shift_up
 from stele.core.table.table import Partition
 from stele.errors import Refused
@@ -22,8 +22,8 @@ class Learner:
 
 def give(running: MigrationOperation, code: str = "OK", **fields: object) -> None:
     """Answer every order that is out."""
-    for _, order in running.orders():
-        running.answer(order, Result(code, **fields), 1.0)  # type: ignore[arg-type]
+    for member, order in running.commands(0.0):
+        running.on_result(member, order, Result(code, **fields), 1.0)  # type: ignore[arg-type]
 
 
 def until(running: MigrationOperation, step: Step) -> MigrationOperation:
@@ -43,15 +43,15 @@ def owner_move() -> MigrationOperation:
 
 def test_a_move_of_the_owner_takes_every_step() -> None:
     running = owner_move()
-    assert running.orders() == [(2, StartTabletCopy("m", 0, 4, 0, "MOVE", (2, 1)))]
+    assert running.commands(0.0) == [(2, StartTabletCopy("m", 0, 4, 0, "MOVE", (2, 1)))]
     give(running, generation=5)
-    assert running.orders() == [(0, AddLearner("m", 0, 4, 2, "MOVE", (2, 1)))]
+    assert running.commands(0.0) == [(0, AddLearner("m", 0, 4, 2, "MOVE", (2, 1)))]
     give(running)
-    assert running.orders() == []
+    assert running.commands(0.0) == []
     running.heard_from_owner(Learner("IN_SYNC"), 2.0)
-    assert running.orders() == [(0, HandOver("m", 0))]
+    assert running.commands(0.0) == [(0, HandOver("m", 0))]
     give(running, last=OpId(4, 9))
-    assert running.orders() == [(2, Accept("m", Row(0, 5, (2, 1)), OpId(4, 9)))]
+    assert running.commands(0.0) == [(2, Accept("m", Row(0, 5, (2, 1)), OpId(4, 9)))]
     give(running)
     assert running.step is Step.STORE
 
@@ -61,12 +61,12 @@ def test_a_backup_is_accepted_without_hand_over() -> None:
     give(running)
     give(running)
     running.heard_from_owner(Learner("IN_SYNC"), 2.0)
-    assert running.orders() == [(2, Accept("m", Row(0, 5, (0, 2)), None))]
+    assert running.commands(0.0) == [(2, Accept("m", Row(0, 5, (0, 2)), None))]
 
 
 def test_a_shift_up_behind_the_owner_only_needs_its_consent() -> None:
     running = begin("m", shift_up(0, 2, 2, 1), Partition(4, (0, None, 2)), 0.0)
-    assert running.orders() == [(2, Accept("m", Row(0, 5, (0, 2)), None))]
+    assert running.commands(0.0) == [(2, Accept("m", Row(0, 5, (0, 2)), None))]
 
 
 def test_a_shift_down_makes_the_old_owner_a_backup() -> None:
@@ -83,21 +83,21 @@ def test_a_shift_up_to_the_owner_s_place_is_a_promotion() -> None:
 def test_a_row_that_shrinks_is_confirmed_first() -> None:
     running = begin("m", clear(0, 1, 1), Partition(4, (0, 1)), 0.0)
     assert running.step is Step.CONFIRM
-    assert running.orders() == []
+    assert running.commands(0.0) == []
     running.confirmed(1.0)
     assert running.step is Step.STORE
     running = begin("m", shift_up(0, 2, 2, 1, 1), Partition(4, (0, 1, 2)), 0.0)
     assert running.step is Step.CONFIRM
-    assert running.orders() == []
+    assert running.commands(0.0) == []
     running.confirmed(1.0)
-    assert [order for _, order in running.orders()] == [Accept("m", Row(0, 5, (0, 2)), None)]
+    assert [order for _, order in running.commands(0.0)] == [Accept("m", Row(0, 5, (0, 2)), None)]
 
 
 def test_wait_sends_the_same_order_again() -> None:
     running = owner_move()
-    before = running.orders()
+    before = running.commands(0.0)
     give(running, "WAIT", wait_ms=10)
-    assert running.orders() == before
+    assert running.commands(0.0) == before
 
 
 @pytest.mark.parametrize("step", [Step.START, Step.ATTACH, Step.HAND_OVER])
@@ -146,7 +146,7 @@ def test_no_step_outside_the_table_is_taken() -> None:
         for to in Step:
             running = owner_move()
             running.step = step
-            if to in NEXT[step]:
+            if to in TRANSITIONS[step]:
                 running.go(to, 1.0)
                 assert running.step is to
             else:

@@ -55,14 +55,13 @@ def copy_to(state: State, number: int, destination: int) -> MigrationOperation:
     row = state.table.partitions[number]
     index = len(row.replicas)
     migration = Migration(number, Type.COPY, None, -1, -1, destination, -1, index)
-    running = state.migrations[number] = begin(f"m{number}", migration, row, 0.0)
+    running = begin(f"m{number}", migration, row, 0.0)
+    state.operations.begin(running)
     return running
 
 
 def wave(source: int, destination: int, stage: Stage = Stage.COPY) -> CopySession:
-    made = CopySession(f"s{source}-{destination}", source, destination, {}, {}, 0.0)
-    made.stage = stage
-    return made
+    return CopySession(f"s{source}-{destination}", source, destination, {}, {}, 0.0, stage=stage)
 
 
 # -- sources
@@ -190,8 +189,9 @@ def test_what_is_on_its_way_is_counted_once() -> None:
     state.liveness[4].report = reply(SPACE_MARGIN_BYTES + 2 * SIZE - 1)
     assert not admitted(state, 1)
     # Its wave tells the bytes, and how many of them are on the volume already.
-    made = state.copy_sessions["s"] = wave(0, 4)
-    made.items, made.partitions, running.session = (CopyItem(0, 1, 1, SIZE),), {0: running.id}, "s"
+    made = wave(0, 4)
+    state.operations.begin(made)
+    made.items, made.partitions, running.session = (CopyItem(0, 1, 1, SIZE),), {0: running.id}, made.id
     made.copied_bytes = SIZE // 2
     assert admitted(state, 1)
 

@@ -8,37 +8,25 @@ member that comes back later finds a row that does not name it: what it holds go
 
 from collections import Counter
 
-from stele.core.control.commands import OK, WAIT, CreateTablet, Result
 from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition
 
 
-def answer(state: State, member: MemberIndex, order: CreateTablet, result: Result) -> None:
-    """Take in what the chosen member says."""
-    each = state.resets.get(order.partition)
-    if each is None or (each.member, each.base) != (member, order.base) or result.code == WAIT:
-        return
-    each.done = result.code == OK
-    if not each.done:
-        each.refused.add(member)
-        each.member = None
-
-
 def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
     """Reset to empty what was lost for too long, when the spec says so."""
     state.lost_since = {number: state.lost_since.get(number, now) for number in state.lost}
     if desired.on_partition_loss != "ResetToEmpty" or desired.held or not state.lost:
-        state.resets = {}
+        _end(state, lost=set())
         return
-    state.resets = {number: each for number, each in state.resets.items() if number in state.lost}
-    able = _able(state, desired, now)
-    taken = Counter(each.member for each in state.resets.values())
+    _end(state, state.lost)
+    able, resets = _able(state, desired, now), state.operations.resets
+    taken = Counter(each.member for each in resets.values())
     for number in sorted(state.lost):
         if now - state.lost_since[number] >= desired.timing.grace:
             _go_on(state, number, able, taken)
-    begun = [each for each in state.resets.values() if each.done]
+    begun = [each for each in resets.values() if each.done]
     if begun:
         text = f"{len(begun)} partitions were reset to empty, because spec.onPartitionLoss is ResetToEmpty"
         state.emit("PartitionsReset", text, warning=True)
@@ -48,6 +36,12 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
         state.staged[each.partition] = Partition(version, (each.member,))
         state.reset_partitions.add(each.partition)
         state.queues.drop(each.partition)
+
+
+def _end(state: State, lost: set[PartitionId]) -> None:
+    """End resets of partitions that are not lost any more, or not to be reset."""
+    for reset in [each for each in state.operations.resets.values() if each.partition not in lost]:
+        state.operations.end(reset)
 
 
 def _promised(state: State, number: PartitionId) -> Version:
@@ -74,17 +68,22 @@ def _go_on(
 ) -> None:
     """Choose who begins: somebody with nothing of it before one with a tablet, then the least loaded."""
     base = state.table.partitions[number].version
-    each = state.resets.setdefault(number, PartitionReset(number, base))
+    each = state.operations.resets.get(number)
+    if each is None:
+        each = PartitionReset(state.new_id("r"), number, base)
+        state.operations.begin(each)
     if each.done or each.member in able:
         return
     free = [index for index in able if index not in each.refused]
-    each.member = min(
-        free,
-        key=lambda index: (
-            state.liveness[index].tablet_state(number) == "READY",
-            state.replica_index.number(index) + taken[index],
-            index,
-        ),
-        default=None,
+    each.choose(
+        min(
+            free,
+            key=lambda index: (
+                state.liveness[index].tablet_state(number) == "READY",
+                state.replica_index.number(index) + taken[index],
+                index,
+            ),
+            default=None,
+        )
     )
     taken[each.member] += 1

@@ -6,7 +6,7 @@ Rows that nobody is left of are reported and wait: the volumes may come back.
 
 from collections.abc import Mapping
 
-from stele.core.control.operations.promotion import Promotion
+from stele.core.control.operations.promotion import Promotion, Step
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId
 from stele.core.table.table import Partition, trimmed
@@ -104,6 +104,9 @@ def _repair_row(
     if not any(_holds(state, member, number) for member in live):
         # The copy of somebody who is away may be the last one that is whole.
         return False
+    if (reset := state.operations.resets.get(number)) is not None:
+        # A member is back that has the data: nothing is reset.
+        state.operations.end(reset)
     # What waits was planned for a row with the dead in it: to clear one more copy could leave too few.
     state.queues.drop(number)
     if row.owner in dead or number in state.fenced:
@@ -130,7 +133,7 @@ def _promote(
     owner = state.liveness.get(row.owner) if row.owner is not None else None
     # An owner that is asked itself, like the others, cannot go on behind our back.
     dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
-    state.promotions[number] = Promotion(number, row, term, live, dead, now, state.new_id("p"))
+    state.operations.begin(Promotion(number, row, term, live, dead, now, state.new_id("p")))
 
 
 def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
@@ -145,15 +148,16 @@ def _watch(
 ) -> None:
     """Store what was agreed to; begin anew when a live replica was lost or refused, or a lost one is back."""
     promotion = state.promotions[number]
-    if promotion.agreed:
+    if promotion.step is Step.AGREED:
         state.staged[number] = Partition(promotion.term, promotion.row)
         return
-    if promotion.outdated or dead.intersection(promotion.live) or _returned(state, number, dead):
+    outdated = promotion.step is Step.OUTDATED
+    if outdated or dead.intersection(promotion.live) or _returned(state, number, dead):
         if promotion.chosen is not None:
             state.claimed[number] = max(state.claimed.get(number, 0), promotion.term)
         state.fenced.add(number)
         state.counted_for.pop(promotion.id, None)
-        del state.promotions[number]
+        state.operations.end(promotion)
         return
     owner = state.liveness.get(promotion.base.owner) if promotion.base.owner is not None else None
     if owner is not None and not promotion.owner_dead and owner.known_dead:

@@ -16,6 +16,7 @@ from stele.core.control.commands import (
     CloseSession,
     Command,
     CopyItem,
+    ExchangeReply,
     FetchDirect,
     FetchReport,
     Ingest,
@@ -24,6 +25,7 @@ from stele.core.control.commands import (
     SessionInfo,
     SessionReport,
 )
+from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex, PartitionId
 
 SESSION_LEASE_SECONDS = 60.0
@@ -74,6 +76,15 @@ class Stage(Enum):
     CLOSED = "CLOSED"
 
 
+TRANSITIONS: dict[Stage, frozenset[Stage]] = {
+    Stage.OPEN: frozenset({Stage.COPY, Stage.CLOSE}),
+    Stage.COPY: frozenset({Stage.INGEST, Stage.CLOSE}),
+    Stage.INGEST: frozenset({Stage.CLOSE}),
+    Stage.CLOSE: frozenset({Stage.CLOSED}),
+    Stage.CLOSED: frozenset(),
+}
+
+
 class Engine(Enum):
     SPARK = "Spark"
     DIRECT = "Direct"
@@ -99,7 +110,7 @@ class CopySession:
     `spoiled`: all was copied, and the destination found damage in the files; who copied them is not to blame.
     """
 
-    session: str
+    id: str
     source: MemberIndex
     destination: MemberIndex
     partitions: dict[PartitionId, str]
@@ -126,12 +137,20 @@ class CopySession:
     _told: tuple[object, ...] = ()
     _mark: object = None
 
-    def orders(self, now: float) -> list[tuple[MemberIndex, Command]]:
+    @property
+    def participants(self) -> frozenset[MemberIndex]:
+        return frozenset((self.source, self.destination))
+
+    @property
+    def done(self) -> bool:
+        return self.stage is Stage.CLOSED
+
+    def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom."""
         if self.stage is Stage.OPEN:
             return [(self.source, self._opening(renew=False))]
         if self.stage is Stage.CLOSE:
-            return [(member, CloseSession(self.session)) for member in sorted(self.closing)]
+            return [(member, CloseSession(self.id)) for member in sorted(self.closing)]
         if self.stage is Stage.CLOSED:
             return []
         orders: list[tuple[MemberIndex, Command]] = []
@@ -139,15 +158,15 @@ class CopySession:
         if renewal != self.renewed or now - self.renewed_seconds > RENEW_SECONDS:
             orders.append((self.source, renewal))
         if self.stage is Stage.INGEST:
-            orders.append((self.destination, Ingest(self.session, tuple(sorted(self.partitions)))))
+            orders.append((self.destination, Ingest(self.id, tuple(sorted(self.partitions)))))
         elif self.engine is Engine.DIRECT and not self.fetch_sent:
-            fetch = FetchDirect(self.session, self.source, self.token, self.items)
+            fetch = FetchDirect(self.id, self.source, self.token, self.items)
             orders.append((self.destination, fetch))
         return orders
 
     def _opening(self, *, renew: bool) -> OpenSession:
         return OpenSession(
-            self.session,
+            self.id,
             () if renew else tuple(sorted(self.partitions)),
             SESSION_LEASE_SECONDS,
             fragments=self.fragments,
@@ -156,6 +175,11 @@ class CopySession:
             engine="" if self.engine is None else self.engine.value,
             bytes_per_second=self.bytes_per_second,
         )
+
+    def go(self, to: Stage) -> None:
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"copy session {self.id}", TRANSITIONS, self.stage, to)
+        self.stage = to
 
     @property
     def wants_job(self) -> bool:
@@ -172,13 +196,13 @@ class CopySession:
         mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
         return self.copied_bytes * mine // max(1, self.bytes)
 
-    def answer(self, member: MemberIndex, order: Command, result: Result, now: float) -> None:
-        """Take in the answer to one of its orders."""
+    def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+        """Take in the result of one of its commands."""
         if result.code == WAIT:
             return
-        match order:
+        match command:
             case OpenSession(renew=True):
-                self._renewed(order, result, now)
+                self._renewed(command, result, now)
             case OpenSession() if self.stage is Stage.OPEN and result.code != BUSY:
                 self._opened(result.code, result.detail, result.session)
             case FetchDirect() if self.stage is Stage.COPY:
@@ -210,18 +234,25 @@ class CopySession:
         if missing:
             self.fail(f"NOT_IN_SESSION: the source did not snapshot {sorted(missing)}")
         else:
-            self.stage = Stage.COPY
+            self.go(Stage.COPY)
 
     def _renewed(self, order: OpenSession, result: Result, now: float) -> None:
         self.renewed, self.renewed_seconds = order, now
         if result.code != OK and self.stage is Stage.COPY:
             self.fail(f"SESSION_LOST: {result.detail}")
 
+    def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
+        """Take in what the destination says of its copying, and the source of its sessions."""
+        if member == self.destination:
+            self.heard_fetch(next((each for each in report.fetches if each.session == self.id), None))
+        if member == self.source:
+            self.heard_sessions(report.sessions)
+
     def heard_sessions(self, reports: Sequence[SessionReport] | None) -> None:
         """What the source tells of its sessions: one that ended cannot be copied from any more."""
         if reports is None or self.stage is not Stage.COPY:
             return
-        mine = next((each for each in reports if each.session == self.session), None)
+        mine = next((each for each in reports if each.session == self.id), None)
         if mine is None or mine.ended:
             self.fail(
                 f"SESSION_LOST: {'the source does not know it any more' if mine is None else mine.ended}"
@@ -257,7 +288,7 @@ class CopySession:
         self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
         self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
         if state == "DONE":
-            self.stage = Stage.INGEST
+            self.go(Stage.INGEST)
         elif state == "FAILED":
             self.fail(error or "FAILED")
 
@@ -269,13 +300,13 @@ class CopySession:
     def close(self) -> None:
         if self.stage in (Stage.CLOSE, Stage.CLOSED):
             return
-        self.stage = Stage.CLOSE
+        self.go(Stage.CLOSE)
         self.closing = {self.source, self.destination}
 
     def _closed(self, member: MemberIndex) -> None:
         self.closing.discard(member)
         if not self.closing and self.stage is Stage.CLOSE:
-            self.stage = Stage.CLOSED
+            self.go(Stage.CLOSED)
 
     def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
         """A member that is gone (by name) needs no goodbye; while copying its loss ends the wave."""

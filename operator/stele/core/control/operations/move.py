@@ -24,6 +24,7 @@ from stele.core.control.commands import (
     AddLearner,
     Command,
     CopyReport,
+    ExchangeReply,
     HandOver,
     LearnerReport,
     OpId,
@@ -31,6 +32,7 @@ from stele.core.control.commands import (
     Row,
     StartTabletCopy,
 )
+from stele.core.control.operations.transitions import check_step
 from stele.core.placement.migration import Migration, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas
@@ -50,7 +52,7 @@ class Step(Enum):
     VOID = "VOID"
 
 
-NEXT: dict[Step, frozenset[Step]] = {
+TRANSITIONS: dict[Step, frozenset[Step]] = {
     Step.CONFIRM: frozenset({Step.ACCEPT, Step.STORE, Step.ABORTED}),
     Step.START: frozenset({Step.ATTACH, Step.ABORTED}),
     Step.ATTACH: frozenset({Step.CATCH_UP, Step.ABORTED}),
@@ -123,11 +125,8 @@ class MigrationOperation:
         return self.migration.participants | {self.owner}
 
     def go(self, to: Step, now: float, reason: str = "") -> None:
-        """Take a step; raises Refused for one that is not in NEXT, and nothing changes then."""
-        if to not in NEXT[self.step]:
-            raise Refused(
-                f"migration {self.id}: {self.step.value} does not lead to {to.value}", "ILLEGAL_STATE"
-            )
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"migration {self.id}", TRANSITIONS, self.step, to)
         self.step, self.progressed_seconds = to, now
         self.reason = reason or self.reason
 
@@ -136,7 +135,11 @@ class MigrationOperation:
         if self.step not in DECIDED and self.step is not Step.ABORTED:
             self.go(Step.ABORTED, now, reason)
 
-    def orders(self) -> list[tuple[MemberIndex, Command]]:
+    @property
+    def done(self) -> bool:
+        return self.step in (Step.STORE, Step.ABORTED, Step.VOID)
+
+    def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom."""
         destination = self.destination
         if destination is None:
@@ -155,18 +158,18 @@ class MigrationOperation:
             return [(destination, accept)]
         return []
 
-    def answer(self, order: Command, result: Result, now: float) -> None:
-        """Take in the answer to one of its orders; answers to orders of earlier steps change nothing."""
+    def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+        """Take in the result of one of its commands; those of earlier steps change nothing."""
         if result.code == WAIT:
             return
-        match order:
+        match command:
             case StartTabletCopy() if self.step is Step.START:
                 self.generation = result.generation
                 self._advance(Step.ATTACH, result, now)
             case AddLearner() if self.step is Step.ATTACH:
                 self._advance(Step.CATCH_UP, result, now)
             case HandOver() if self.step is Step.HAND_OVER:
-                self.last = result.last
+                self.last = None if result.last is None else result.last
                 self._advance(Step.ACCEPT, result, now)
             case Accept() if self.step is Step.ACCEPT:
                 if result.code == OK:
@@ -185,6 +188,17 @@ class MigrationOperation:
     def confirmed(self, now: float) -> None:
         """All who stay have their copy: the row may shrink to them."""
         self.go(Step.STORE if self.destination is None else Step.ACCEPT, now)
+
+    def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
+        """Take in what the owner or the destination reported last."""
+        if self.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
+            self.note_incarnation(member, report.incarnation, name, now)
+        if member == self.owner:
+            self.heard_from_owner(next((each for each in report.learners if each.id == self.id), None), now)
+        if member == self.destination:
+            self.heard_from_destination(
+                next((each for each in report.copies if each.id == self.id), None), now
+            )
 
     def heard_from_owner(self, learner: LearnerReport | None, now: float) -> None:
         """Take in what the owner says of the learner; None: it speaks of none."""
@@ -229,11 +243,13 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Migratio
     another).
     """
     result = step(row.replicas, migration)
-    operation = MigrationOperation(id, migration, row, result, now, Step.START, now)
+    operation = MigrationOperation(id, migration, row, result, now, _first_step(migration), now)
     if migration.destination is not None and not migration.copies and operation.owner_changes:
         raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
-    if migration.removes:
-        operation.step = Step.CONFIRM
-    elif not migration.copies:
-        operation.step = Step.ACCEPT
     return operation
+
+
+def _first_step(migration: Migration) -> Step:
+    if migration.removes:
+        return Step.CONFIRM
+    return Step.START if migration.copies else Step.ACCEPT

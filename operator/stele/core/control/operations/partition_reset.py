@@ -1,9 +1,24 @@
 """One partition that gets a new, empty owner (`reinitialize`)."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
-from stele.core.control.commands import Command, CreateTablet
+from stele.core.control.commands import OK, WAIT, Command, CreateTablet, ExchangeReply, Result
+from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
+
+
+class Step(Enum):
+    CHOOSE = "CHOOSE"
+    CREATE = "CREATE"
+    DONE = "DONE"
+
+
+TRANSITIONS: dict[Step, frozenset[Step]] = {
+    Step.CHOOSE: frozenset({Step.CHOOSE, Step.CREATE}),
+    Step.CREATE: frozenset({Step.CHOOSE, Step.DONE}),
+    Step.DONE: frozenset(),
+}
 
 
 @dataclass(slots=True)
@@ -13,13 +28,46 @@ class PartitionReset:
     `refused` are members that hold data of it, which is older than what was lost: it is left alone.
     """
 
+    id: str
     partition: PartitionId
     base: Version
     member: MemberIndex | None = None
-    done: bool = False
+    step: Step = Step.CHOOSE
     refused: set[MemberIndex] = field(default_factory=set)
 
-    def orders(self) -> list[tuple[MemberIndex, Command]]:
-        if self.done or self.member is None:
+    def go(self, to: Step, member: MemberIndex | None = None) -> None:
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"reset of partition {self.partition}", TRANSITIONS, self.step, to)
+        self.step, self.member = to, member
+
+    def choose(self, member: MemberIndex | None) -> None:
+        """Ask another member, or none for now."""
+        self.go(Step.CHOOSE)
+        if member is not None:
+            self.go(Step.CREATE, member)
+
+    @property
+    def participants(self) -> frozenset[MemberIndex]:
+        return frozenset(() if self.member is None else (self.member,))
+
+    @property
+    def done(self) -> bool:
+        return self.step is Step.DONE
+
+    def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
+        if self.step is not Step.CREATE or self.member is None:
             return []
-        return [(self.member, CreateTablet(self.partition, self.base))]
+        return [(self.member, CreateTablet(self.partition, self.base, self.id))]
+
+    def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
+        """Nothing: what counts is that the member says that the tablet is on its disk."""
+
+    def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+        """Take in what the chosen member says."""
+        if self.step is not Step.CREATE or member != self.member or result.code == WAIT:
+            return
+        if result.code == OK:
+            self.go(Step.DONE, member)
+        else:
+            self.refused.add(member)
+            self.go(Step.CHOOSE)

@@ -10,15 +10,35 @@ longer tail when it establishes itself (docs/reference/protocol.md, "Establish")
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
 
-from stele.core.control.commands import OK, WAIT, Accept, Command, Fence, OpId, Result, Row
+from stele.core.control.commands import OK, WAIT, Accept, Command, ExchangeReply, Fence, OpId, Result, Row
+from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas, trimmed
 
 
+class Step(Enum):
+    FENCE = "FENCE"
+    ACCEPT = "ACCEPT"
+    AGREED = "AGREED"
+    OUTDATED = "OUTDATED"
+
+
+TRANSITIONS: dict[Step, frozenset[Step]] = {
+    Step.FENCE: frozenset({Step.ACCEPT, Step.OUTDATED}),
+    Step.ACCEPT: frozenset({Step.AGREED, Step.OUTDATED}),
+    Step.AGREED: frozenset(),
+    Step.OUTDATED: frozenset(),
+}
+
+
 @dataclass(slots=True)
 class Promotion:
-    """Invariant: nobody is asked to accept before every live replica answered the fence of this term."""
+    """Invariant: a member is asked to accept only after every live replica answered the fence of this term.
+
+    `lasts` has the last operation of each that answered; `chosen` was asked to accept.
+    """
 
     partition: PartitionId
     base: Partition
@@ -32,16 +52,29 @@ class Promotion:
     wanted: MemberIndex | None = None
     wanted_row: Replicas = ()
     chosen: MemberIndex | None = None
-    agreed: bool = False
-    outdated: bool = False
+    step: Step = Step.FENCE
 
-    def orders(self, now: float) -> list[tuple[MemberIndex, Command]]:
-        if self.agreed or self.outdated:
+    def go(self, to: Step) -> None:
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"promotion {self.id}", TRANSITIONS, self.step, to)
+        self.step = to
+
+    @property
+    def participants(self) -> frozenset[MemberIndex]:
+        return frozenset(self.live)
+
+    @property
+    def done(self) -> bool:
+        return self.step in (Step.AGREED, Step.OUTDATED)
+
+    def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
+        if self.done:
             return []
-        if self.chosen is not None:
+        if self.step is Step.ACCEPT:
+            assert self.chosen is not None
             accept = Accept(self.id, Row(self.partition, self.term, self.row), self.lasts[self.chosen])
             return [(self.chosen, accept)]
-        fence = Fence(self.partition, self.term, self.owner_dead)
+        fence = Fence(self.partition, self.term, self.owner_dead, self.id)
         waiting = [member for member in self.live if member not in self.lasts]
         return [(member, fence) for member in waiting if self.not_before_seconds.get(member, now) <= now]
 
@@ -56,26 +89,27 @@ class Promotion:
         slots[0] = self.chosen
         return trimmed(slots)
 
-    def answer(self, member: MemberIndex, order: Command, result: Result, now: float) -> None:
-        """Take in one answer. A refused fence or row makes this promotion outdated: it is begun again."""
-        if isinstance(order, Fence) and order.term == self.term and self.chosen is None:
+    def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+        """Take in one result. A refused fence or row makes this promotion outdated: it is begun again."""
+        if isinstance(command, Fence) and self.step is Step.FENCE:
             self._fenced(member, result, now)
-        elif isinstance(order, Accept) and order.id == self.id and member == self.chosen:
-            if result.code == OK:
-                self.agreed = True
-            elif result.code != WAIT:
-                self.outdated = True
+        elif isinstance(command, Accept) and self.step is Step.ACCEPT and result.code != WAIT:
+            self.go(Step.AGREED if result.code == OK else Step.OUTDATED)
+
+    def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
+        """Nothing: what counts is what the members answer to its fence."""
 
     def _fenced(self, member: MemberIndex, result: Result, now: float) -> None:
         if result.code == WAIT:
             self.not_before_seconds[member] = now + result.wait_ms / 1000
             return
         if result.code != OK or result.last is None:
-            self.outdated = True
+            self.go(Step.OUTDATED)
             return
         self.lasts[member] = result.last
         if all(each in self.lasts for each in self.live):
             self.chosen = max(self.live, key=self._rank) if self.wanted is None else self.wanted
+            self.go(Step.ACCEPT)
 
     def _rank(self, member: MemberIndex) -> tuple[OpId, int]:
         return self.lasts[member], -self.base.replicas.index(member)

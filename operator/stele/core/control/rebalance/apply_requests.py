@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from stele.core.control.rebalance.planner import approve, cancel
 from stele.core.control.requests import RebalanceRequest
-from stele.core.control.state import Observation, RebalanceProgress, State
+from stele.core.control.state import Observation, Phase, RebalanceProgress, State
 from stele.core.placement.plan import Plan
 from stele.core.table.ids import PartitionId
 
@@ -35,7 +35,7 @@ def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> N
         _drop(state, stopped)
         _roll_back(state, progress, stopped, now)
     if request.cancel:
-        cancel(state)
+        cancel(state, now)
         if request.roll_back:
             _roll_back(state, progress, state.migrations, now)
     elif request.approved:
@@ -46,12 +46,12 @@ def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> 
     progress = state.user_plans.get(request.name)
     if progress is None or progress.uid != request.uid:
         progress = state.user_plans[request.name] = RebalanceProgress.of_user(request.name, request.uid, now)
-    if request.cancel and progress.phase == "Pending":
-        progress.finish("Superseded", now)
-    if progress.phase != "Running":
+    if request.cancel and progress.phase is Phase.PENDING:
+        progress.go(Phase.SUPERSEDED, now)
+    if progress.phase is not Phase.RUNNING:
         return
     if request.cancel:
-        progress.phase = "Cancelling"
+        progress.go(Phase.CANCELLING, now)
         _drop(state, progress.partitions)
         if request.roll_back:
             _roll_back(state, progress, progress.partitions, now)

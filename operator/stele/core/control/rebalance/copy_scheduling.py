@@ -122,7 +122,7 @@ class Space:
         self._state = state
         self._coming = Counter[MemberIndex]()
         for session in state.copy_sessions.values():
-            if session.copying and session.items and session.session != but:
+            if session.copying and session.items and session.id != but:
                 self._coming[session.destination] += max(0, session.bytes - session.copied_bytes)
         for operation in state.migrations.values():
             if operation.destination is not None and operation.migration.copies and self._waits(operation):

@@ -28,7 +28,7 @@ from stele.core.control.rebalance.user_plans import (
 )
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
-from stele.core.control.state import DesiredSpec, Observation, RebalanceProgress, State
+from stele.core.control.state import DesiredSpec, Observation, Phase, RebalanceProgress, State
 from stele.core.placement.plan import DataMember, Plan, plan
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition, PartitionTable
@@ -304,17 +304,18 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, made: Pla
         _count(state, progress, made)
         return
     if progress is not None:
-        finish_record(state, "Superseded", now)
+        finish_record(state, Phase.SUPERSEDED, now)
     if made.migrations:
-        state.progress = _record(state, made, case, now)
-        _tell(state, state.progress, proposed=bool(proposed))
+        phase = Phase.PROPOSED if proposed else Phase.RUNNING
+        state.progress = _record(state, made, case, phase, now)
+        _announce(state, state.progress)
 
 
 def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
     """Whether the plan goes on under its name, because people need to look at nothing again."""
     if progress.situation != case.situation:
         return False
-    return progress.phase == "Proposed" if proposed else case.goes_on and progress.phase == "Running"
+    return progress.phase is Phase.PROPOSED if proposed else case.goes_on and progress.phase is Phase.RUNNING
 
 
 def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
@@ -331,9 +332,9 @@ def _waiting(state: State, made: Plan) -> set[PartitionId]:
     return {each.partition for each in made.migrations} - adds - user_plan_partitions(state)
 
 
-def _record(state: State, made: Plan, case: _Case, now: float) -> RebalanceProgress:
+def _record(state: State, made: Plan, case: _Case, phase: Phase, now: float) -> RebalanceProgress:
     state.plan_number += 1
-    progress = RebalanceProgress(state.plan_number, made, case.reason, now, 0, Counter())
+    progress = RebalanceProgress(state.plan_number, made, case.reason, now, 0, Counter(), phase=phase)
     progress.situation, progress.copies_left = case.situation, case.copies
     _count(state, progress, made)
     return progress
@@ -344,11 +345,10 @@ def _count(state: State, progress: RebalanceProgress, made: Plan) -> None:
     count_planned(state, progress, made.migrations, sizes(state))
 
 
-def _tell(state: State, progress: RebalanceProgress, *, proposed: bool) -> None:
+def _announce(state: State, progress: RebalanceProgress) -> None:
     made = progress.plan
     text = f"{len(made.migrations)} migrations, {made.copies} copies, {progress.bytes_planned} bytes"
-    if proposed:
-        progress.phase = "Proposed"
+    if progress.phase is Phase.PROPOSED:
         state.emit("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {progress.reason}")
     else:
         state.emit("RebalanceStarted", f"{text}: {progress.reason}")
@@ -361,18 +361,18 @@ def approve(state: State, now: float) -> None:
         return
     state.approved, state.proposal = progress.situation, None
     state.queues.add(proposal, state.table.partitions)
-    progress.phase, progress.started_seconds = "Running", now
+    progress.go(Phase.RUNNING, now)
     left = (
         "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
     )
     state.emit("RebalanceApproved", f"plan {state.plan_id} starts{left}", warning=bool(left))
 
 
-def cancel(state: State) -> None:
+def cancel(state: State, now: float) -> None:
     """Start nothing more of the present plan; another is made only when the situation changes."""
-    if state.progress is not None and state.progress.phase != "Cancelling":
+    if state.progress is not None and state.progress.phase is not Phase.CANCELLING:
         state.queues, state.proposal, state.cancelled = Queues(), None, True
-        state.progress.phase = "Cancelling"
+        state.progress.go(Phase.CANCELLING, now)
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
@@ -392,34 +392,34 @@ def end_plan(state: State, now: float) -> None:
         return
     done = sum(state.progress.done.values())
     phase = _last_phase(state, state.progress, done)
-    if phase == "Done":
+    if phase is Phase.DONE:
         state.approved = ""
     seconds = now - state.progress.started_seconds
     state.emit(
-        "RebalanceFinished" if phase == "Done" else "RebalanceIncomplete",
+        "RebalanceFinished" if phase is Phase.DONE else "RebalanceIncomplete",
         f"{done} migrations in {seconds:.1f} s, {state.progress.bytes_copied} bytes copied, "
         f"{state.progress.failed} rolled back",
-        warning=phase == "Failed",
+        warning=phase is Phase.FAILED,
     )
     finish_record(state, phase, now)
 
 
-def _last_phase(state: State, progress: RebalanceProgress, done: int) -> str:
+def _last_phase(state: State, progress: RebalanceProgress, done: int) -> Phase:
     """What was rolled back or left out is planned again: a plan that got somewhere is superseded.
 
     What pauses after a failure is left, too: `planned` lacks it once a plan was made without it.
     """
-    cancelled = progress.phase == "Cancelling"
+    cancelled = progress.phase is Phase.CANCELLING
     if progress.failed and not done and not cancelled:
-        return "Failed"
+        return Phase.FAILED
     left = state.retries.pauses.keys() - state.stopped
     whole = done == sum(progress.planned.values()) and not left and not cancelled
-    return "Done" if whole else "Superseded"
+    return Phase.DONE if whole else Phase.SUPERSEDED
 
 
-def finish_record(state: State, phase: str, now: float) -> None:
+def finish_record(state: State, phase: Phase, now: float) -> None:
     if state.progress is None:
         return
-    state.progress.finish(phase, now)
+    state.progress.go(phase, now)
     state.finished = [*state.finished, state.progress][-FINISHED_KEPT:]
     state.progress = None

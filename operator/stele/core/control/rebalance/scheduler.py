@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from stele.core.control.failover.repair import unusable
 from stele.core.control.operations.copy_session import CopySession, Engine, SparkFailure, Stage, choose_engine
 from stele.core.control.operations.move import MigrationOperation, Step, begin
+from stele.core.control.operations.operation import Operation
+from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.rebalance.copy_scheduling import (
     NO_SPACE,
@@ -20,7 +22,7 @@ from stele.core.control.rebalance.copy_scheduling import (
     share_bandwidth,
 )
 from stele.core.control.rebalance.planner import data_members
-from stele.core.control.state import Observation, RebalanceProgress, State
+from stele.core.control.state import Observation, Phase, RebalanceProgress, State
 from stele.core.placement.migration import Migration, Type, step
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -79,7 +81,8 @@ def start(state: State, observation: Observation) -> None:
             id = _begin_shift(state, migration, row, observation.now)
         else:
             operation = begin(state.new_id("m"), migration, row, observation.now)
-            id, state.migrations[migration.partition] = operation.id, operation
+            id = operation.id
+            state.operations.begin(operation)
         state.counted_for[id] = tuple(_records_for(state, migration.partition))
 
 
@@ -109,20 +112,18 @@ def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgres
     if state.progress is not None:
         yield state.progress
     for progress in state.user_plans.values():
-        if progress.phase == "Running" and number in progress.partitions:
+        if progress.phase is Phase.RUNNING and number in progress.partitions:
             yield progress
 
 
 def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
     """Partitions of which a live member speaks of a migration that is over: its abort comes first."""
-    active = {(number, operation.id) for number, operation in state.migrations.items()}
-    spoken: set[tuple[PartitionId, str]] = set()
+    found: set[PartitionId] = set()
     for index in able:
-        liveness = state.liveness[index]
-        if liveness.report is not None:
-            spoken.update((each.partition, each.id) for each in liveness.report.learners)
-            spoken.update((each.partition, each.id) for each in liveness.report.copies)
-    return {number for number, _ in spoken - active}
+        if (report := state.liveness[index].report) is not None:
+            found |= {each.partition for each in report.learners if each.id not in state.operations}
+            found |= {each.partition for each in report.copies if each.id not in state.operations}
+    return found
 
 
 def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
@@ -143,8 +144,8 @@ def _begin_shift(state: State, migration: Migration, row: Partition, now: float)
     live = tuple(member for member in row.replicas if member is not None)
     term = state.next_version(number)
     result = step(row.replicas, migration)
-    state.promotions[number] = Promotion(
-        number, row, term, live, True, now, id, wanted=migration.destination, wanted_row=result
+    state.operations.begin(
+        Promotion(number, row, term, live, True, now, id, wanted=migration.destination, wanted_row=result)
     )
     return id
 
@@ -153,7 +154,7 @@ def follow(state: State, observation: Observation) -> None:
     """Move everything under way on by what the reports of both sides say, and clear away what ended."""
     gone = unusable(state, observation.desired, observation.now)
     for operation in list(state.migrations.values()):
-        _note_reports(state, operation, observation.now)
+        _hear(state, operation, (operation.owner, operation.destination), observation.now)
         _note_gone(state, operation, gone, observation.now)
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
             operation.confirmed(observation.now)
@@ -193,19 +194,12 @@ def _patience(operation: MigrationOperation) -> float:
     return FROZEN_GATHER_SECONDS if operation.owner_changes else STORE_GATHER_SECONDS
 
 
-def _note_reports(state: State, operation: MigrationOperation, now: float) -> None:
-    for member in (operation.owner, operation.destination):
-        liveness = state.liveness.get(member) if member is not None else None
-        if liveness is None or liveness.report is None or member is None:
-            continue
-        if operation.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
-            operation.note_incarnation(member, liveness.report.incarnation, state.name_of(member), now)
-        if member == operation.owner:
-            learner = next((each for each in liveness.report.learners if each.id == operation.id), None)
-            operation.heard_from_owner(learner, now)
-        if member == operation.destination:
-            copy = next((each for each in liveness.report.copies if each.id == operation.id), None)
-            operation.heard_from_destination(copy, now)
+def _hear(state: State, operation: Operation, members: tuple[MemberIndex | None, ...], now: float) -> None:
+    """Give an operation what these members reported last."""
+    for member in members:
+        liveness = None if member is None else state.liveness.get(member)
+        if liveness is not None and liveness.report is not None:
+            operation.on_report(liveness.index, state.name_of(liveness.index), liveness.report, now)
 
 
 def _confirmed(state: State, operation: MigrationOperation) -> bool:
@@ -226,7 +220,7 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     """A migration that was rolled back: what was planned after it is void, and it is planned again: at once
     when it was not its own fault, because a member that went may be back, or another takes its place.
     """
-    state.migrations.pop(operation.partition, None)
+    state.operations.end(operation)
     state.queues.drop(operation.partition)
     records = state.counted_for.pop(operation.id, ())
     if operation.reason.startswith(("MEMBER_", "CANCELLED")):
@@ -260,23 +254,24 @@ def _forget_service_failures(state: State, now: float) -> None:
 
 
 def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:
-    """Rows were stored: the migrations that made them are done, those that were voided have failed."""
+    """Rows were stored: the operations that made them are done, migrations that were voided have failed."""
     for number, row in rows.items():
-        promotion = state.promotions.pop(number, None)
-        for progress in () if promotion is None else state.counted_for.pop(promotion.id, ()):
-            progress.done[Type.SHIFT_UP] += 1
-        operation = state.migrations.get(number)
-        if operation is None:
-            continue
-        if operation.step is Step.STORE and row.version == operation.version:
-            state.migrations.pop(number)
+        operation = state.operations.by_row.get(number)
+        if isinstance(operation, Promotion):
+            state.operations.end(operation)
+            for progress in state.counted_for.pop(operation.id, ()):
+                progress.done[Type.SHIFT_UP] += 1
+        elif isinstance(operation, PartitionReset):
+            state.operations.end(operation)
+        elif operation is not None and operation.step is Step.VOID:
+            note_failed(state, operation, now)
+        elif operation is not None and operation.step is Step.STORE and row.version == operation.version:
+            state.operations.end(operation)
             state.service_failures.pop(number, None)
             state.retries.note_done(number)
             for progress in state.counted_for.pop(operation.id, ()):
                 progress.done[operation.migration.type] += 1
                 progress.failures.pop(number, None)
-        elif operation.step is Step.VOID:
-            note_failed(state, operation, now)
 
 
 def drive_sessions(state: State, observation: Observation) -> None:
@@ -289,22 +284,15 @@ def drive_sessions(state: State, observation: Observation) -> None:
         # A source may leave the cluster as soon as the row does not name it any more.
         left = {session.source, session.destination} - state.table.members.keys()
         session.forget_gone({member: state.name_of(member) for member in gone | left})
-        liveness = state.liveness.get(session.destination)
-        if liveness is not None and liveness.report is not None:
-            session.heard_fetch(
-                next((f for f in liveness.report.fetches if f.session == session.session), None)
-            )
-        source = state.liveness.get(session.source)
-        if source is not None and source.report is not None:
-            session.heard_sessions(source.report.sessions)
-        session.heard_job(observation.jobs.get(session.session))
+        _hear(state, session, (session.destination, session.source), observation.now)
+        session.heard_job(observation.jobs.get(session.id))
         session.note_progress(observation.now)
         if session.stage is Stage.COPY and session.engine is None:
             _choose(state, observation, session)
         if session.stage in (Stage.CLOSE, Stage.CLOSED):
             _end_wave(state, session, observation.now)
-        if session.stage is Stage.CLOSED:
-            del state.copy_sessions[session.session]
+        if session.done:
+            state.operations.end(session)
     give_up_stalled(state.copy_sessions.values(), observation.now)
     for pair, waiting in _gathered(state, gone, observation.now).items():
         if has_room(state.copy_sessions.values(), *pair):
@@ -410,15 +398,15 @@ def _open(
         )
     if not waiting:
         return
-    session = state.new_id("s")
+    id = state.new_id("s")
     partitions = {operation.partition: operation.id for operation in waiting}
     generations = {operation.partition: operation.generation for operation in waiting}
     fragments = observation.desired.fragments
-    state.copy_sessions[session] = CopySession(
-        session, source, destination, partitions, generations, observation.now, fragments
+    state.operations.begin(
+        CopySession(id, source, destination, partitions, generations, observation.now, fragments)
     )
     for operation in waiting:
-        operation.session, operation.needs_copy = session, False
+        operation.session, operation.needs_copy = id, False
         operation.go(Step.COPY, observation.now)
 
 
@@ -438,7 +426,7 @@ def _choose(state: State, observation: Observation, session: CopySession) -> Non
             if progress.engine is not Engine.SPARK:
                 progress.engine, progress.engine_reason = session.engine, session.engine_reason
     note_engine(state, session, observation.now)
-    if lack := Space(state, but=session.session).lack(session.destination, session.bytes):
+    if lack := Space(state, but=session.id).lack(session.destination, session.bytes):
         session.fail(f"{NO_SPACE}: {lack}")
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from stele.core.control.requests import NamedMove, RebalanceRequest
-from stele.core.control.state import Observation, RebalanceProgress, State
+from stele.core.control.state import Observation, Phase, RebalanceProgress, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Code, DataMember, Move, Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -18,6 +18,8 @@ from stele.core.table.table import PartitionTable, Replicas
 
 NAMES_SHOWN = 20
 """Members that a refusal lists."""
+
+UNDER_WAY = (Phase.RUNNING, Phase.CANCELLING)
 
 
 def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
@@ -44,7 +46,7 @@ def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[Rebala
     return tuple(
         request
         for request in requests
-        if not request.plan and request.holds and _phase(state, request) != "Failed"
+        if not request.plan and request.holds and _phase(state, request) != Phase.FAILED
     )
 
 
@@ -93,13 +95,12 @@ def begin_asked(state: State, observation: Observation, members: Sequence[DataMe
     """Check the moves of each plan that is new: refuse, find done, or take up."""
     for request in observation.requests:
         progress = state.user_plans.get(request.name)
-        if progress is None or progress.phase != "Pending":
+        if progress is None or progress.phase is not Phase.PENDING:
             continue
         accepted, refused = checked(state, request.moves, members, observation.desired.replicas)
         progress.refusals.update({refusal.partition: refusal for refusal in refused})
         progress.partitions = frozenset(move.partition for move in accepted)
-        progress.started_seconds = observation.now
-        progress.phase = "Running"
+        progress.go(Phase.RUNNING, observation.now)
         _end(state, progress, observation.now)
 
 
@@ -177,7 +178,7 @@ def note_planned(
     refused = {each.partition: each for each in made.refusals}
     for request in requests:
         progress = state.user_plans.get(request.name)
-        if progress is None or progress.phase != "Running":
+        if progress is None or progress.phase is not Phase.RUNNING:
             continue
         mine = [each for each in made.migrations if each.partition in progress.partitions]
         left = {each.partition for each in mine}
@@ -204,7 +205,7 @@ def count_planned(
 def user_plan_partitions(state: State) -> frozenset[PartitionId]:
     """Partitions of which a user's plan is being carried out."""
     return frozenset[PartitionId]().union(
-        *(progress.partitions for progress in state.user_plans.values() if progress.phase == "Running")
+        *(progress.partitions for progress in state.user_plans.values() if progress.phase is Phase.RUNNING)
     )
 
 
@@ -212,10 +213,10 @@ def end_user_plans(state: State, observation: Observation) -> None:
     """A user's plan is over when all its rows are as it asks for, or nothing more of it is tried."""
     for request in observation.requests:
         progress = state.user_plans.get(request.name)
-        if progress is None or progress.phase not in ("Running", "Cancelling") or _busy(state, progress):
+        if progress is None or progress.phase not in UNDER_WAY or _busy(state, progress):
             continue
-        if progress.phase == "Cancelling":
-            progress.finish("Superseded", observation.now)
+        if progress.phase is Phase.CANCELLING:
+            progress.go(Phase.SUPERSEDED, observation.now)
             continue
         left = {
             m.partition
@@ -242,7 +243,7 @@ def _end(state: State, progress: RebalanceProgress, now: float) -> None:
     if progress.partitions:
         return
     refused = len(progress.refusals)
-    progress.finish("Failed" if refused else "Done", now)
+    progress.go(Phase.FAILED if refused else Phase.DONE, now)
     text = f"{progress.name}: {sum(progress.done.values())} migrations are done"
     if refused:
         first = next(iter(progress.refusals.values()))

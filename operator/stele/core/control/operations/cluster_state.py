@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stele.core.control.commands import OK, Command, LockState, Result, UnlockState
+from stele.core.control.commands import OK, Command, ExchangeReply, LockState, Result, UnlockState
+from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex
-from stele.errors import Refused
 
 LOCK_SECONDS = 5.0
 """All members have to agree within this time; a member's lock lives somewhat longer."""
@@ -32,7 +32,7 @@ class Step(Enum):
     COMMITTING = "COMMITTING"
 
 
-NEXT: dict[Step, frozenset[Step]] = {
+TRANSITIONS: dict[Step, frozenset[Step]] = {
     Step.STEADY: frozenset({Step.WAITING}),
     Step.WAITING: frozenset({Step.LOCKING, Step.STEADY}),
     Step.LOCKING: frozenset({Step.COMMITTING, Step.WAITING, Step.STEADY}),
@@ -74,16 +74,26 @@ class StateChange:
     refused: dict[MemberIndex, str] = field(default_factory=dict)
     unlocking: dict[MemberIndex, str] = field(default_factory=dict)
     _asked: frozenset[MemberIndex] = frozenset()
+    _processes: dict[MemberIndex, int] = field(default_factory=dict)
+
+    @property
+    def participants(self) -> frozenset[MemberIndex]:
+        return self._asked | self.unlocking.keys()
+
+    @property
+    def done(self) -> bool:
+        return not self.pending and not self.unlocking
+
+    def has_sent(self, id: str) -> bool:
+        return bool(id) and (id == self.id or id in self.unlocking.values())
 
     @property
     def pending(self) -> bool:
         return self.step is not Step.STEADY
 
     def go(self, to: Step, reason: str = "") -> None:
-        """Take a step; raises Refused for one that is not in NEXT, and nothing changes then."""
-        if to not in NEXT[self.step]:
-            text = f"change of state to {self.desired}: {self.step.value} does not lead to {to.value}"
-            raise Refused(text, "ILLEGAL_STATE")
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"change of state to {self.desired}", TRANSITIONS, self.step, to)
         if self.step in (Step.LOCKING, Step.COMMITTING) and to is not Step.COMMITTING:
             # A member whose answer was lost may have locked too.
             self.unlocking.update(dict.fromkeys(self._asked, self.id))
@@ -132,23 +142,26 @@ class StateChange:
             why = self.refused.get(first, "it did not answer") if missing else "a promotion is under way"
             self.go(Step.WAITING, f"member {first}: {why}" if missing else why)
 
-    def orders(self) -> list[tuple[MemberIndex, Command]]:
+    def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom. A lock is asked for again until the change ends: that keeps it alive."""
         found: list[tuple[MemberIndex, Command]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
         if self.step is Step.LOCKING:
             found += [(index, LockState(self.id, self.desired, *self.mark)) for index in sorted(self._asked)]
         return found
 
-    def answer(
-        self, member: MemberIndex, process: int, order: LockState | UnlockState, result: Result
-    ) -> None:
-        """Take in one answer; those to an earlier lock change nothing."""
-        if isinstance(order, UnlockState):
-            if self.unlocking.get(member) == order.id:
+    def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
+        """Note which process answers: its results are those of the same report."""
+        self._processes[member] = report.incarnation
+
+    def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+        """Take in one result; those of an earlier lock change nothing."""
+        if isinstance(command, UnlockState):
+            if self.unlocking.get(member) == command.id:
                 del self.unlocking[member]
-        elif self.step is Step.LOCKING and order.id == self.id:
+        elif isinstance(command, LockState) and self.step is Step.LOCKING and command.id == self.id:
             if result.code == OK:
-                self.agreed[member] = (process, (order.stamp, order.member_list_version))
+                mark = command.stamp, command.member_list_version
+                self.agreed[member] = self._processes[member], mark
                 self.refused.pop(member, None)
             else:
                 self.refused[member] = f"{result.code}: {result.detail}"

@@ -1,11 +1,19 @@
 """A change of the cluster state: when it waits, who must agree, what undoes it."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
-from stele.core.control.cluster_state import LOCK_SECONDS, NEXT, RETRY_SECONDS, ChangeInput, StateChange, Step
-from stele.core.control.commands import LockState, Result, UnlockState
+from stele.core.control.commands import Command, LockState, Result, UnlockState
+from stele.core.control.operations.cluster_state import (
+    LOCK_SECONDS,
+    RETRY_SECONDS,
+    TRANSITIONS,
+    ChangeInput,
+    StateChange,
+    Step,
+)
 from stele.errors import Refused
 from tests.master.harness import Harness
 
@@ -18,9 +26,15 @@ def change_input(
 
 
 def asked(change: StateChange, *members: int, code: str = "OK") -> None:
-    for member, order in change.orders():
+    for member, order in change.commands(0.0):
         if isinstance(order, LockState) and member in members:
-            change.answer(member, 1, order, Result(code, "why"))
+            answer(change, member, order, Result(code, "why"))
+
+
+def answer(change: StateChange, member: int, order: Command, result: Result) -> None:
+    """The result, in a report of the member's first process."""
+    change.on_report(member, "", SimpleNamespace(incarnation=1), 0.0)  # type: ignore[arg-type]
+    change.on_result(member, order, result, 0.0)
 
 
 def locking() -> StateChange:
@@ -32,7 +46,7 @@ def locking() -> StateChange:
 
 def test_all_members_agree_and_only_then_it_is_committed() -> None:
     change = locking()
-    assert [member for member, _ in change.orders()] == [0, 1]
+    assert [member for member, _ in change.commands(0.0)] == [0, 1]
     asked(change, 0)
     change.drive(change_input(), "c2")
     assert (change.step, change.state) == (Step.LOCKING, "Active")
@@ -41,7 +55,7 @@ def test_all_members_agree_and_only_then_it_is_committed() -> None:
     assert (change.step, change.state) == (Step.COMMITTING, "Active")
     change.stored()
     assert (change.step, change.state) == (Step.STEADY, "Passive")
-    assert sorted(change.orders()) == [(0, UnlockState("c1")), (1, UnlockState("c1"))]
+    assert sorted(change.commands(0.0)) == [(0, UnlockState("c1")), (1, UnlockState("c1"))]
 
 
 def test_it_waits_for_migrations_under_way_and_says_so() -> None:
@@ -49,7 +63,7 @@ def test_it_waits_for_migrations_under_way_and_says_so() -> None:
     change.drive(change_input(busy=2), "c1")
     assert change.step is Step.WAITING
     assert "2 migrations are under way" in change.reason
-    assert not change.orders()
+    assert not change.commands(0.0)
     change.drive(change_input(), "c1")
     assert change.step is Step.LOCKING
 
@@ -61,7 +75,7 @@ def test_a_refusal_rolls_back_with_its_reason_and_is_tried_again() -> None:
     change.drive(change_input(now=LOCK_SECONDS + 1), "c2")
     assert (change.step, change.state) == (Step.WAITING, "Active")
     assert change.reason == "member 1: MIGRATION_ACTIVE: why"
-    assert {order for _, order in change.orders()} == {UnlockState("c1")}
+    assert {order for _, order in change.commands(0.0)} == {UnlockState("c1")}
     change.drive(change_input(now=LOCK_SECONDS + 1.5), "c2")
     assert change.step is Step.WAITING
     change.drive(change_input(now=LOCK_SECONDS + 1 + RETRY_SECONDS), "c3")
@@ -94,29 +108,31 @@ def test_another_desired_state_undoes_what_is_not_committed(desired: str) -> Non
     change.drive(change_input(desired), "c2")
     assert change.state == "Active"
     assert change.step is (Step.STEADY if desired == "Active" else Step.LOCKING)
-    assert {order for _, order in change.orders() if isinstance(order, UnlockState)} == {UnlockState("c1")}
+    assert {order for _, order in change.commands(0.0) if isinstance(order, UnlockState)} == {
+        UnlockState("c1")
+    }
 
 
 def test_answers_to_an_earlier_lock_count_for_nothing() -> None:
     change = locking()
-    (_, old), *_ = change.orders()
+    (_, old), *_ = change.commands(0.0)
     change.drive(change_input("Frozen"), "c2")
     assert isinstance(old, LockState)
-    change.answer(0, 1, old, Result())
+    answer(change, 0, old, Result())
     assert not change.agreed
 
 
 def test_an_unlocking_is_repeated_until_it_is_answered_or_its_member_is_gone() -> None:
     change = locking()
     change.drive(change_input("Active"), "c2")
-    change.answer(0, 1, UnlockState("c1"), Result())
-    assert change.orders() == [(1, UnlockState("c1"))]
+    answer(change, 0, UnlockState("c1"), Result())
+    assert change.commands(0.0) == [(1, UnlockState("c1"))]
     change.forget(frozenset({1}))
-    assert change.orders() == []
+    assert change.commands(0.0) == []
 
 
 @pytest.mark.parametrize(
-    ("start", "to"), [(a, b) for a, b in itertools.product(Step, Step) if b not in NEXT[a]]
+    ("start", "to"), [(a, b) for a, b in itertools.product(Step, Step) if b not in TRANSITIONS[a]]
 )
 def test_other_steps_are_refused(start: Step, to: Step) -> None:
     change = StateChange(step=start)

@@ -1,0 +1,77 @@
+"""All operations under way: by id, and by kind and partition."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from stele.core.control.operations.cluster_state import StateChange
+from stele.core.control.operations.copy_session import CopySession
+from stele.core.control.operations.move import MigrationOperation
+from stele.core.control.operations.operation import Operation
+from stele.core.control.operations.partition_reset import PartitionReset
+from stele.core.control.operations.promotion import Promotion
+from stele.core.table.ids import PartitionId
+
+RowOperation = MigrationOperation | Promotion | PartitionReset
+"""What changes the row of one partition."""
+
+
+class Operations:
+    """Invariant: at most one operation that changes the row of a partition.
+
+    The views by kind are in the order in which operations began. The change of the cluster state is always
+    there; it is not counted, and found by the ids of its locks.
+    """
+
+    def __init__(self, change: StateChange) -> None:
+        self.change = change
+        self._by_id: dict[str, RowOperation | CopySession] = {}
+        self._by_row: dict[PartitionId, RowOperation] = {}
+        self._sessions: dict[str, CopySession] = {}
+        self._kinds: dict[type, dict[PartitionId, Any]] = {
+            Promotion: {},
+            PartitionReset: {},
+            MigrationOperation: {},
+        }
+        self.by_row: Mapping[PartitionId, RowOperation] = MappingProxyType(self._by_row)
+        self.promotions: Mapping[PartitionId, Promotion] = MappingProxyType(self._kinds[Promotion])
+        self.resets: Mapping[PartitionId, PartitionReset] = MappingProxyType(self._kinds[PartitionReset])
+        self.migrations: Mapping[PartitionId, MigrationOperation] = MappingProxyType(
+            self._kinds[MigrationOperation]
+        )
+        self.sessions: Mapping[str, CopySession] = MappingProxyType(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._by_id
+
+    def __iter__(self) -> Iterator[Operation]:
+        """In the order in which their commands are sent: what clients wait for comes first."""
+        yield self.change
+        for operations in self._kinds.values():
+            yield from operations.values()
+        yield from self._sessions.values()
+
+    def get(self, id: str) -> Operation | None:
+        """The operation that sent a command with this id, None when it is over."""
+        return self._by_id.get(id) or (self.change if self.change.has_sent(id) else None)
+
+    def begin(self, operation: RowOperation | CopySession) -> None:
+        """Raises AssertionError when another one changes the row: that is a defect of the caller."""
+        assert self._by_id.setdefault(operation.id, operation) is operation, f"{operation.id} is under way"
+        if isinstance(operation, CopySession):
+            self._sessions[operation.id] = operation
+            return
+        other = self._by_row.setdefault(operation.partition, operation)
+        assert other is operation, f"partition {operation.partition}: {other.id} is under way"
+        self._kinds[type(operation)][operation.partition] = operation
+
+    def end(self, operation: RowOperation | CopySession) -> None:
+        """It is over, whatever came of it."""
+        del self._by_id[operation.id]
+        if isinstance(operation, CopySession):
+            del self._sessions[operation.id]
+        else:
+            del self._by_row[operation.partition], self._kinds[type(operation)][operation.partition]

@@ -1,0 +1,69 @@
+"""All operations under way: found by id, kind and partition, at most one for a row."""
+
+import pytest
+
+from stele.core.control.commands import OpId, TabletReport
+from stele.core.control.failover.repair import repair
+from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.operations.cluster_state import StateChange
+from stele.core.control.operations.copy_session import CopySession
+from stele.core.control.operations.move import begin
+from stele.core.control.operations.partition_reset import PartitionReset
+from stele.core.control.operations.promotion import Promotion
+from stele.core.control.operations.registry import Operations, RowOperation
+from stele.core.control.state import DesiredSpec, State
+from stele.core.placement.migration import move
+from stele.core.table.table import Member, Partition, PartitionTable
+
+ROW = Partition(4, (0, 1))
+
+
+def row_operation(kind: type, id: str, number: int = 0) -> RowOperation:
+    if kind is Promotion:
+        return Promotion(number, ROW, 6, (1,), True, 0.0, id)
+    if kind is PartitionReset:
+        return PartitionReset(id, number, 4)
+    return begin(id, move(number, 0, 0, 2), ROW, 0.0)
+
+
+KINDS = [object, Promotion, PartitionReset]
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+def test_a_row_is_changed_by_one_operation_at_a_time(first: type, second: type) -> None:
+    operations = Operations(StateChange())
+    operations.begin(row_operation(first, "one"))
+    operations.begin(row_operation(second, "two", number=1))
+    with pytest.raises(AssertionError, match="partition 0: one is under way"):
+        operations.begin(row_operation(second, "three"))
+
+
+def test_operations_are_found_by_id_until_they_end() -> None:
+    operations = Operations(StateChange(unlocking={0: "c1"}))
+    made = [row_operation(kind, f"{kind.__name__}", number) for number, kind in enumerate(KINDS)]
+    session = CopySession("s", 0, 1, {}, {}, 0.0)
+    for each in (*made, session):
+        operations.begin(each)
+        assert operations.get(each.id) is each
+    assert list(operations) == [operations.change, made[1], made[2], made[0], session]
+    assert operations.get("c1") is operations.change
+    for each in (*made, session):
+        operations.end(each)
+        assert operations.get(each.id) is None
+        assert each.id not in operations
+    assert not any((len(operations), operations.by_row, operations.migrations, operations.sessions))
+
+
+def test_a_reset_ends_when_a_member_with_the_data_is_back() -> None:
+    members = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(3)}
+    state = State(1, PartitionTable((ROW,), members), 1, 3, 0.0, recovered=True)
+    for index in members:
+        liveness = state.liveness[index] = MemberLiveness(index, 0.0, MemberObject(index, f"demo-{index}"))
+        liveness.answered_seconds = 100.0 if index else 0.0
+    state.liveness[1].tablets[0] = TabletReport(0, "READY", 4, OpId(4, 1), OpId(4, 1), 1, 0)
+    state.operations.begin(row_operation(PartitionReset, "r"))
+    state.lost = {0}
+    repair(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
+    assert not state.operations.resets
+    assert state.promotions[0].live == (1,)
