@@ -74,7 +74,7 @@ def _joins(report: Report, sizes: Sequence[int]) -> None:
 
 
 def join_goals(rows: Sequence[Row], data_bytes: int) -> list[Goal]:
-    """What the design asks of a join with so much data; raises KeyError when a system was not measured."""
+    """The goals for a join with so much data; raises KeyError when a system was not measured."""
     found = {row["system"]: row for row in rows if row["data_bytes"] == data_bytes}
     ours = found["stele"]
     size = f"{mebibytes(data_bytes)} MiB"

@@ -27,8 +27,10 @@ def _lines(report: Report) -> list[str]:
         if name in report.facts
     )
     lines = [
-        f"Commit {report.facts['commit']}; {facts}; the run took {report.seconds:.0f} s{kind}.",
-        f"Settings: {settings_text(report)}.",
+        f"Commit {report.facts['commit']}; the run took {report.seconds:.0f} s{kind}.",
+        f"Machine: {facts}.",
+        "",
+        *settings_table(report),
     ]
     for section in report.sections:
         lines += ["", *markdown(section)]
@@ -38,6 +40,7 @@ def _lines(report: Report) -> list[str]:
     ]
 
 
-def settings_text(report: Report) -> str:
+def settings_table(report: Report) -> list[str]:
     """The settings of the cluster, as the page has them."""
-    return ", ".join(f"`{name}` {value}" for name, value in report.facts.items() if name.startswith("spec."))
+    settings = [f"| `{name}` | {value} |" for name, value in report.facts.items() if name.startswith("spec.")]
+    return ["| setting | value |", "| --- | --- |", *settings]

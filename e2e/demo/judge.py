@@ -102,7 +102,7 @@ def _between(partition: int, keyspace: str, replicas: Mapping[str, Hashes]) -> l
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where a key lives (design 60-data-plane), written apart from the product: the check must not share
+    """Where a key lives (docs/design/requests.md), written apart from the product: the check must not share
     its faults.
     """
     begin = key.find(b"{")

@@ -10,7 +10,7 @@ import pytest
 from e2e.bench import master
 from e2e.bench.light_members import LightMember
 from e2e.bench.master import EVENTS, FULL, PARALLEL, quantile
-from e2e.bench.master_page import BEGIN, END, settings_text
+from e2e.bench.master_page import BEGIN, END, settings_table
 from e2e.bench.master_rig import settings_of
 from e2e.bench.report import Goal, Report
 from stele.core.control import commands as m
@@ -36,7 +36,7 @@ def measured() -> Report:
 def without_figures(lines: list[str]) -> list[str]:
     """Settings, columns, cases and goals: what does not depend on the machine or the commit."""
     found = []
-    for line in lines[1:]:
+    for line in lines[2:]:
         cells = line.strip("| ").split(" | ")
         kept = 1 if cells[-1] in {"yes", "**no**"} else 3 if cells[0][:1].isdigit() else len(cells)
         found.append(" | ".join(cells[:kept]))
@@ -57,7 +57,7 @@ def test_the_page_has_what_the_benchmark_writes(tmp_path: Path) -> None:
 
 def test_the_settings_of_a_run_are_in_its_result() -> None:
     report = measured()
-    assert f"`spec.migration.maxParallelPerMember` {PARALLEL}" in settings_text(report)
+    assert f"| `spec.migration.maxParallelPerMember` | {PARALLEL} |" in settings_table(report)
     assert report.as_json()["facts"]["spec.replicas"] == 2
 
 

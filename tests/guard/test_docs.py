@@ -1,12 +1,15 @@
-"""Pages that people read: links lead somewhere, lines stay short, fragments and records have their form."""
+"""Pages that people read: links lead somewhere, lines stay short, the reference lists all there is."""
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)[^)\s]*\)")
+_CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _FRAGMENT = re.compile(r"\d{4}\.(feature|fix|change|removal)(\.\d+)?\.md")
 
 
@@ -43,3 +46,63 @@ def test_changelog_fragments_have_the_form_that_towncrier_reads() -> None:
                 f"{path.name}: call it NNNN.feature.md (fix, change, removal)"
             )
             assert not path.read_text().startswith(("-", "#")), f"{path.name}: text alone, without a bullet"
+
+
+def _long(page: str, text: str) -> Iterator[str]:
+    """Lines of prose above 110 columns; tables, code and lines that are one link or one word cannot break."""
+    blank = _CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
+    for number, line in enumerate(blank.splitlines(), 1):
+        if len(line) > 110 and not line.startswith(("|", "    ")) and line.strip().count(" ") > 3:
+            yield f"{page}:{number}: {len(line)} columns"
+
+
+def test_lines_of_prose_are_below_110_columns() -> None:
+    assert [line for page, text in _pages().items() for line in _long(page, text)] == []
+
+
+def test_a_long_line_is_found() -> None:
+    text = "a b c " * 30
+    assert list(_long("x.md", f"```\n{text}\n```\n| {text}\n{text}\n")) == ["x.md:5: 180 columns"]
+
+
+def _missing(page: str, names: Iterable[str]) -> list[str]:
+    text = (ROOT / "docs" / "reference" / page).read_text()
+    return sorted(name for name in set(names) if f"`{name}`" not in text)
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    sources = [*ROOT.glob("operator/stele/*/settings.py"), ROOT / "operator/stele/transfer/program.py"]
+    names = {name for path in sources for name in re.findall(r"\bSTELE_[A-Z_]+\b", path.read_text())}
+    assert len(names) > 25
+    assert _missing("settings.md", names) == []
+
+
+def test_every_value_of_the_chart_is_in_the_reference() -> None:
+    values = yaml.safe_load((ROOT / "charts/stele/values.yaml").read_text())
+    leaves = [
+        f"{name}.{key}" if key else name
+        for name, value in values.items()
+        for key in (value if isinstance(value, dict) else [""])
+    ]
+    assert _missing("settings.md", leaves) == []
+
+
+def test_every_metric_is_in_the_reference() -> None:
+    sources = [*ROOT.glob("operator/stele/master/*.py"), *ROOT.glob("operator/stele/member/admin/*.py")]
+    found = re.findall(
+        r'(?:Family|_gauge|Histogram|made|gauge)\(\s*"(stele_\w+)"', "".join(p.read_text() for p in sources)
+    )
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    assert len(set(found)) > 15
+    assert [name for name in set(found) if name.removesuffix("_total") not in text] == []
+
+
+def test_decision_records_have_status_and_date_and_are_listed() -> None:
+    listed = (ROOT / "docs/decisions/README.md").read_text()
+    for path in sorted((ROOT / "docs/decisions").glob("0*.md")):
+        title, _, status = path.read_text().split("\n")[:3]
+        assert title.startswith(f"# {path.name[:4]}: "), path.name
+        assert re.fullmatch(r"Status: (accepted|superseded by .*|rejected), 2\d{3}-\d\d-\d\d", status), (
+            path.name
+        )
+        assert f"({path.name})" in listed, f"docs/decisions/README.md has no line for {path.name}"

@@ -68,7 +68,7 @@ async def until(harness: Harness, at: int, held: Callable[[FakeMember], object])
 
 
 async def test_active_on_both_sides_is_rolled_back() -> None:
-    """Seed 000, 2.2: the master dies before the commit at the destination; the next one rolls back."""
+    """The master dies before the commit at the destination; the next one rolls back."""
     harness = await prepared(SCENARIOS["move of the owner"])
     SCENARIOS["move of the owner"].begin(harness)
     await until(harness, 0, lambda member: member.learners)
@@ -83,7 +83,7 @@ async def test_active_on_both_sides_is_rolled_back() -> None:
 
 
 async def test_completed_at_the_destination_is_completed_at_the_source() -> None:
-    """Seed 000, 2.2: the destination committed, the master died before anybody else knew: it is committed."""
+    """The destination committed, the master died before anybody else knew: it is committed."""
     harness = await prepared(SCENARIOS["move of the owner"])
     SCENARIOS["move of the owner"].begin(harness)
     await until(harness, 2, lambda member: member.accepted)

@@ -1,7 +1,7 @@
 """Settings of a Spark application that copies into one destination, as pure values.
 
 Volumes are the same for all executors of an application, hence one application per destination. What is set
-here and why was found by trial (design 50-copy, "Spark facts that cost time").
+here was found by trial: docs/design/copies.md, "What Spark needs on Kubernetes".
 """
 
 import json

@@ -1,6 +1,6 @@
 """What the copier and a driver process say to each other: JSON, one object per line, on pipes of their own.
 
-Never the driver's standard output: the JVM's log lines mix with what is printed there (design 50-copy).
+Never the driver's standard output: the JVM's log lines mix with what is printed there.
 """
 
 import msgspec

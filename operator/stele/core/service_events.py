@@ -1,4 +1,4 @@
-"""What services on a member are told of migrations, and when one that was begun is over (seed 000, seed 002).
+"""What services on a member are told of migrations, and when one that was begun is over.
 
 A migration that feeds a member which is new to the row is begun when it starts, at the owner and at the
 destination. Every other change of a member's own replica index (replaced, shifted, cleared, promoted) is told

@@ -20,7 +20,7 @@ class View(Protocol):
 
 
 class Engine(Protocol):
-    """One ordered store per member, with two families (design 40-tablet, "One RocksDB per member").
+    """One ordered store per member, with two families (docs/design/tablets.md, "On the volume").
 
     `log` survives the death of the process at once and the loss of power after `sync_log`. `data` survives
     either only after `flush`: what it then holds of a tablet is a prefix of the `write_data` calls, each

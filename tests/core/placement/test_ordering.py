@@ -105,7 +105,7 @@ def _wide(row: Replicas) -> list[int | None]:
 
 
 def check_prioritised(steps: Iterable[Migration]) -> None:
-    """Nothing that makes replicas available stands right behind what it may go before (seed 000, 3.2.3)."""
+    """Nothing that makes replicas available stands right behind what it may go before."""
     for before, after in pairwise(steps):
         if after.source is not None or before.participants & after.participants:
             continue

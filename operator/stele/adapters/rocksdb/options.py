@@ -1,4 +1,4 @@
-"""Settings of the member's database, each with its reason (research/libraries.md, sections 0 and 1)."""
+"""Settings of the member's database, each with its reason (docs/design/tablets.md)."""
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
 

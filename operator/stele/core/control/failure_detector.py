@@ -258,5 +258,5 @@ class MemberLiveness:
         return self.steady_since is not None and now - self.steady_since > seconds
 
     def in_grace(self, now: float, timing: Timing) -> bool:
-        """Whether its place is still kept for it (seed 003; `rejoinGracePeriodSeconds`)."""
+        """Whether its place is still kept for it (`rejoinGracePeriodSeconds`)."""
         return self.lost_seconds is not None and now - self.lost_seconds < timing.grace

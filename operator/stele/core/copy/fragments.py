@@ -1,4 +1,4 @@
-"""Fragments: what of a tablet travels together, in which order, and what its replicas held (seed 002).
+"""Fragments: what of a tablet travels together, in which order, and what its replicas held.
 
 A *namespace* is a part of a tablet that can be told apart: a keyspace, or what a service keeps. Services that
 know no namespaces of their own share one fragment; every other namespace is a fragment by itself.

@@ -49,9 +49,9 @@ class Pace:
 def slices(sizes: Sequence[int], slots: int) -> list[list[int]]:
     """Places of `sizes` (bytes) in lists of nearly equal sums, none empty, a few per slot at most.
 
-    Few slices with many items each, because every Spark task costs about 15 ms (design 50-copy, "Who moves
-    the bytes"); two per slot, so that a slow one does not hold up the end. Largest first onto the smallest
-    slice; the same input gives the same slices. ValueError for less than one slot.
+    Few slices with many items each, because every Spark task costs about 15 ms; two per slot, so that a
+    slow one does not hold up the end. Largest first onto the smallest slice; the same input gives the same
+    slices. ValueError for less than one slot.
     """
     if slots < 1:
         raise ValueError(f"slots: {slots}, expected 1 or more")

@@ -1,7 +1,7 @@
 """Where a key lives: key -> slot -> partition, the same at every member and in every client.
 
 Slots are those of Redis Cluster (CRC16/XMODEM of the key or of its {hashtag}), so that its clients can
-route by themselves (design 60-data-plane, "Where a key lives").
+route by themselves (docs/design/requests.md).
 """
 
 from binascii import crc_hqx

@@ -1,4 +1,4 @@
-"""One migration of one partition as a value, and what it does to a row (seed 000, 3.1).
+"""One migration of one partition as a value, and what it does to a row (docs/design/migrations.md).
 
 | type       | what it does to the row                                                      | copies |
 |------------|------------------------------------------------------------------------------|--------|

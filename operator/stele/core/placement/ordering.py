@@ -1,5 +1,5 @@
-"""From the current row C to the target row T in steps that never lower the number of replicas (seed 000,
-3.2).
+"""From the current row C to the target row T in steps that never lower the number of replicas
+(docs/design/migrations.md, "The order of migrations").
 
 Each index that changes belongs to exactly one *chain* `i0 <- i1 <- ... <- ik`: the member that T wants at
 i0 sits at i1 today, the one that T wants at i1 sits at i2, and so on; T[ik] is a member that is new to the
@@ -14,9 +14,8 @@ nor members, so each can be ordered by itself and they can follow each other in 
 | empty    | nobody | same     | SHIFT_UPs                                                                  |
 | leaves   | nobody | one less | CLEAR; or SHIFT_UP in place of the next member, then MOVEs                 |
 
-This is the seed's loop over the indexes ("look for a SHIFT_UP or MOVE at a colder index and perform it
-before") said in another way: `without_cycles`, `order` and `prioritise` are its sections 3.2.1, 3.2.2 and
-3.2.3.
+`without_cycles`, `order` and `prioritise` are sections 3.2.1, 3.2.2 and 3.2.3 of Hazelcast's design "Avoid
+Data Loss on Migration"; chains take the place of its loop over the indexes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -84,7 +83,7 @@ def without_cycles(current: Replicas, target: Replicas) -> Replicas:
 
 
 def prioritise(steps: Iterable[Migration]) -> list[Migration]:
-    """Bring forward what makes replicas available (seed 000, 3.2.3).
+    """Bring forward what makes replicas available.
 
     A COPY, and a SHIFT_UP to an empty index, goes before a MOVE of a hotter index and a SHIFT_DOWN to a
     colder one when the two share no participant.

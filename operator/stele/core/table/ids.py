@@ -10,7 +10,7 @@ Version = int
 """Counts the changes of one partition; 0 before its first assignment; fits a signed 32-bit number."""
 
 MAX_REPLICAS = 7
-"""Replica indexes 0 .. 6 (seed 000, "Background")."""
+"""Replica indexes 0 .. 6; 0 is the owner."""
 
 PARTITIONS_MAX = 65_536
 """Partitions in one table."""

@@ -227,9 +227,7 @@ def newer(number: PartitionId, known: Partition, found: Partition) -> Partition:
 
 
 def version_sum(table: PartitionTable) -> int:
-    """Orders whole tables of one cluster, where a stamp can only tell equal from different (seed 003,
-    3.2).
-    """
+    """Orders whole tables of one cluster, where a stamp can only tell equal from different."""
     return sum(partition.version for partition in table.partitions)
 
 

@@ -1,4 +1,4 @@
-"""States of a tablet on a volume, with every legal transition as data (design 40-tablet, "States").
+"""States of a tablet on a volume, with every legal transition as data (docs/design/tablets.md).
 
 The diagram in docs/internals/member.md is drawn from it (docs/tools/diagrams.py).
 """

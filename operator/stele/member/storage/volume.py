@@ -1,4 +1,4 @@
-"""Files of a member's volume: each written aside, fsynced, renamed, its folder fsynced (design 40-tablet).
+"""Files of a member's volume: written aside, fsynced, renamed, folder fsynced (docs/design/tablets.md).
 
 Everything here blocks; `MetaWriter` is how the event loop uses it.
 """

@@ -1,4 +1,4 @@
-"""Files on a member's volume, and the tablet's own state in the database (design 40-tablet, "On the volume").
+"""Files on a member's volume, and the tablet's own state in the database (docs/design/tablets.md).
 
 A file is one line that names its kind and format (readable with `head -1`), the crc32c of the rest (4 bytes,
 big-endian), and msgpack. Reading refuses what it does not know; nothing is guessed.
