@@ -60,9 +60,16 @@ class Network:
         for words in (("-N", CHAIN), ("-I", "FORWARD", "-j", CHAIN)):
             await self._everywhere([words])
 
-    async def cut(self, ways: Iterable[Way]) -> None:
-        """Drop what goes these ways, connections that stand included."""
-        await self._everywhere([("-A", CHAIN, *way, "-j", "DROP") for way in ways])
+    async def cut(self, ways: Sequence[Way]) -> None:
+        """Drop what goes these ways, connections that stand included: on all nodes, or on none."""
+        try:
+            await self._everywhere([("-A", CHAIN, *way, "-j", "DROP") for way in ways])
+        except DemoError:
+            # One at a time: the node that refused may have taken the first of them.
+            for way in ways:
+                with suppress(DemoError):
+                    await self.mend([way])
+            raise
 
     async def mend(self, ways: Iterable[Way]) -> None:
         """Let through again what `cut` dropped."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 import hiredis
 import pytest
 
+from e2e.demo.errors import DemoError
 from e2e.demo.history import Breach, Outcome, Violation, value_of
 from e2e.demo.judge import partition_of
 from e2e.demo.resp import Endpoint
@@ -394,6 +395,27 @@ def test_what_is_left_alone_is_reached_by_its_clients() -> None:
     assert to == ("-d", "a", "-p", "tcp", "!", "--dport", "6379")
     assert back == ("-s", "a", "-p", "tcp", "!", "--sport", "6379")
     assert network.to_admin("a")[0] == ("-d", "a", "-p", "tcp", "--dport", "7001")
+
+
+async def test_a_cut_that_one_node_refuses_is_left_on_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: dict[str, list[str]] = {"1": [], "2": []}
+
+    async def iptables(env: object, *words: str) -> str:
+        node, line = words[3], words[-1]
+        for rule in line.split("; "):
+            verb, rest = rule.split()[3], rule.partition(network.CHAIN)[2]
+            if verb == "-A" and (node == "1" or not rules[node]):
+                rules[node].append(rest)
+            elif verb == "-D" and rest in rules[node]:
+                rules[node].remove(rest)
+            else:
+                raise DemoError("no")
+        return ""
+
+    monkeypatch.setattr(network, "command", iptables)
+    with pytest.raises(DemoError):
+        await network.Network({}, (1, 2)).cut(network.between("a", "b"))
+    assert rules == {"1": [], "2": []}
 
 
 def test_a_second_storm_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
