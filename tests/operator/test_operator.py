@@ -6,7 +6,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS, PODS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
+from stele.errors import Conflict
 from stele.wire.configmap import Shard, decode_shard
 from tests.operator.kubelet import Kubelet
 
@@ -98,9 +99,16 @@ class Stage:
         return await self.api.get(CLUSTERS, self.namespace, "demo")
 
     async def scale(self, members: int) -> None:
-        body = await self.cluster()
-        body["spec"]["members"] = members
-        await self.api.replace(CLUSTERS, self.namespace, body)
+        await self.change_spec(members=members)
+
+    async def change_spec(self, **changes: Any) -> None:
+        """Put the changed spec, again when another wrote in between, as a client does."""
+        while True:
+            body = await self.cluster()
+            body["spec"] |= changes
+            with suppress(Conflict):
+                await self.api.replace(CLUSTERS, self.namespace, body)
+                return
 
     async def stele(self, *arguments: str) -> str:
         """What `kubectl stele` prints with these arguments."""

@@ -100,9 +100,7 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_set(
         rows = (await stage.rows()).rows
         assert all(rows[number].members <= {1, 2} for number in gone)
 
-        body = await stage.cluster()
-        body["spec"]["onPartitionLoss"] = "ResetToEmpty"
-        await stage.api.replace(CLUSTERS, namespace, body)
+        await stage.change_spec(onPartitionLoss="ResetToEmpty")
         await until_condition(stage, "DataLoss", "True", "PartitionsReset")
         rows = (await stage.rows()).rows
         assert {row.replicas for row in rows} == {(0,)}

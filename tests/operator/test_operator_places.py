@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, NODES, PODS
+from stele.adapters.kubernetes.api import MEMBERS, NODES, PODS
 from tests.operator.test_operator import Stage, staged
 
 pytestmark = pytest.mark.control_plane
@@ -36,9 +36,7 @@ async def test_copies_are_kept_apart_by_the_zones_of_nodes(
             bound.write_text(json.dumps(binding | {"target": target}))
             path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/binding"
             control_plane.kubectl("create", "--raw", path, "-f", str(bound))
-        body = await stage.cluster()
-        body["spec"]["placement"] = {"topologyKeys": [KEY]}
-        await stage.api.replace(CLUSTERS, namespace, body)
+        await stage.change_spec(placement={"topologyKeys": [KEY]})
 
         async def apart() -> bool:
             found = await zones(stage)

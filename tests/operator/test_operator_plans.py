@@ -163,9 +163,7 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
 ) -> None:
     async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
         await stage.until_converged(3)
-        body = await stage.cluster()
-        body["spec"]["members"], body["spec"]["migration"]["approval"] = 4, "Manual"
-        await stage.api.replace(CLUSTERS, namespace, body)
+        await stage.change_spec(members=4, migration={"engine": "Direct", "approval": "Manual"})
         name = await in_phase(stage, "Proposed")
         plan = (await plans(stage))[name]
         assert plan.status.planned.total > 0
