@@ -1,11 +1,6 @@
 """`--rewrite` makes golden tests write what they computed instead of comparing it."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from test_planning_golden import CASES, computed, read_row
 
 from stele.core.placement.plan import Code
 from stele.core.table import ids
 from stele.core.table.table import Partition, stamp_of
 from stele.wire.configmap import OBJECT_BYTES_MAX, encode_shard
+from tests.golden.test_planning_golden import CASES, computed, read_row
 
 TEXT = (Path(__file__).parents[2] / "docs" / "internals" / "partition-table.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```text\n(.*?)```", TEXT, flags=re.S)

@@ -1,0 +1,39 @@
+"""Machines of the core as text: see `tests.golden.script`."""
+
+from pathlib import Path
+
+import pytest
+
+from stele.core.tablet import log
+from tests.golden.liveness import LivenessMachine
+from tests.golden.script import FOLDER, Machine, check
+from tests.golden.tablets import LeaseMachine, LogMachine, TabletMachine
+
+MACHINES: dict[str, type[Machine]] = {
+    "leases": LeaseMachine,
+    "liveness": LivenessMachine,
+    "log": LogMachine,
+    "tablet": TabletMachine,
+}
+CASES = [path for room in MACHINES for path in sorted((FOLDER / room).glob("*.txt"))]
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_script(path: Path, rewrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SEGMENT_BYTES", 20)
+    check(path, MACHINES[path.parent.name], rewrite)
+
+
+def test_a_changed_script_fails_until_it_is_rewritten(tmp_path: Path) -> None:
+    changed = tmp_path / "changed.txt"
+    text = (FOLDER / "tablet" / "owner.txt").read_text()
+    for before, after in (
+        ("probe 0.1", "probe 0.3"),
+        ("\n  owner SERVING", "\n  owner PROBING"),
+        ("\n  yes\n", "\n"),
+    ):
+        changed.write_text(text.replace(before, after, 1))
+        with pytest.raises(AssertionError):
+            check(changed, TabletMachine, rewrite=False)
+        check(changed, TabletMachine, rewrite=True)
+        check(changed, TabletMachine, rewrite=False)
