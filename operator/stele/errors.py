@@ -3,10 +3,10 @@
 
     SteleError
     |-- BadInput      the caller's value breaks a rule: correct the value
-    |-- Stale         the request was decided on something older than what holds now: look again, then retry
-    |-- Conflict      somebody else decided differently: stop, look again, do not retry as it is
-    |-- Corrupt       what was stored or sent contradicts itself: set it aside, never serve from it
-    |-- Refused       the request is sound and its state forbids it: the code is the reason
+    |-- Stale         the request was based on an older state: read the current state, then retry
+    |-- Conflict      another party decided differently: read the current state, do not retry as it is
+    |-- Corrupt       stored or received data contradicts itself: set it aside, never serve from it
+    |-- Refused       the request is valid but the current state forbids it: the code is the reason
     |-- Unavailable   nothing was done, for now: the same request may be sent again
     `-- Uncertain     it may or may not have been done: read before sending it again
 
@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 
 class SteleError(Exception):
-    """`code` is stable and in capitals (for programs, conditions and metrics); the text is for people."""
+    """Base of all errors. `code` is stable, in capitals and for programs; the text is for people."""
 
     code_default: ClassVar[str] = "ERROR"
 
@@ -66,7 +66,7 @@ class Unavailable(SteleError):
 
     @classmethod
     def closed(cls) -> Self:
-        """What a database answers once its closing began."""
+        """Return the error of every call after `close` has begun."""
         return cls("the database is closed", "CLOSED")
 
 

@@ -556,7 +556,7 @@ async def test_a_slice_without_room_for_it_is_not_begun(tmp_path, staging, monke
     given = (0, 1, msgspec.json.encode(job), str(staging), "http://127.0.0.1:1")
     result = decode_result(await asyncio.to_thread(task.run_slice, given))
     assert result.code == "NO_SPACE"
-    assert "60000 bytes are to come" in result.text
+    assert "the copy needs 60000 bytes" in result.text
     assert list(staging.iterdir()) == []
     monkeypatch.setattr(task, "attempts_before", lambda: 1)
     monkeypatch.setattr(copy, "ATTEMPTS_MAX", 1)

@@ -1,8 +1,8 @@
-"""What changed since a reader last looked: values by key, each with the number of the look that found it new.
+"""A log of changes by key, read with a cursor.
 
-A member tells the master of thousands of tablets in every report; nearly all are as before. Every look at
-the values has a number; a reader who names the last number that it has gets only what changed after it, and a
-reader who names another process' number, or none, gets everything.
+A member's report covers thousands of tablets, of which nearly all are unchanged. Every `update` has a number.
+A reader that presents the number of its last read gets only later changes; one that presents none, or a
+number of another process, gets all values.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ V = TypeVar("V")
 
 
 class DeltaLog(Generic[K, V]):
-    """Numbers are above `first`, which no two processes that a reader may take for one another share.
+    """Numbers start above `first`, which differs between any two processes that a reader could confuse.
 
-    Invariant: `_changed` holds the keys in the order of their last change, so the newest are at its end.
+    Invariant: `_changed` is ordered by last change, so the newest keys are at its end.
     """
 
     __slots__ = ("_changed", "_first", "_values", "number")
@@ -26,7 +26,7 @@ class DeltaLog(Generic[K, V]):
         self._first = self.number = first
 
     def update(self, changed: Mapping[K, V], gone: Iterable[K] = ()) -> None:
-        """A look found these new or other values, and that these keys are gone."""
+        """Record new values, and keys that were removed."""
         self.number += 1
         for key, value in changed.items():
             if self._values.get(key) != value:
@@ -41,9 +41,8 @@ class DeltaLog(Generic[K, V]):
         self._changed[key] = self.number
 
     def since(self, number: int) -> tuple[int, list[V], list[K]]:
-        """What a reader needs who has look `number`: the number that this builds on (0: on nothing), values,
-        keys that are gone.
-        """
+        """Return the changes after update `number`: the number they build on (0: a full read), values,
+        removed keys."""
         if not self._first < number <= self.number:
             return 0, list(self._values.values()), []
         values: list[V] = []

@@ -1,8 +1,9 @@
-"""What services on a member are told of migrations, and when one that was begun is over.
+"""Events that a member's services receive about migrations of its partitions.
 
-A migration that feeds a member which is new to the row is begun when it starts, at the owner and at the
-destination. Every other change of a member's own replica index (replaced, shifted, cleared, promoted) is told
-when the row says so: begun and committed at once. Either way one commit or rollback follows each begin.
+A migration to a member that is new to the row starts with a `before` event at the owner and at the
+destination. Every other change of a member's own replica index (replaced, shifted, cleared, promoted) is
+reported when the row changes, as before and commit at once. Each `before` is followed by exactly one commit
+or rollback, as in Hazelcast's Avoid Data Loss on Migration, `PartitionMigrationEvent`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from stele.core.table.table import Partition, Replicas
 
 
 class Endpoint(Enum):
-    """Which side of a migration this member is. The owner that feeds a destination is its source."""
+    """Side of a migration that this member is on. The owner that feeds a destination is its source."""
 
     SOURCE = "SOURCE"
     DESTINATION = "DESTINATION"
@@ -23,10 +24,10 @@ class Endpoint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMigrationEvent:
-    """One migration as one member sees it. Replica indexes are this member's own; -1: it has none.
+    """One migration as one member sees it. Replica indexes are this member's own; -1 means none.
 
-    `id` is the same at before, commit and rollback, and, of a migration that feeds a destination, at both
-    members.
+    `id` is the same for before, commit and rollback, and at both members when the migration feeds a
+    destination.
     """
 
     endpoint: Endpoint
@@ -39,14 +40,14 @@ class PartitionMigrationEvent:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A migration that services were told of and that is not over. `base`: the row's version before it."""
+    """A migration that was announced to services and has not ended. `base` is the row's version before it."""
 
     event: PartitionMigrationEvent
     base: Version
     destination: MemberIndex
 
     def outcome(self, row: Partition) -> bool | None:
-        """Whether it was committed, when the row tells: the destination was new to the row, and is in it."""
+        """Return whether it was committed: the row names the destination. None while the row is unchanged."""
         return None if row.version <= self.base else self.destination in row.replicas
 
     def index_after(self, committed: bool) -> int:
@@ -54,7 +55,7 @@ class Begun:
 
 
 def index_of(row: Sequence[MemberIndex | None], member: MemberIndex) -> int:
-    """The replica index of a member, -1 when it has none."""
+    """Return the replica index of a member, -1 when it has none."""
     return row.index(member) if member in row else NO_INDEX
 
 
@@ -68,7 +69,7 @@ def begun(
     destination: MemberIndex,
     me: MemberIndex,
 ) -> Begun:
-    """A migration from `row` to `result` that starts now, at its destination or at the owner."""
+    """Describe a migration from `row` to `result` that starts now, as its destination or as the owner."""
     endpoint = Endpoint.DESTINATION if me == destination else Endpoint.SOURCE
     indexes = (index_of(row.replicas, me), index_of(result, me))
     return Begun(PartitionMigrationEvent(endpoint, partition, *indexes, type, id), row.version, destination)
@@ -77,9 +78,9 @@ def begun(
 def event_of_row(
     partition: PartitionId, before: Partition, row: Partition, me: MemberIndex, known: int
 ) -> PartitionMigrationEvent | None:
-    """The change of this member's index from `known` that a newer row tells; None when there is none.
+    """Return the change of this member's index from `known` to that in a newer row; None when it is the same.
 
-    The first row of a partition moves nothing: what it names is made empty.
+    A partition's first row moves no data, since its tablets are created empty: it yields no event.
     """
     now = index_of(row.replicas, me)
     if now == known or not before.version:

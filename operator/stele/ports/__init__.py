@@ -1,4 +1,4 @@
-"""What the applications need of the outside world, as Protocols.
+"""Protocols that the applications use to reach the outside world.
 
 Adapters implement them, each with an in-memory fake.
 """

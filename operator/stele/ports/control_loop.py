@@ -1,4 +1,4 @@
-"""What a loop needs of the world, as Protocols; the tests give it in-memory fakes of all of them."""
+"""Protocols that a master's loop uses to reach the outside world; tests have in-memory fakes of them all."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -22,7 +22,7 @@ class TableSnapshot(Protocol):
 
 
 class TableStore(Protocol):
-    """Compare-and-set on the table; see adapters/kubernetes/table_store.py."""
+    """Compare-and-set store of the table; see adapters/kubernetes/table_store.py."""
 
     async def epoch(self) -> int: ...
     async def take_over(self, fresh: Head, epoch_above: int = 0) -> TableSnapshot: ...
@@ -31,7 +31,7 @@ class TableStore(Protocol):
 
 
 class Members(Protocol):
-    """One exchange with one member; raises Unavailable or Corrupt."""
+    """Exchange of one request and reply with a member; raises Unavailable or Corrupt."""
 
     async def exchange(
         self, address: str, request: ExchangeRequest, deadline_seconds: float
@@ -39,7 +39,10 @@ class Members(Protocol):
 
 
 class Copier(Protocol):
-    """The Spark jobs of a cluster. `want` is level-triggered: what is not wanted any more is cancelled."""
+    """The Spark jobs of a cluster.
+
+    `want` is level-triggered: jobs that are no longer listed are cancelled.
+    """
 
     def problem(self) -> str: ...
     def want(self, sessions: Sequence[CopySession], state: State) -> None: ...
@@ -48,7 +51,7 @@ class Copier(Protocol):
 
 
 class ClusterObjects(Protocol):
-    """Kubernetes as one cluster's loop sees it."""
+    """The Kubernetes objects of one cluster, as its loop sees them."""
 
     @property
     def cluster_uid(self) -> str: ...

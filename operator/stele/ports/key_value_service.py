@@ -1,4 +1,4 @@
-"""Any partition of the cluster, as the endpoint for clients needs it."""
+"""Access to every partition of the cluster, for the clients' endpoint."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
 
 
 class Outcome(Protocol):
-    """As much of a future as the store needs to answer."""
+    """The part of a future's interface that the service uses to answer."""
 
     def done(self) -> bool: ...
 
@@ -17,10 +17,10 @@ class Outcome(Protocol):
 
 
 class KeyValueService(Protocol):
-    """What a member's RESP server needs of the tablets: any partition, wherever its owner is.
+    """Runs commands on any partition, wherever its owner is.
 
-    Requests for a partition that is moving wait, they do not fail. `Unavailable` (errors) is
-    raised when the wait limit ends, `Uncertain` when a write may or may not have happened.
+    Requests for a partition that is moving wait; they do not fail. Raises Unavailable at the end of the wait
+    limit, and Uncertain when a write may or may not have been applied.
     """
 
     @property
@@ -33,9 +33,10 @@ class KeyValueService(Protocol):
         commands: Sequence[Sequence[bytes]],
         room: int = REPLY_BYTES_MAX,
     ) -> list[Reply]:
-        """Run single-key commands of one partition, in order; reads are linearizable. One reply for each that
-        ran: those at the begin whose replies take at most `room` bytes. The others did not run. With the room
-        for any reply, the first always runs.
+        """Run single-key commands of one partition, in order; reads are linearizable.
+
+        Returns one reply per command that ran: the first ones, as long as their replies fit into `room`
+        bytes. The others did not run. With room for any single reply, the first command always runs.
         """
         ...
 
@@ -47,27 +48,29 @@ class KeyValueService(Protocol):
         outcome: Outcome,
         room: int = REPLY_BYTES_MAX,
     ) -> None:
-        """`execute` without a task: `outcome` is told, during the call or later, and once."""
+        """Run `execute` without a task; `outcome` is set exactly once, during the call or later."""
         ...
 
     def read_now(
         self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
     ) -> list[Reply] | None:
-        """What GET answers for each key, or for the first ones; None when it cannot be answered at once."""
+        """Return GET's reply for each key, or for the first ones; None when it cannot be answered at once."""
         ...
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
     ) -> tuple[list[bytes], bytes | None]:
-        """Up to `limit` keys greater than `after` in order, fewer when they or their values are long; and up
-        to where was looked (perhaps behind keys that expired), None when the keyspace is known to end.
+        """Return up to `limit` keys greater than `after` in order, and how far the search got.
+
+        There are fewer when keys or values are long. The second value may be beyond the last key (expired
+        keys are skipped); it is None at the end of the keyspace.
         """
         ...
 
     async def count(self, partition: int, keyspace: bytes) -> int:
-        """Number of entries of a keyspace in one partition (expired ones count until they are removed)."""
+        """Return the number of entries of a keyspace in one partition; expired ones count until removed."""
         ...
 
     def info(self) -> dict[str, str | int]:
-        """Facts for INFO."""
+        """Return the fields of INFO."""
         ...

@@ -4,10 +4,13 @@ from typing import Protocol
 
 
 class Transfer(Protocol):
-    """The process that copies tablets into this member's volume."""
+    """A client of the process that copies tablets into this member's volume."""
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """Raise Refused for an answer that says no, and Unavailable when there is none."""
+        """Send a request.
+
+        Raises Refused when it is answered with an error, Unavailable when there is no answer.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -19,5 +19,5 @@ def test_slices(sizes, slots):
 
 
 def test_no_slot_is_refused():
-    with pytest.raises(ValueError, match="slots: 0"):
+    with pytest.raises(ValueError, match="slots is 0"):
         slices([1], 0)

@@ -132,7 +132,7 @@ def test_errors_change_nothing(text, stored, error):
 
 def test_sizes_are_limited_and_the_message_says_both_numbers():
     long_key = evaluate([b"GET", b"k" * (KEY_BYTES_MAX + 1)], None, NOW).reply
-    assert long_key == Failure("ERR", "key of 65537 bytes is longer than the 65536 bytes that are allowed")
+    assert long_key == Failure("ERR", "key of 65537 bytes exceeds the limit of 65536 bytes")
     full = b"v" * VALUE_BYTES_MAX
     assert evaluate([b"SET", b"k", full], None, NOW).op == put(full)
     grown = evaluate([b"APPEND", b"k", b"x"], (full, 0), NOW)

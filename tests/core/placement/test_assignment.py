@@ -392,7 +392,7 @@ def test_a_move_into_the_zone_of_another_replica_is_refused() -> None:
 def test_moves_from_a_member_that_is_away_are_refused() -> None:
     members = [DataMember(index, away=index == 1) for index in range(4)]
     after = assign_rows([(0, 1), (2, 3)], members, 2, [Move(0, 1, 2), Move(1, 3, 1)])
-    assert ["is away" in fault.text or "not there" in fault.text for _, fault in after.refused] == [
+    assert ["is away" in fault.text or "not available" in fault.text for _, fault in after.refused] == [
         True,
         True,
     ]
@@ -403,9 +403,9 @@ def test_moves_from_a_member_that_is_away_are_refused() -> None:
     [
         (Move(9, 0, 2), "there is no partition 9"),
         (Move(0, 0, 1), "member 1 holds a replica"),
-        (Move(0, 0, 7), "member 7 is not there"),
+        (Move(0, 0, 7), "member 7 is not available"),
         (Move(0, 2, 3), "member 2 holds no replica"),
-        (Move(0, 0, 4), "member 4 is not there"),
+        (Move(0, 0, 4), "member 4 is not available"),
     ],
 )
 def test_moves_that_break_a_rule_are_refused(move: Move, reason: str) -> None:

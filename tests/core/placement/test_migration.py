@@ -31,7 +31,7 @@ def test_a_step_makes_the_row(row: Replicas, migration: Migration, made: Replica
     [move(0, 1, 7, 5), move(0, 1, 1, 2), copy(0, 1, 5), copy(0, 3, 2), shift_up(0, 2, 2, 1), clear(0, 1, 2)],
 )
 def test_a_step_on_another_row_is_a_conflict(migration: Migration) -> None:
-    with pytest.raises(Conflict, match="does not fit the row"):
+    with pytest.raises(Conflict, match="does not apply to the row"):
         step(ROW, migration)
 
 

@@ -207,9 +207,9 @@ def test_nothing_is_moved_to_a_member_of_the_row() -> None:
     """No MOVE, COPY or SHIFT_DOWN goes to a member that is in the row at that time (`step` would refuse
     it).
     """
-    with pytest.raises(Conflict, match="has a replica already"):
+    with pytest.raises(Conflict, match="already has a replica"):
         step((0, 1), move(0, 0, 0, 1))
-    with pytest.raises(Conflict, match="has a replica already"):
+    with pytest.raises(Conflict, match="already has a replica"):
         step((0, 1), copy(0, 2, 1))
 
 

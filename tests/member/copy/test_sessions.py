@@ -204,7 +204,7 @@ async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(tmp
             fill(made, name, size)
         free = limits.SESSIONS_FREE_BYTES_MIN - 1
         made.node.volume.free_bytes = lambda: free  # type: ignore[method-assign]
-        assert f"{free} bytes of the volume are free" in await ended(made, "b")
+        assert f"{free} bytes free" in await ended(made, "b")
         await ended(made, "a")
         await asyncio.sleep(0.1)
         assert list(made.dispatcher.sessions.open) == ["c"]
@@ -250,7 +250,7 @@ async def test_a_copy_without_room_for_it_does_not_begin(tmp_path: Path) -> None
         transfer = made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 99  # type: ignore[method-assign]
         refused = (await made.ask(fetching())).results[0]
-        assert (refused.code, "100 bytes are to come" in refused.detail) == ("NO_SPACE", True)
+        assert (refused.code, "the copy needs 100 bytes" in refused.detail) == ("NO_SPACE", True)
         assert (transfer.calls, (await made.ask()).fetches) == ([], ())
         made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 100  # type: ignore[method-assign]
         assert await made.code(fetching()) == "OK"

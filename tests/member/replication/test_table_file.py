@@ -85,7 +85,7 @@ def test_a_table_of_a_later_format_is_put_aside(volume: Volume) -> None:
     [
         (Row(3, 8, (0,)), "row of partition 3; the table has 3 partitions"),
         (Row(0, 8, (0, 0)), "partition 0 names a member twice"),
-        (Row(0, 7, (4, 0)), r"partition 0 version 7 is \(0, 4\) here and \(4, 0\) there"),
+        (Row(0, 7, (4, 0)), r"partition 0 version 7 is \(0, 4\) in one table and \(4, 0\) in another"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(volume: Volume, row: Row, reason: str) -> None:

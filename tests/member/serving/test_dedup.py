@@ -244,7 +244,7 @@ async def test_what_cannot_run_once_is_refused_with_the_reason(tmp_path: Path) -
         assert await client.call(0, b"DBSIZE") == 0
         assert await client.call(0, once.ONCE, b"c", b"5", b"SET", b"k", b"v") == b"OK"
         with pytest.raises(
-            RespError, match=r"^STALE_SEQUENCE sequence 4 of client 'c' is over: this partition ran 5"
+            RespError, match=r"^STALE_SEQUENCE sequence 4 of client 'c' is outdated: this partition has run 5"
         ):
             await client.call(0, once.ONCE, b"c", b"4", b"SET", b"k", b"w")
         with pytest.raises(RespError, match=r"^ERR value is not an integer"):
@@ -253,6 +253,6 @@ async def test_what_cannot_run_once_is_refused_with_the_reason(tmp_path: Path) -
         with pytest.raises(RespError, match=r"^ERR value is not an integer"):
             await client.call(0, once.ONCE, b"c", b"6", b"INCR", b"k")
         assert await client.set(0, b"k", bytes(once.REPLY_BYTES_MAX))
-        with pytest.raises(RespError, match="can be remembered; nothing was done"):
+        with pytest.raises(RespError, match="exceeds the limit of 16384; nothing was done"):
             await client.call(0, once.ONCE, b"c", b"7", b"GETDEL", b"k")
         assert await client.call(0, b"EXISTS", b"k") == 1

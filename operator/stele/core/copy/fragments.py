@@ -1,7 +1,8 @@
-"""Fragments: what of a tablet travels together, in which order, and what its replicas held.
+"""Fragments: the parts of a tablet that travel by themselves, their order, and their version vectors.
 
-A *namespace* is a part of a tablet that can be told apart: a keyspace, or what a service keeps. Services that
-know no namespaces of their own share one fragment; every other namespace is a fragment by itself.
+A *namespace* is a distinguishable part of a tablet: a keyspace, or the data of one service. Services without
+namespaces share one fragment; every other namespace is a fragment by itself. Source: Hazelcast, Gigantic
+Cache Migration Enhancements.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,53 +14,57 @@ from stele.core.table.table import Replicas
 N = TypeVar("N")
 
 UNKNOWN = -1
-"""In a version vector: nothing is known of that replica index, or no member has it."""
+"""Entry of a version vector whose replica index is unassigned, or whose member's state is unknown."""
 
 FRAGMENTS_MAX = 1024
-"""Fragments of one tablet; namespaces beyond it travel in the last one."""
+"""Most fragments of one tablet; further namespaces travel in the last one."""
 
 
 def group(namespaces: Iterable[N], alone: Callable[[N], bool]) -> list[tuple[N, ...]]:
-    """The fragments: first, together, what is not `alone` (if there is any), then each other by itself.
+    """Return the fragments: first one of all namespaces that are not `alone`, then one for each other.
 
     Every namespace is in exactly one fragment, and order is kept.
     """
-    given = list(namespaces)
-    together = tuple(each for each in given if not alone(each))
-    made: list[tuple[N, ...]] = [together] if together else []
-    made += [(each,) for each in given if alone(each)]
-    rest = made[FRAGMENTS_MAX - 1 :]
-    return [*made[: FRAGMENTS_MAX - 1], tuple(each for some in rest for each in some)] if rest else made
+    all_namespaces = list(namespaces)
+    shared = tuple(namespace for namespace in all_namespaces if not alone(namespace))
+    fragments: list[tuple[N, ...]] = [shared] if shared else []
+    fragments += [(namespace,) for namespace in all_namespaces if alone(namespace)]
+    rest = fragments[FRAGMENTS_MAX - 1 :]
+    return (
+        [*fragments[: FRAGMENTS_MAX - 1], tuple(namespace for fragment in rest for namespace in fragment)]
+        if rest
+        else fragments
+    )
 
 
 def gather(
     fragments: Sequence[tuple[N, ...]], bytes_of: Callable[[N], int], bytes_max: int
 ) -> list[tuple[N, ...]]:
-    """Neighbours that hold no more than `bytes_max` together go in one: each file costs a sync and a request.
+    """Join neighbours that hold at most `bytes_max` together: each file costs a sync and a request.
 
     A larger fragment stays as it is, and order is kept.
     """
-    made: list[tuple[N, ...]] = []
+    joined: list[tuple[N, ...]] = []
     room = -1
     for fragment in fragments:
         size = sum(map(bytes_of, fragment))
-        if made and size <= room:
-            made[-1] = (*made[-1], *fragment)
+        if joined and size <= room:
+            joined[-1] = (*joined[-1], *fragment)
             room -= size
         else:
-            made.append(fragment)
+            joined.append(fragment)
             room = bytes_max - size
-    return made
+    return joined
 
 
 def versions(
     replicas: Replicas, applied: int, source: MemberIndex, held: Mapping[MemberIndex, int]
 ) -> tuple[int, ...]:
-    """The replica version vector: by replica index, the last operation that its member is known to hold.
+    """Return the version vector: by replica index, the last operation that its member is known to hold.
 
-    `applied` is that of the snapshot of the member `source`; `held` is what the source knows of the others.
-    All namespaces of a tablet share one log, hence one vector. What a replica holds beyond the snapshot does
-    not count: it is not part of what is sent.
+    `applied` is the last operation of the snapshot at member `source`; `held` is what the source knows of the
+    others. All namespaces of a tablet share one log, hence one vector. Operations beyond the snapshot do not
+    count, since they are not sent.
     """
     known = {**held, source: applied}
     return tuple(
@@ -69,22 +74,22 @@ def versions(
 
 
 def vector_fault(vector: Sequence[int], applied: int) -> str | None:
-    """Why the vector cannot be that of a snapshot at operation `applied`; None when it can."""
+    """Return why this cannot be the vector of a snapshot at operation `applied`; None when it can."""
     if all(UNKNOWN <= version <= applied for version in vector):
         return None
     return f"versions {list(vector)}: expected {UNKNOWN} to {applied}, the last operation of the snapshot"
 
 
 def round_robin(turns: Collection[N], take_turn: Callable[[N], bool], width: int) -> None:
-    """Give each its turns, `width` of them at a time, until `take_turn` tells True: that one is over.
+    """Call `take_turn` for each item in rotation, `width` items at a time, until it returns True for each.
 
-    One after the other, so that whoever has many turns holds up nobody behind it for more than its one.
+    An item with many turns delays those behind it by one turn at most.
     """
     waiting = list(reversed(list(turns)))
     active: list[N] = []
     while waiting or active:
         while waiting and len(active) < width:
             active.append(waiting.pop())
-        first = active.pop(0)
-        if not take_turn(first):
-            active.append(first)
+        item = active.pop(0)
+        if not take_turn(item):
+            active.append(item)

@@ -1,8 +1,8 @@
 """Single-key commands as a pure function of the stored value and the time.
 
-The owner of a partition calls `evaluate`, logs the `op` that it returns, and answers `reply` once the
-operation is committed. Replicas only ever see the operation: absolute expiry and whole values, so that
-applying it needs no clock and gives the same result everywhere. Error texts are those of Redis.
+The owner of a partition calls `evaluate`, logs the `op` that it returns, and sends `reply` once the operation
+is committed. Replicas only see the operation, which holds absolute expiry times and whole values: applying it
+needs no clock and gives the same result everywhere. Error texts are those of Redis.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from typing import NamedTuple
 KEY_BYTES_MAX = 64 * 1024
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 REPLY_BYTES_MAX = VALUE_BYTES_MAX
-"""No reply to a command of a single key is longer: it is at most the value."""
+"""Longest reply to a single-key command: at most the value."""
 EXPIRE_AT_MS_MAX = 2**63 - 1
 ARGUMENTS_MAX = 32
 COMMAND_BYTES_MAX = KEY_BYTES_MAX + VALUE_BYTES_MAX + 16 * 1024
-"""A command of a single key: the most that makes sense, its options included."""
+"""Longest single-key command: key, value and options."""
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _INT_DIGITS_MAX = 20
 
@@ -40,7 +40,7 @@ Reply = None | int | bytes | Simple | Failure | list["Reply"]
 
 
 class Put(NamedTuple):
-    """Store a value; `expire_at_ms` is Unix milliseconds, 0 for never."""
+    """Store a value; `expire_at_ms` is in Unix milliseconds, 0 for never."""
 
     key: bytes
     value: bytes
@@ -58,7 +58,7 @@ Stored = tuple[bytes, int]
 
 
 class Evaluation(NamedTuple):
-    """What to answer, and what to log first (None: nothing changes)."""
+    """The reply, and the operation to log before it is sent (None: nothing changes)."""
 
     reply: Reply
     op: Op | None = None
@@ -70,7 +70,10 @@ _Handler = Callable[[Args, Stored | None, int], Evaluation]
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """`arity` as in Redis: the exact number of arguments with the name, or minus the least number."""
+    """One command.
+
+    `arity` is as in Redis: the number of arguments including the name, negative for a minimum.
+    """
 
     run: _Handler
     arity: int
@@ -78,7 +81,7 @@ class _Command:
 
 
 class _RefusedError(Exception):
-    """A command that is answered with an error and changes nothing."""
+    """The command is answered with an error and changes nothing."""
 
     def __init__(self, text: str, code: str = "ERR") -> None:
         super().__init__(text)
@@ -91,7 +94,7 @@ _SYNTAX = "syntax error"
 
 
 def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
-    """Run one command on what is stored under its key; never raises for a client's mistake.
+    """Run one command against the entry stored under its key; client errors become a Failure, never a raise.
 
     `args[0]` is the command's name in any case, `args[1]` the key. An expired entry counts as missing.
     """
@@ -112,57 +115,55 @@ def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
 
 
 def _finalize(evaluation: Evaluation, existed: bool, now_ms: int) -> Evaluation:
-    """Check the size of what is stored, and remove at once what would be born expired."""
+    """Check the size of the new value, and turn a write that is already expired into a delete."""
     op = evaluation.op
     if not isinstance(op, Put):
         return evaluation
     if len(op.value) > VALUE_BYTES_MAX:
         size = len(op.value)
-        raise _RefusedError(
-            f"value of {size} bytes is longer than the {VALUE_BYTES_MAX} bytes that are allowed"
-        )
+        raise _RefusedError(f"value of {size} bytes exceeds the limit of {VALUE_BYTES_MAX} bytes")
     if 0 < op.expire_at_ms <= now_ms:
         return Evaluation(evaluation.reply, Delete(op.key) if existed else None)
     return evaluation
 
 
 def is_write(name: bytes) -> bool:
-    """Whether the command may change something, and so needs the log. Unknown ones do not."""
+    """Return whether the command can write, and so needs the log. Unknown commands do not."""
     command = _COMMANDS.get(name.upper())
     return command is not None and command.write
 
 
 def text_of(raw: bytes) -> str:
-    """Bytes of a client as they may stand in an error: printable, one line, at most 128 characters."""
+    """Render bytes of a client for an error text: printable, one line, at most 128 characters."""
     text = raw[:128].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def wrong_number(name: bytes) -> Failure:
-    """Redis's error for a wrong number of arguments."""
+    """Return Redis's error for a wrong number of arguments."""
     return Failure("ERR", f"wrong number of arguments for '{text_of(name).lower()}' command")
 
 
 def too_large(args: Args) -> Failure | None:
-    """What is wrong with the size of a command of a single key, if anything is."""
+    """Return the error for a single-key command with too many arguments or bytes, None when it fits."""
     if len(args) > ARGUMENTS_MAX:
-        found, most = f"{len(args)} arguments", f"{ARGUMENTS_MAX} are allowed"
+        size_text, limit_text = f"{len(args)} arguments", f"{ARGUMENTS_MAX}"
     elif (size := sum(map(len, args))) > COMMAND_BYTES_MAX:
-        found, most = f"{size} bytes", f"{COMMAND_BYTES_MAX} are allowed: {KEY_BYTES_MAX} for the key"
+        size_text, limit_text = f"{size} bytes", f"{COMMAND_BYTES_MAX}, of which {KEY_BYTES_MAX} for the key"
     else:
         return None
-    return Failure("ERR", f"'{text_of(args[0]).lower()}' command of {found}; at most {most}")
-
-
-def key_too_long(key: bytes) -> Failure:
-    """A key above the limit, with both lengths."""
     return Failure(
-        "ERR", f"key of {len(key)} bytes is longer than the {KEY_BYTES_MAX} bytes that are allowed"
+        "ERR", f"'{text_of(args[0]).lower()}' command of {size_text}exceeds the limit of {limit_text}"
     )
 
 
+def key_too_long(key: bytes) -> Failure:
+    """Return the error for a key above the limit, with both lengths."""
+    return Failure("ERR", f"key of {len(key)} bytes exceeds the limit of {KEY_BYTES_MAX} bytes")
+
+
 def parse_integer(raw: bytes) -> int:
-    """A signed 64-bit number as Redis reads it (no `+`, leading zero or space), else ValueError."""
+    """Parse a signed 64-bit integer as Redis does (no `+`, leading zero or space). Raises ValueError."""
     digits = raw[1:] if raw[:1] == b"-" else raw
     if not digits.isdigit() or len(raw) > _INT_DIGITS_MAX or (digits[:1] == b"0" and raw != b"0"):
         raise ValueError(_NOT_AN_INTEGER)
@@ -180,7 +181,7 @@ def _integer(raw: bytes) -> int:
 
 
 def _deadline(name: bytes, raw: bytes, unit_ms: int, base_ms: int, least: int = 1) -> int:
-    """Absolute milliseconds of an expiry argument; `base_ms` is 0 for absolute ones."""
+    """Return the absolute time, in milliseconds, of an expiry argument; `base_ms` is 0 for absolute ones."""
     number = _integer(raw)
     deadline = number * unit_ms + base_ms
     if number < least or not _INT_MIN <= number * unit_ms <= _INT_MAX or deadline > EXPIRE_AT_MS_MAX:
@@ -194,7 +195,7 @@ def _put(reply: Reply, key: bytes, value: bytes, expire_at_ms: int) -> Evaluatio
 
 @dataclass(slots=True)
 class _SetOptions:
-    """What follows the value of SET."""
+    """Options after the value of SET."""
 
     condition: bytes = b""
     get: bool = False
@@ -314,7 +315,7 @@ def _type(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
 
 
 def _remaining(stored: Stored | None, now_ms: int) -> int:
-    """Milliseconds to live; -2 for no such key, -1 for a key that does not expire."""
+    """Return the milliseconds to live; -2 for a missing key, -1 for a key that does not expire."""
     if stored is None:
         return -2
     return stored[1] - now_ms if stored[1] else -1
@@ -347,7 +348,7 @@ def _expire_conditions(args: Args) -> set[bytes]:
 
 
 def _may_expire(words: set[bytes], old_ms: int, new_ms: int) -> bool:
-    """Whether the conditions allow the change; a key without expiry lives for ever (`old_ms` 0)."""
+    """Return whether the conditions allow the change; a key without expiry (`old_ms` 0) lives for ever."""
     if b"NX" in words:
         return not old_ms
     if (b"XX" in words and not old_ms) or (b"GT" in words and (not old_ms or new_ms <= old_ms)):

@@ -1,10 +1,10 @@
-"""Which member should hold which replica: a target row per partition.
+"""Assignment: which member should hold which replica, as a target row per partition.
 
-Owners and replicas come within one of each member's fair share whenever rows allow it; a replica that may
-stay stays, at its index, so that the target is reached with one copy per replica that is new. Zones go before
-balance: members of a small zone hold more each, rather than two replicas of a partition elsewhere. Nothing
-here is random and nothing depends on the order of a set: the same input gives the same rows. Partitions with
-equal rows are decided together (see `draft`): the cost is that of the different rows and of what changes.
+Owners and replicas come within one of each member's fair share whenever rows allow it. A replica that may
+stay keeps its index, so that the target costs one copy per new replica. Zones come before balance: members of
+a small zone hold more each, rather than two replicas of a partition sharing a zone elsewhere. Nothing here is
+random or depends on the order of a set: the same input gives the same rows. Partitions with equal rows are
+decided together (see `draft`), so the cost is that of distinct rows and of changes.
 """
 
 from collections import Counter, defaultdict
@@ -31,17 +31,17 @@ from stele.core.table.table import PartitionTable, Replicas, trimmed
 from stele.errors import BadInput
 
 WEIGHT_MAX = 1_000_000
-"""The weight of one member; weights are compared with each other only."""
+"""Greatest weight of one member; weights are only compared with each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataMember:
     """A member that holds data.
 
-    A `leaving` one counts as a full copy until it is replaced, and gets nothing. An `away` one is expected
-    back: it keeps its share and the replicas that rows still name, empty backup indexes are left open for
-    what it lacks, and no migration has to do with it. `zone` is its domain per topology key, widest first;
-    a text is one domain.
+    A `leaving` member counts as a full copy until it is replaced, and receives nothing. An `away` member is
+    expected back: it keeps its share and the replicas that rows still name, backup indexes that it lacks are
+    left open for it, and it takes part in no migration. `zone` is its domain per topology key, widest first;
+    a string is a single domain.
     """
 
     index: MemberIndex
@@ -59,10 +59,10 @@ class DataMember:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A user's request: the replica of `partition` on `source` should be on `destination`.
+    """A user's request to move the replica of `partition` from `source` to `destination`.
 
-    Without a source a missing replica is made there; without a destination a replica too many is given up.
-    When both are the same member, its replica stays there.
+    Without a source, a missing replica is created at the destination; without a destination, a surplus
+    replica is dropped. With the same member as both, its replica is pinned.
     """
 
     partition: PartitionId
@@ -71,7 +71,7 @@ class Move:
 
 
 class MoveFault(NamedTuple):
-    """Why a move cannot be granted. `text` has `{}` where the name of `member` belongs."""
+    """Why a move was refused. `text` has `{}` in place of the name of `member`."""
 
     text: str
     member: MemberIndex | None = None
@@ -83,11 +83,11 @@ class MoveFault(NamedTuple):
 Refused = tuple[tuple[Move, MoveFault], ...]
 PartitionsByRow = dict[Replicas, list[PartitionId]]
 
-_NO_MEMBER = MoveFault("there is no member to take data")
+_NO_MEMBER = MoveFault("no member can take data")
 
 
 class Change(NamedTuple):
-    """Partitions that have the row `today` and should have the row `target`."""
+    """Partitions whose row is `today` and should become `target`."""
 
     today: Replicas
     target: Replicas
@@ -96,11 +96,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What changes, and what a plan has to tell about it.
+    """The changes of an assignment, and what a plan reports about it.
 
-    `lower_bound` is the number of copies that no table with the same shares can do without. `crowded` are the
-    partitions with two replicas in one zone while another zone is free, `refused` the moves that could not
-    be granted.
+    `lower_bound` is the number of copies that every table with the same shares needs. `crowded` are the
+    partitions with two replicas in one zone while another zone is free, `refused` the moves that could not be
+    granted.
     """
 
     changes: tuple[Change, ...] = ()
@@ -111,7 +111,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """All target rows; the rest is as in `Outcome`."""
+    """All target rows; the other fields are those of `Outcome`."""
 
     rows: tuple[Replicas, ...]
     lower_bound: int
@@ -122,10 +122,10 @@ class Assignment:
 def assign(
     table: PartitionTable, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
 ) -> tuple[Replicas, ...]:
-    """The target row of every partition. Raises BadInput for impossible arguments.
+    """Return the target row of every partition. Raises BadInput for invalid arguments.
 
-    Members that are in a row and not in `members` are gone. With fewer members than replicas, what can be
-    filled is.
+    Members that a row names but `members` lacks are gone. With fewer members than replicas, rows are filled
+    as far as possible.
     """
     rows = [partition.replicas for partition in table.partitions]
     return assign_rows(rows, members, replicas, moves).rows
@@ -134,7 +134,7 @@ def assign(
 def assign_rows(
     rows: Sequence[Replicas], members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
 ) -> Assignment:
-    """As `assign`, on bare rows."""
+    """Run `assign` on bare rows."""
     if all(member.leaving for member in members):
         _check(members, replicas)
         return Assignment(tuple(rows), 0)
@@ -149,7 +149,7 @@ def assign_rows(
 def grouped_by_row(
     rows: Iterable[Replicas], members: Iterable[DataMember]
 ) -> tuple[list[Replicas], PartitionsByRow]:
-    """The rows without members that are gone, and the partitions of each different row."""
+    """Return the rows without members that are gone, and the partitions of each distinct row."""
     stripped_rows, live = list(rows), frozenset(member.index for member in members)
     by_row = _by_row(stripped_rows)
     stripped = {
@@ -171,7 +171,10 @@ def _by_row(rows: Iterable[Replicas]) -> PartitionsByRow:
 def assign_groups(
     by_row: PartitionsByRow, members: Sequence[DataMember], replicas: int, moves: Sequence[Move] = ()
 ) -> Outcome:
-    """As `assign`, on partitions by row; those without a group are left out. The lists are used up."""
+    """Run `assign` on partitions grouped by row; partitions without a group are left out.
+
+    Consumes the lists.
+    """
     _check(members, replicas)
     sets = _MemberSets.of(members, replicas)
     if not sets.eligible:
@@ -183,7 +186,7 @@ def assign_groups(
     lower_bound = _balance(draft, sets, today)
     changes = _changes(draft, sets)
     if sets.away:
-        # Rows that wait for them are not balanced yet.
+        # Rows that wait for away members are not balanced yet.
         lower_bound = min(lower_bound, _copies(changes))
     return Outcome(changes, lower_bound, _crowded(draft, sets), refused)
 
@@ -194,8 +197,9 @@ def _copies(changes: Iterable[Change]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _MemberSets:
-    """The members by what may happen to them: `eligible` ones take data (with their weights), `staying` ones
-    keep what they have.
+    """Members by what may happen to them.
+
+    `eligible` members take data (mapped to their weights); `staying` members keep what they have.
     """
 
     eligible: Mapping[MemberIndex, int]
@@ -224,18 +228,18 @@ class _MemberSets:
 
 def _check(members: Sequence[DataMember], replicas: int) -> None:
     if not 1 <= replicas <= MAX_REPLICAS:
-        raise BadInput(f"replicas is {replicas}; it must be 1 to {MAX_REPLICAS}")
+        raise BadInput(f"replicas is {replicas}; expected 1 to {MAX_REPLICAS}")
     if len(members) > MEMBERS_MAX:
         raise BadInput(f"there are {len(members)} members; at most {MEMBERS_MAX} can be planned for")
     if len({member.index for member in members}) != len(members):
         raise BadInput("two members have the same index; each needs its own")
     for member in members:
         if not 1 <= member.weight <= WEIGHT_MAX:
-            raise BadInput(f"member {member.index} has weight {member.weight}; it must be 1 to {WEIGHT_MAX}")
+            raise BadInput(f"member {member.index} has weight {member.weight}; expected 1 to {WEIGHT_MAX}")
 
 
 class _EvictionChoice:
-    """Choose the replica that leaves a row with too many of them in one zone."""
+    """Chooses the replica that leaves a row with too many replicas in one zone."""
 
     def __init__(self, sets: _MemberSets, by_row: PartitionsByRow) -> None:
         self._sets = sets
@@ -243,7 +247,7 @@ class _EvictionChoice:
 
     @cached_property
     def _excess(self) -> dict[MemberIndex, int]:
-        """By how much each member is above its share today."""
+        """How far each member is above its share today."""
         held = _held(self._sets, self._by_row)
         rows = sum(map(len, self._by_row.values()))
         total = rows * min(self._sets.replicas, len(self._sets.staying))
@@ -251,7 +255,7 @@ class _EvictionChoice:
         return {member: held[member] - share[member].number for member in share}
 
     def __call__(self, slots: Sequence[MemberIndex | None], indexes: Sequence[int]) -> int:
-        """The index with the member that is most above its share; the coldest one."""
+        """Return the index, coldest first, of the member that is most above its share."""
         excess, members = self._excess, {index: slots[index] or 0 for index in indexes}
         chosen = max(indexes, key=lambda index: (index > 0, excess.get(members[index], 0), index))
         excess[members[chosen]] -= 1
@@ -270,10 +274,9 @@ def _held(sets: _MemberSets, by_row: PartitionsByRow) -> Counter[MemberIndex]:
 def _add_retained(
     draft: DraftAssignment, sets: _MemberSets, by_row: PartitionsByRow, given_up: Sequence[Move]
 ) -> Refused:
-    """Add what is retained of each row; nearly all rows, nearly always, are whole and kept as they are.
+    """Add the retained part of each row; nearly all rows are whole and stay as they are.
 
-    Where replicas share a zone, it is chosen for each partition by itself which one leaves, unless a user
-    chose that.
+    Where replicas share a zone, the one that leaves is chosen per partition, unless a user chose it.
     """
     refused = _remove_given_up(draft, sets, by_row, given_up)
     choice = _EvictionChoice(sets, by_row)
@@ -293,28 +296,28 @@ def _add_retained(
 def _remove_given_up(
     draft: DraftAssignment, sets: _MemberSets, by_row: PartitionsByRow, given_up: Sequence[Move]
 ) -> Refused:
-    """Remove the replicas that users gave up from rows with too many; the others of the row stay."""
+    """Remove the replicas that users drop from rows with too many; the rest of those rows stays."""
     refused: list[tuple[Move, MoveFault]] = []
-    named: dict[PartitionId, list[Move]] = {}
+    moves_of: dict[PartitionId, list[Move]] = {}
     for move in given_up:
-        named.setdefault(move.partition, []).append(move)
+        moves_of.setdefault(move.partition, []).append(move)
     rows = (
         {partition: row for row, partitions in by_row.items() for partition in partitions} if given_up else {}
     )
-    for partition, moves in named.items():
+    for partition, moves in moves_of.items():
         row = rows.get(partition, ())
-        rest, granted = [member for member in row if member in sets.staying], False
+        remaining, granted = [member for member in row if member in sets.staying], False
         for move in moves:
-            left = [member for member in rest if member != move.source]
+            left = [member for member in remaining if member != move.source]
             if move.source not in row or len(left) < sets.replicas:
                 refused.append(
-                    (move, MoveFault(f"without it there are {len(left)} of {sets.replicas} replicas"))
+                    (move, MoveFault(f"without it {len(left)} of {sets.replicas} replicas would be left"))
                 )
             else:
-                rest, granted = left, True
+                remaining, granted = left, True
         if granted:
             by_row[row].remove(partition)
-            kept = tuple(rest[: sets.replicas])
+            kept = tuple(remaining[: sets.replicas])
             draft.add(row, kept, [partition], frozenset(range(len(kept))))
     return tuple(refused)
 
@@ -330,7 +333,7 @@ def _separated(sets: _MemberSets, topology: Topology | None, choice: _EvictionCh
 
 
 def _grant(draft: DraftAssignment, sets: _MemberSets, moves: Sequence[Move]) -> Refused:
-    """Put users' moves into the rows. What was granted is not taken back by this balancing."""
+    """Put users' moves into the rows; balancing does not undo them."""
     if not moves:
         return ()
     refused: list[tuple[Move, MoveFault]] = []
@@ -347,7 +350,10 @@ def _grant(draft: DraftAssignment, sets: _MemberSets, moves: Sequence[Move]) -> 
 
 
 def _index_of(group: RowGroup, member: MemberIndex | None) -> int:
-    """Where the member has its replica, or had it and leaves (None: the hottest empty place); -1: nowhere."""
+    """Return the index that the member holds, or held and leaves, -1 for none.
+
+    For None return the hottest empty index.
+    """
     if member in group.row:
         return group.row.index(member)
     index = group.today.index(member) if member in group.today else len(group.row)
@@ -359,9 +365,9 @@ def _move_fault(sets: _MemberSets, group: RowGroup | None, move: Move) -> MoveFa
         return MoveFault(f"there is no partition {move.partition}")
     index = _index_of(group, move.source)
     if move.destination not in sets.eligible:
-        return MoveFault("{} is not there to take data", move.destination)
+        return MoveFault("{} is not available to take data", move.destination)
     if index == -1 and move.source is None:
-        return MoveFault(f"it has its {sets.replicas} replicas; say which member gives one up")
+        return MoveFault(f"it has its {sets.replicas} replicas; name the member that gives one up")
     if index == -1:
         return MoveFault("{} holds no replica of it that stays", move.source)
     if move.source in sets.away:
@@ -377,7 +383,7 @@ def _move_fault(sets: _MemberSets, group: RowGroup | None, move: Move) -> MoveFa
 
 
 def _balance(draft: DraftAssignment, sets: _MemberSets, today: Mapping[MemberIndex, int]) -> int:
-    """Owners, then backups with what the owners left of each share. Returns the lower bound of copies."""
+    """Balance owners, then backups with what owners left of each share. Return the lower bound of copies."""
     vacant, *holes = [partition_count(draft.open_slots(index)) for index in range(sets.replicas)]
     held = {member: draft.held[member] for member in sets.staying}
     owned = {member: draft.owned[member] for member in sets.eligible}
@@ -406,12 +412,12 @@ def _balance(draft: DraftAssignment, sets: _MemberSets, today: Mapping[MemberInd
     backups.level_out()
     backups.enforce()
     bound = max(needed, sum(max(0, fewest[member].number - today[member]) for member in sets.eligible))
-    # Where rows do not allow the shares, those that were reached instead may need less.
+    # Where rows do not allow the shares, the shares that were reached may need fewer copies.
     return min(bound, sum(max(0, draft.held[member] - today[member]) for member in sets.eligible))
 
 
 def _reserve(draft: DraftAssignment, sets: _MemberSets, total: Mapping[MemberIndex, Quota]) -> None:
-    """Leave empty backup indexes open for members that are away: they stand there as if they held it."""
+    """Leave empty backup indexes open for members that are away, by counting them as held."""
     for member in sets.away:
         for index in range(1, sets.replicas):
             for slot in draft.open_slots(index):
@@ -443,17 +449,17 @@ def _balance_owners(
 
 
 def _tolerated(number: int, down: int, up: int, choice: bool) -> tuple[int, int]:
-    """The fewest and the most owners that a member is left with rather than paid for with copies.
+    """Return the fewest and the most owners that a member may keep before a copy is spent on balance.
 
-    Within 1 of its fair share; of the rounded share where each row has every member, so that there is no
-    choice.
+    That is within 1 of its fair share, or of the rounded share where each row has every member and there is
+    no choice.
     """
     return (down, up) if down < up and choice else (number - 1, number + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _CopyCost:
-    """Copies that quotas cost, from what members hold and own before anything is passed on.
+    """Copies that quotas cost, given what members hold and own before balancing.
 
     `demotable` counts owned rows with a free backup index: their owner can become a backup without a copy.
     """
@@ -464,16 +470,16 @@ class _CopyCost:
     owners: QuotaBounds
 
     def of(self, members: tuple[MemberIndex, ...], number: int) -> int:
-        """Copies for a share of replicas, with the share of owners that goes best with it."""
+        """Return the copies for a share of replicas, with the best matching share of owners."""
         if len(members) > 1 or members[0] not in self.owners:
             return 4 * self.fewest(members, number)
         member = members[0]
         copies = min(self.copies(member, number, owners) for owners in self.owners[member])
-        # At equal cost more replicas for members that keep all that they own.
+        # At equal cost, more replicas go to members that keep all that they own.
         return 4 * copies + number * max(0, min(self.owned[member] - self.owners[member][0], 3))
 
     def copies(self, member: MemberIndex, total: int, owners: int) -> int:
-        """Copies that `member` needs to have `total` replicas and own `owners` of them."""
+        """Return the copies that `member` needs to hold `total` replicas and own `owners` of them."""
         owned = self.owned[member]
         relieved = min(max(0, owned - owners), self.demotable.get(member, 0))
         backups = self.held[member] - owned + relieved
@@ -496,9 +502,9 @@ def _crowded(draft: DraftAssignment, sets: _MemberSets) -> tuple[PartitionId, ..
 
 
 def _changes(draft: DraftAssignment, sets: _MemberSets) -> tuple[Change, ...]:
-    """The groups whose row changes; indexes that were left open for members that are away are empty.
+    """Return the groups whose row changes; indexes left open for away members are empty.
 
-    A row whose open index would cost it something stays as it is until those members are back or given up.
+    A row that an open index would harm stays as it is until those members return or are given up.
     """
     away, changes = frozenset(sets.away), []
     for group in draft.groups.values():
@@ -513,9 +519,8 @@ def _changes(draft: DraftAssignment, sets: _MemberSets) -> tuple[Change, ...]:
 
 
 def _worsens(today: Replicas, target: Replicas, replicas: int) -> bool:
-    """Whether the row has no owner afterwards, fewer replicas than it should, or one at a colder index for
-    nothing.
-    """
+    """Return whether the change leaves no owner, too few replicas, or moves a replica to a colder index
+    for nothing."""
     before, after = (sum(member is not None for member in row) for row in (today, target))
     if after < min(before, replicas) or not target or target[0] is None:
         return True

@@ -1,18 +1,18 @@
-"""Bringing rows to quotas: the owners first, the backups after them.
+"""Brings rows to their quotas: owners first, then backups.
 
-What makes it fast: rows are decided by group (see `draft`). With so many members that each row is another
-(1,000 members), a group is one partition, and the cost is that of the slots that change: candidates are taken
-from a ring where the last one left off, and searches meet each member once.
+Rows are decided by group (see `draft`). With 1,000 members, where nearly every row is distinct, a group is
+one partition and the cost is that of the slots that change: candidates come from a ring, starting where the
+last search ended, and a search visits each member once.
 
 An `IndexBalancer` balances either all owners (index 0) or all backups (the other indexes). Its *under*
 members hold less than their quota, its *over* members more. It fills empty slots with under members and then
 passes slots from over to under members. Each neighbour of a slot (its owner, or for owners its first backup)
-has its own place in the ring of under members, so that the pairs of members in rows stay evenly mixed
-without counting them. Evenly mixed pairs are what keeps the next loss of a member balanced.
+has its own position in the ring of under members, so that pairs of members in rows stay evenly mixed without
+being counted. Evenly mixed pairs keep the cluster balanced after the next loss of a member.
 
-Where no under member fits, a *chain* is looked for: A takes the slot and passes on one of its own to B, and
-so on to an under member. Chains that pass on what is new in this plan anyway cost nothing and are tried
-first.
+Where no under member fits, the balancer searches a *chain*: A takes the slot and passes one of its own on to
+B, and so on to an under member. Chains that pass on slots that are new in this plan cost nothing and are
+tried first.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,23 +25,23 @@ from stele.core.placement.quotas import Quota
 from stele.core.table.ids import MemberIndex
 
 DETOURS_MAX = 2
-"""Copies beyond the needed one that a chain may cost when balance cannot be had otherwise."""
+"""Copies beyond the necessary one that a chain may cost when there is no other way to balance."""
 
 KEYS_MAX = 16
-"""In how many parts of the greatest demand others are measured: nearly equal ones get exactly the same."""
+"""Resolution of demands, as parts of the greatest one: nearly equal demands get exactly the same."""
 
 SEARCHES_MAX = 100_000
-"""Slots that one balancer may look at for chains before it accepts an imbalance."""
+"""Slots that one balancer may visit in searches for chains before it accepts an imbalance."""
 
 
 class IndexBalancer:
     """One pass over the owners or over the backups.
 
-    `quota` is what each member should have of them, `total` what of both. *Within total* no member takes more
-    than its total, nor gives away a replica that it would have to be given back elsewhere; *up to high*,
-    members take up to the highest number that is as good as their quota. From `dead_ends` no chain that costs
-    nothing leads to an under member, as things are; members in `no_free_slots` have no slot that costs
-    nothing, as long as they gain none.
+    `quota` is the number of these that each member should have, `total` the number of both. *Within total*,
+    no member takes more than its total or gives away a replica that it would have to regain elsewhere; *up to
+    high*, members take up to the highest number that is as good as their quota. From members in `dead_ends`
+    no free chain leads to an under member at present; members in `no_free_slots` have no slot to pass on for
+    free until they gain one.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class IndexBalancer:
         self._set_mode(within_total=True, up_to_high=False)
 
     def fill(self, index: int) -> None:
-        """Assign every empty slot at this index: to an under member whenever one fits."""
+        """Assign every empty slot at this index, to an under member whenever one fits."""
         for slot in self.draft.open_slots(index):
             self._distribute(slot, len(slot.group.partitions))
         before = None
-        # A chain can go over another slot of a row that waits here, which moves it to another group.
+        # A chain can pass through another open slot of a row, which moves that row to another group.
         while (slots := self.draft.open_slots(index)) and partition_count(slots) != before:
             before = partition_count(slots)
             self._fill_rest(slots)
@@ -91,7 +91,8 @@ class IndexBalancer:
         self._accept_slack()
 
     def _accept_slack(self) -> None:
-        """Let members keep what they took above their quota, if that is as good; round others down for it."""
+        """Let members keep what they took above their quota if that is as good, and round others down for
+        it."""
         held, quota, total = self.draft.held, self._quota, self._total
         count = {member: quota[member].number - deficit for member, deficit in self.deficit.items()}
         _reround(total, held)
@@ -99,7 +100,7 @@ class IndexBalancer:
         self.deficit = {member: quota[member].number - count[member] for member in count}
 
     def level_out(self) -> None:
-        """Pass slots from over to under members: what costs no copy first."""
+        """Pass slots from over to under members, those that cost no copy first."""
         for source in self._over():
             self._shed(source)
         for source in self._over():
@@ -117,21 +118,21 @@ class IndexBalancer:
         self.draft.strict = True
 
     def _out_of_bounds(self, source: MemberIndex) -> bool:
-        """Whether a member has more or less than what is as good as its quota."""
+        """Return whether a member is outside the range that is as good as its quota."""
         quota = self._quota
         if -self.deficit[source] > quota[source].high - quota[source].number:
             return True
         return any(self.deficit[member] > quota[member].number - quota[member].low for member in self._ring)
 
     def _excess(self, source: MemberIndex) -> int:
-        """How many slots it has to pass on to others that are as much too low."""
+        """Return how many slots `source` has to pass on to members that are below their range."""
         quota = self._quota
         above = -self.deficit[source] - (quota[source].high - quota[source].number)
         below = [self.deficit[member] - (quota[member].number - quota[member].low) for member in self._ring]
         return max(1, above, *below)
 
     def _over(self) -> list[MemberIndex]:
-        """The fullest first. Without under members there is nothing to pass on."""
+        """Return the over members, fullest first; none while there is no under member."""
         over = [member for member, deficit in self.deficit.items() if deficit < 0] if self._ring else []
         return sorted(over, key=lambda member: (self.deficit[member], member))
 
@@ -143,7 +144,7 @@ class IndexBalancer:
         self._keys = {m: max(1, round(KEYS_MAX * self.demand(m) / most)) for m in self._ring}
 
     def demand(self, member: MemberIndex) -> int:
-        """How many partitions it would take."""
+        """Return how many partitions the member would take."""
         quota, total = self._quota[member], self._total[member]
         demand = self.deficit[member] + (quota.high - quota.number if self._up_to_high else 0)
         if not self._within_total:
@@ -151,7 +152,7 @@ class IndexBalancer:
         return min(demand, (total.high if self._up_to_high else total.number) - self.draft.held[member])
 
     def _distribute(self, slot: Slot, number: int) -> int:
-        """Assign up to `number` partitions to under members, as evenly as they demand; returns how many."""
+        """Assign up to `number` partitions to under members, in proportion to demand; return how many."""
         if len(self._ring) == 1:
             return self._distribute_to_one(slot, number, self._ring[0])
         row = slot.group.row
@@ -171,7 +172,7 @@ class IndexBalancer:
         return sum(portions)
 
     def _distribute_to_one(self, slot: Slot, number: int, member: MemberIndex) -> int:
-        """As `_distribute`, when only one member is under."""
+        """Run `_distribute` with the only under member."""
         given = min(number, self.demand(member)) if self.draft.fits(slot, member) else 0
         if given:
             self._assign(slot, member, given)
@@ -188,7 +189,7 @@ class IndexBalancer:
         self._update_ring(member)
 
     def _update_ring(self, member: MemberIndex) -> None:
-        """Keep the ring right: sorted, exactly the members with a demand."""
+        """Keep the ring sorted, with exactly the members that have a demand."""
         ring = self._ring
         at = bisect_left(ring, member)
         listed = at < len(ring) and ring[at] == member
@@ -199,7 +200,7 @@ class IndexBalancer:
             del ring[at]
 
     def _shed(self, source: MemberIndex) -> None:
-        """Pass slots to under members directly: new ones, those that it can step down from, others."""
+        """Pass slots directly to under members: new ones, then those it can step down from, then others."""
         slots: dict[bool, list[Slot]] = {True: [], False: []}
         for slot, free in self.slots(source):
             slots[free].append(slot)
@@ -208,7 +209,7 @@ class IndexBalancer:
         self._spread(slots[False], min(-self.deficit[source], surplus))
 
     def _spread(self, slots: Sequence[Slot], excess: int) -> None:
-        """Take `excess` partitions from all slots alike, as far as under members fit."""
+        """Take `excess` partitions evenly from all slots, as far as under members fit."""
         given = 1
         while excess > 0 and given:
             slots = [slot for slot in slots if slot.group.partitions and self._fits_any(slot)]
@@ -226,8 +227,9 @@ class IndexBalancer:
         return any(self.draft.fits(slot, member) for member in self._ring)
 
     def slots(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
-        """What it has among these slots, and whether it can do without at no cost: because the slot is new in
-        this plan, or because it steps down to an index that is empty.
+        """Iterate the member's slots, each with whether it can be passed on for free.
+
+        It can when the slot is new in this plan, or when the member steps down to an empty index.
         """
         for group in self.draft.groups_of(member, self.owners):
             index = 0 if self.owners else group.row.index(member)
@@ -242,8 +244,10 @@ class IndexBalancer:
                 yield from ((slot, False) for slot in self._paid_slots(member, group))
 
     def _paid_slots(self, owner: MemberIndex, group: RowGroup) -> Iterator[Slot]:
-        """How an owner is replaced at the cost of a copy: it takes the index of a backup that leaves anyway
-        or has too much; or it leaves, when there are rows without it in which it gets another replica.
+        """Iterate the ways to replace an owner at the cost of a copy.
+
+        It takes the index of a backup that leaves anyway or has a surplus; or it leaves the row, if there are
+        rows without it in which it can get another replica.
         """
         for index, member in enumerate(group.row):
             vacated = member is None and group.occupied(index)
@@ -271,14 +275,16 @@ class IndexBalancer:
         return number > 0
 
     def _passes_max(self, slot: Slot) -> int:
-        """How often it can be passed on before the backup that leaves for it has less than its total."""
+        """Return how often the slot can be passed on before the backup that leaves for it is below its
+        total."""
         lost = slot.group.row[slot.down] if slot.down != -1 else None
         if lost is None or lost not in self.deficit:
             return len(slot.group.partitions)
         return max(1, self.draft.held[lost] - self._total[lost].number)
 
     def _find_chain(self, start: Slot | MemberIndex, detours: int) -> list[tuple[Slot, MemberIndex]] | None:
-        """The slots to pass on and who takes each, beginning at the under member; with that many detours."""
+        """Return the slots to pass on and their takers, the under member first, with up to `detours`
+        detours."""
         search = _Search(self, start, detours)
         for _ in range(detours):
             if search.found is None:
@@ -290,22 +296,23 @@ class IndexBalancer:
         return search.trace(search.found)
 
     def free_slots_key(self, member: MemberIndex, source: bool) -> tuple[int, bool, bool, bool]:
-        """Members of `no_free_slots` stay so while this is the same: their groups do not change, only go."""
+        """Return a key: members of `no_free_slots` stay there while it is the same, since groups only
+        disappear."""
         surplus = self.draft.held[member] - self._total[member].number
         may = surplus > 0 if source else surplus < 0
         return self.draft.gains(member, self.owners), self._within_total, source, may
 
     def costs_nothing(self, slot: Slot, free: bool, source: bool) -> bool:
-        """Whether its holder can pass the slot on without another copy than the one to who takes it."""
+        """Return whether the slot can be passed on with no copy but the one to its taker."""
         holder = slot.holder
-        assert holder is not None, "only slots that are held are passed on"
+        assert holder is not None, "only held slots are passed on"
         surplus = self.draft.held[holder] - self._total[holder].number
         if source:
             return free or (surplus > 0 and slot.down == -1)
         return free and (slot.down == -1 or surplus < 0)
 
     def _assign_anyway(self, slot: Slot) -> bool:
-        """Assign the replica to the member that is least over what it may have: one has to hold it."""
+        """Assign the slot to the member with the least surplus: some member has to hold the replica."""
         free = [member for member in self.deficit if member not in slot.group.row]
         if not free:
             return False
@@ -315,15 +322,18 @@ class IndexBalancer:
 
 
 class _Search:
-    """Breadth first over members, from those that could take a slot to an under one; each is visited once."""
+    """Breadth-first search over members, from those that could take a slot to an under member.
+
+    Each member is visited once.
+    """
 
     def __init__(self, balancer: IndexBalancer, start: Slot | MemberIndex, detours: int) -> None:
         self._balancer = balancer
         self._source = start if isinstance(start, int) else None
         self._reached_by: dict[MemberIndex, Slot] = {}
-        known = balancer.dead_ends if detours == 0 else ()
+        dead_ends = balancer.dead_ends if detours == 0 else ()
         self._unvisited = [
-            member for member in balancer.deficit if member != self._source and member not in known
+            member for member in balancer.deficit if member != self._source and member not in dead_ends
         ]
         self.visited: list[MemberIndex] = []
         self.found: MemberIndex | None = None
@@ -334,7 +344,7 @@ class _Search:
         self._search_on(0)
 
     def trace(self, member: MemberIndex) -> list[tuple[Slot, MemberIndex]]:
-        """The chain that ends at this member, from there back."""
+        """Return the chain that ends at this member, last step first."""
         chain = []
         holder: MemberIndex | None = member
         while holder is not None and holder != self._source:
@@ -344,7 +354,7 @@ class _Search:
         return chain
 
     def detour(self) -> None:
-        """One step further, over slots whose holder has to be given another copy."""
+        """Search one step further, over slots whose holder needs another copy in exchange."""
         before = len(self.visited)
         for member in self.visited[:before]:
             self._expand(member, free=False)
@@ -372,21 +382,25 @@ class _Search:
     def _visit(self, slot: Slot) -> None:
         fits = self._balancer.draft.fits
         self._balancer.searches_left -= 1
-        new = [member for member in self._unvisited if fits(slot, member)]
-        if not new:
+        fitting = [member for member in self._unvisited if fits(slot, member)]
+        if not fitting:
             return
-        self._reached_by.update(dict.fromkeys(new, slot))
-        self.visited.extend(new)
+        self._reached_by.update(dict.fromkeys(fitting, slot))
+        self.visited.extend(fitting)
         self._unvisited = [member for member in self._unvisited if member not in self._reached_by]
-        self.found = next((member for member in new if self._balancer.demand(member) > 0), None)
+        self.found = next((member for member in fitting if self._balancer.demand(member) > 0), None)
 
 
 def _reround(quota: dict[MemberIndex, Quota], count: Mapping[MemberIndex, int]) -> None:
     over = [
-        m for m, each in quota.items() if m in count and each.number < each.high and count[m] > each.number
+        m
+        for m, member_quota in quota.items()
+        if m in count and member_quota.number < member_quota.high and count[m] > member_quota.number
     ]
     under = [
-        m for m, each in quota.items() if m in count and each.low < each.number and count[m] < each.number
+        m
+        for m, member_quota in quota.items()
+        if m in count and member_quota.low < member_quota.number and count[m] < member_quota.number
     ]
     for more, less in zip(over, under, strict=False):
         quota[more] = quota[more]._replace(number=quota[more].number + 1)
@@ -394,20 +408,20 @@ def _reround(quota: dict[MemberIndex, Quota], count: Mapping[MemberIndex, int]) 
 
 
 def _portions(demands: Sequence[int], keys: Sequence[int], number: int) -> tuple[list[int], int]:
-    """`number` divided in proportion to `keys`, at most the demands; and who got the last of the rest."""
+    """Divide `number` in proportion to `keys`, within the demands; return also who got the last remainder."""
     portions, last = [0] * len(demands), len(demands) - 1
-    rest = min(number, sum(demands))
-    while rest:
+    remaining = min(number, sum(demands))
+    while remaining:
         open_ones = [at for at, demand in enumerate(demands) if portions[at] < demand]
-        all_keys, now = sum(keys[at] for at in open_ones), rest
+        all_keys, to_share = sum(keys[at] for at in open_ones), remaining
         for at in open_ones:
-            part = min(now * keys[at] // all_keys, demands[at] - portions[at])
-            portions[at] += part
-            rest -= part
-        open_ones.sort(key=lambda at: -(now * keys[at] % all_keys))
-        for at in open_ones if rest < len(open_ones) else ():
-            if rest and portions[at] < demands[at]:
+            share = min(to_share * keys[at] // all_keys, demands[at] - portions[at])
+            portions[at] += share
+            remaining -= share
+        open_ones.sort(key=lambda at: -(to_share * keys[at] % all_keys))
+        for at in open_ones if remaining < len(open_ones) else ():
+            if remaining and portions[at] < demands[at]:
                 portions[at] += 1
-                rest -= 1
+                remaining -= 1
                 last = at
     return portions, last

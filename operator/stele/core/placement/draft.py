@@ -1,8 +1,8 @@
-"""Rows in groups, while it is decided which member each index goes to.
+"""Draft of an assignment: rows in groups, while members are chosen for their indexes.
 
 Partitions with the same row are interchangeable, so rows are decided by *group*: all partitions that have one
-row today and get one row. Ten members with two replicas make 90 rows out of 20,000 partitions; rows that do
-not change are never looked at one by one.
+row today and get one row. Ten members with two replicas make 90 groups out of 20,000 partitions, and rows
+that do not change are never visited one by one.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +19,10 @@ Row = tuple[MemberIndex | None, ...]
 
 @dataclass(eq=False, slots=True)
 class RowGroup:
-    """Partitions with one row `today` and one `row` to become; None: to be filled. `fixed` indexes stay."""
+    """Partitions with one row `today` and one target `row`.
+
+    None in `row` is to be filled; `fixed` indexes do not change.
+    """
 
     today: Replicas
     row: Row
@@ -27,7 +30,7 @@ class RowGroup:
     partitions: list[PartitionId]
 
     def free_backup_index(self) -> int:
-        """The hottest empty backup index that is empty today too (nobody has to leave it first); -1: none."""
+        """Return the hottest empty backup index that no member has to leave first; -1 for none."""
         if None not in self.row or self.row[0] is None:
             return -1
         for index in range(1, len(self.row)):
@@ -36,14 +39,15 @@ class RowGroup:
         return -1
 
     def occupied(self, index: int) -> bool:
-        """Whether the index has a member today that has to leave it."""
+        """Return whether a member of today has to leave the index."""
         present = self.today[index] if index < len(self.today) else None
         return present is not None and present not in self.row
 
 
 class Slot(NamedTuple):
-    """The index `at` of a group's rows, to be given to another member. The one that has it leaves, or as
-    owner steps `down`.
+    """Index `at` of a group's rows, to be given to another member.
+
+    The present holder leaves the row or, as an owner, steps `down` to that index.
     """
 
     group: RowGroup
@@ -73,7 +77,7 @@ class DraftAssignment:
     def add(
         self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int] = frozenset()
     ) -> RowGroup:
-        """Put partitions into their group, counted for the members that hold them."""
+        """Add partitions to their group and count them for the members that hold them."""
         self._count(row, len(partitions))
         return self._put(today, row, partitions, fixed)
 
@@ -94,7 +98,7 @@ class DraftAssignment:
         return group
 
     def assign(self, slot: Slot, member: MemberIndex, number: int) -> None:
-        """Put `member` into that many of the group's partitions."""
+        """Put `member` into `number` of the group's partitions."""
         group, at, down = slot
         slots = list(group.row)
         before, replaced = slots[at], slots[at if down == -1 else down]
@@ -108,7 +112,7 @@ class DraftAssignment:
         self._put(group.today, tuple(slots), _take(group.partitions, number), group.fixed)
 
     def fix(self, slot: Slot, member: MemberIndex, partition: PartitionId) -> RowGroup:
-        """Put `member` into one partition of the group for good."""
+        """Put `member` into one partition of the group, and fix the index."""
         group, index, _ = slot
         self._count(group.row, -1)
         group.partitions.remove(partition)
@@ -116,9 +120,11 @@ class DraftAssignment:
         return self.add(group.today, row, [partition], group.fixed | {index})
 
     def fits(self, slot: Slot, member: MemberIndex) -> bool:
-        """Not in the row yet, and apart from the others; nor in the row today at another index, since no
-        permutation runs. Rows that shrink take nobody new, and their backups of today in any order: an owner
-        of today would leave and be copied again.
+        """Return whether `member` may take the slot.
+
+        It must not be in the row, must be apart from the others, and must not have another index in the row
+        today, since permutations cannot run. A row that shrinks takes no new member, and its present backups
+        in any order: a present owner would leave and be copied again.
         """
         group, index, down = slot
         row, today = group.row, group.today
@@ -137,13 +143,13 @@ class DraftAssignment:
         return self._topology.apart(others, member)
 
     def shrinks(self, group: RowGroup) -> bool:
-        """Whether the rows shrink: there are more replicas today, so that nothing has to be copied."""
+        """Return whether the rows shrink: there are enough eligible replicas today, so nothing is copied."""
         return len(group.today) > len(group.row) and sum(
             member in self._eligible for member in group.today
         ) >= len(group.row)
 
     def open_slots(self, index: int) -> list[Slot]:
-        """The slots at this index that are empty."""
+        """Return the slots at this index that are empty."""
         return [
             Slot(group, index)
             for group in self._unfilled
@@ -151,7 +157,7 @@ class DraftAssignment:
         ]
 
     def groups_of(self, member: MemberIndex, owned: bool) -> Iterator[RowGroup]:
-        """The groups that the member owns, or in which it is a backup. Assign nothing while it is used."""
+        """Iterate the groups that the member owns, or is a backup in. Assign nothing during the iteration."""
         if not self._by_holder:
             self._by_holder = defaultdict(list)
             for group in self.groups.values():
@@ -159,7 +165,7 @@ class DraftAssignment:
         return (group for group in self._by_holder[member, owned] if group.partitions)
 
     def gains(self, member: MemberIndex, owned: bool) -> int:
-        """Grows whenever `groups_of` gets a group that it did not have just before."""
+        """Return a counter that grows whenever `groups_of` gets a group that it just lacked."""
         return self._gains[member, owned]
 
     def _list(self, group: RowGroup) -> None:
@@ -178,7 +184,7 @@ class DraftAssignment:
 
 
 def _take(partitions: list[PartitionId], number: int) -> list[PartitionId]:
-    """Take `number` of them out of the list, spread over it."""
+    """Remove `number` partitions from the list, spread over it, and return them."""
     if number == len(partitions):
         taken = partitions[:]
         partitions.clear()
@@ -195,7 +201,7 @@ def partition_count(slots: Iterable[Slot]) -> int:
 
 
 def demotable_owners(groups: Iterable[RowGroup]) -> Counter[MemberIndex]:
-    """Count the partitions in which each owner can become a backup without a copy: an index is free."""
+    """Count, per owner, the partitions in which a free index lets it become a backup without a copy."""
     demotable: Counter[MemberIndex] = Counter()
     for group in groups:
         if group.free_backup_index() != -1 and group.row[0] is not None:

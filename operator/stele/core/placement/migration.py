@@ -1,12 +1,14 @@
-"""One migration of one partition as a value, and what it does to a row (docs/design/migrations.md).
+"""One migration of one partition as a value, and its effect on a row.
 
-| type       | what it does to the row                                                      | copies |
+| type       | effect on the row                                                            | copies |
 |------------|------------------------------------------------------------------------------|--------|
-| MOVE       | a member new to the row takes the index of the source, which leaves the row  | yes    |
-| COPY       | a member new to the row takes an empty index                                 | yes    |
-| SHIFT_UP   | a member goes to a hotter index that is empty, or whose member leaves        | no     |
-| SHIFT_DOWN | a new member takes the source's index, the source goes to a colder empty one | yes    |
-| CLEAR      | the source leaves, nobody takes its index: the row shrinks on purpose        | no     |
+| MOVE       | a new member takes the index of the source, which leaves the row             | yes    |
+| COPY       | a new member takes an empty index                                            | yes    |
+| SHIFT_UP   | a member takes a hotter index that is empty, or whose member leaves          | no     |
+| SHIFT_DOWN | a new member takes the source's index, the source takes a colder empty one   | yes    |
+| CLEAR      | the source leaves and its index becomes empty: the row shrinks               | no     |
+
+Source: Hazelcast, Avoid Data Loss on Migration, 3.1.
 """
 
 from collections.abc import Iterable
@@ -21,7 +23,7 @@ NO_INDEX = -1
 
 
 class Type(StrEnum):
-    """The values are the names that users, metrics and stored migrations see."""
+    """Kind of a migration. Users, metrics and stored migrations see the values."""
 
     MOVE = "MOVE"
     COPY = "COPY"
@@ -32,11 +34,11 @@ class Type(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Members are member indexes, the other numbers replica indexes (-1: none).
+    """A migration. Members are member indexes, the other numbers replica indexes (-1: none).
 
     `source` is the member whose index the destination takes: None for COPY, and for SHIFT_UP to an empty
-    index. `destination` is None for CLEAR alone. Data is always copied from a replica that is in the row;
-    which one is the master's choice and not part of the plan.
+    index. `destination` is None for CLEAR alone. Data is always copied from a replica in the row; which one
+    is up to the master and not part of the plan.
     """
 
     partition: PartitionId
@@ -49,7 +51,7 @@ class Migration:
     destination_new_index: int
 
     def of(self, partition: PartitionId) -> "Migration":
-        """The same migration of another partition."""
+        """Return the same migration for another partition."""
         return Migration(
             partition,
             self.type,
@@ -63,22 +65,22 @@ class Migration:
 
     @property
     def copies(self) -> bool:
-        """Whether data goes to a member that has none of this partition."""
+        """Whether data is copied to a member that has none of this partition."""
         return self.destination is not None and self.destination_current_index == NO_INDEX
 
     @property
     def adds(self) -> bool:
-        """Whether the row has one replica more afterwards."""
+        """Whether the row gains a replica."""
         return self.type in (Type.COPY, Type.SHIFT_DOWN)
 
     @property
     def removes(self) -> bool:
-        """Whether the row has one replica less afterwards."""
+        """Whether the row loses a replica."""
         return self.type is Type.CLEAR or (self.type is Type.SHIFT_UP and self.source is not None)
 
     @property
     def index(self) -> int:
-        """The hottest replica index that changes."""
+        """Hottest replica index that changes."""
         return self.source_current_index if self.destination is None else self.destination_new_index
 
     @property
@@ -136,11 +138,13 @@ def clear(partition: PartitionId, index: int, source: MemberIndex) -> Migration:
 
 
 def step(row: Replicas, migration: Migration) -> Replicas:
-    """The row after one migration; raises Conflict when the row is not what the migration was planned on."""
+    """Return the row after one migration. Raises Conflict when the migration was planned for another row."""
     slots: list[MemberIndex | None] = [*row, *[None] * (1 + _last_index(migration) - len(row))]
     fault = _fault(slots, migration)
     if fault is not None:
-        raise Conflict(f"partition {migration.partition}: {migration} does not fit the row {row}: {fault}")
+        raise Conflict(
+            f"partition {migration.partition}: {migration} does not apply to the row {row}: {fault}"
+        )
     if migration.source is not None:
         slots[migration.source_current_index] = None
     if migration.destination is not None:
@@ -153,7 +157,7 @@ def step(row: Replicas, migration: Migration) -> Replicas:
 
 
 def replay(row: Replicas, migrations: Iterable[Migration]) -> Replicas:
-    """The row after all migrations in order (they must be of one partition)."""
+    """Return the row after all migrations, which must be of one partition, in order."""
     for migration in migrations:
         row = step(row, migration)
     return row
@@ -170,15 +174,15 @@ def _last_index(migration: Migration) -> int:
 
 def _fault(slots: list[MemberIndex | None], m: Migration) -> str | None:
     if m.source is not None and slots[m.source_current_index] != m.source:
-        return f"index {m.source_current_index} is not of {m.source}"
+        return f"index {m.source_current_index} is not held by {m.source}"
     if m.source_new_index != NO_INDEX and slots[m.source_new_index] is not None:
         return f"index {m.source_new_index} is not empty"
     if m.destination is None:
         return None
     if m.destination_current_index == NO_INDEX and m.destination in slots:
-        return f"{m.destination} has a replica already"
+        return f"{m.destination} already has a replica"
     if m.destination_current_index != NO_INDEX and slots[m.destination_current_index] != m.destination:
-        return f"index {m.destination_current_index} is not of {m.destination}"
+        return f"index {m.destination_current_index} is not held by {m.destination}"
     if m.source is None and slots[m.destination_new_index] is not None:
         return f"index {m.destination_new_index} is not empty"
     return None

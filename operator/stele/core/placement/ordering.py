@@ -1,21 +1,20 @@
-"""From the current row C to the target row T in steps that never lower the number of replicas
-(docs/design/migrations.md, "The order of migrations").
+"""Orders the steps from a current row C to a target row T so that the number of replicas never drops.
 
-Each index that changes belongs to exactly one *chain* `i0 <- i1 <- ... <- ik`: the member that T wants at
-i0 sits at i1 today, the one that T wants at i1 sits at i2, and so on; T[ik] is a member that is new to the
-row, or nobody. What today's member of i0 does ends the chain on the other side: it leaves the row, or i0
-is empty. (A chain that bites its own tail is a cycle and is taken out first.) Chains share neither indexes
-nor members, so each can be ordered by itself and they can follow each other in any order:
+Each index that changes belongs to exactly one *chain* `i0 <- i1 <- ... <- ik`: the member that T puts at i0
+is at i1 today, the one that T puts at i1 is at i2, and so on; T[ik] is a member that is new to the row, or
+none. At the other end, the present member of i0 leaves the row, or i0 is empty. (A chain that closes on
+itself is a cycle and is removed first.) Chains share neither indexes nor members, so each can be ordered by
+itself and they can follow each other in any order:
 
-| i0 today | T[ik]  | replicas | steps                                                                      |
-|----------|--------|----------|----------------------------------------------------------------------------|
-| leaves   | new    | same     | MOVEs from ik to i0: each frees the member that the next one needs         |
-| empty    | new    | one more | SHIFT_UPs while they go hotter, then COPY; or MOVEs, then SHIFT_DOWN       |
-| empty    | nobody | same     | SHIFT_UPs                                                                  |
-| leaves   | nobody | one less | CLEAR; or SHIFT_UP in place of the next member, then MOVEs                 |
+| i0 today | T[ik] | replicas | steps                                                                      |
+|----------|-------|----------|----------------------------------------------------------------------------|
+| leaves   | new   | same     | MOVEs from ik to i0: each frees the member that the next one needs         |
+| empty    | new   | one more | SHIFT_UPs while they go hotter, then COPY; or MOVEs, then SHIFT_DOWN       |
+| empty    | none  | same     | SHIFT_UPs                                                                  |
+| leaves   | none  | one less | CLEAR; or SHIFT_UP in place of the next member, then MOVEs                 |
 
-`without_cycles`, `order` and `prioritise` are sections 3.2.1, 3.2.2 and 3.2.3 of Hazelcast's design "Avoid
-Data Loss on Migration"; chains take the place of its loop over the indexes.
+This is equivalent to the loop over indexes in Hazelcast's Avoid Data Loss on Migration, 3.2:
+`without_cycles`, `order` and `prioritise` are its sections 3.2.1, 3.2.2 and 3.2.3.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,11 +31,11 @@ Slots = Sequence[MemberIndex | None]
 
 
 def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[Migration, ...]:
-    """The migrations that turn `current` into `without_cycles(current, target)`, in a safe order.
+    """Return the migrations that turn `current` into `without_cycles(current, target)`, in a safe order.
 
-    After each prefix the row has at least min(replicas before, replicas wanted) replicas. Raises BadInput
-    for a target with an empty index before a set one: hotter indexes are filled first, so no such row is
-    ever a target.
+    After each prefix the row has at least min(replicas before, target replicas) replicas. Raises BadInput for
+    a target with an empty index before a set one: hotter indexes are filled first, so no valid target has
+    one.
     """
     if None in target:
         raise BadInput(f"partition {partition}: the target {target} has an empty replica index in the middle")
@@ -44,7 +43,7 @@ def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[
 
 
 def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[Migration, ...]:
-    """As `order`, for a target that `without_cycles` returned."""
+    """Run `order` for a target that `without_cycles` returned."""
     old, new = _padded(current, target)
     chains = tuple(_chains(old, new))
     if len(chains) == 1:
@@ -62,12 +61,11 @@ def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -
 
 
 def without_cycles(current: Replicas, target: Replicas) -> Replicas:
-    """The target with everything that cannot run taken back: what is in a cycle stays at its index (seed
-    000, 3.2.1).
+    """Return the target without changes that cannot run: members of a cycle keep their index.
 
-    A cycle is a permutation of members inside the row. One that goes over an empty index cannot run either
-    when a member would go colder without a new one in its place; there the members keep their order and
-    close the gap.
+    A cycle is a permutation of members inside the row. A chain through an empty index cannot run either when
+    a member would go colder with no new member in its place; its members keep their order and close the gap.
+    Source: Hazelcast, Avoid Data Loss on Migration, 3.2.1.
     """
     old, new = _padded(current, target)
     changed = False
@@ -83,18 +81,18 @@ def without_cycles(current: Replicas, target: Replicas) -> Replicas:
 
 
 def prioritise(steps: Iterable[Migration]) -> list[Migration]:
-    """Bring forward what makes replicas available.
+    """Move steps that add availability forward (Hazelcast, Avoid Data Loss on Migration, 3.2.3).
 
-    A COPY, and a SHIFT_UP to an empty index, goes before a MOVE of a hotter index and a SHIFT_DOWN to a
-    colder one when the two share no participant.
+    A COPY, and a SHIFT_UP to an empty index, precedes a MOVE of a hotter index and a SHIFT_DOWN to a colder
+    one when the two share no participant.
     """
-    done: list[Migration] = []
+    ordered: list[Migration] = []
     for step in steps:
-        place = len(done)
-        while place and _goes_before(step, done[place - 1]):
-            place -= 1
-        done.insert(place, step)
-    return done
+        position = len(ordered)
+        while position and _goes_before(step, ordered[position - 1]):
+            position -= 1
+        ordered.insert(position, step)
+    return ordered
 
 
 def _goes_before(step: Migration, other: Migration) -> bool:
@@ -112,7 +110,7 @@ def _padded(current: Slots, target: Slots) -> tuple[list[MemberIndex | None], li
 
 
 def _chains(old: Slots, new: Slots) -> Iterator[Chain]:
-    """Each chain from the index whose present member is wanted nowhere in the row (or that is empty)."""
+    """Iterate the chains, each from an index that is empty or whose member has no index in the target."""
     for first, member in enumerate(old):
         if member == new[first] or (member is not None and member in new):
             continue
@@ -121,55 +119,58 @@ def _chains(old: Slots, new: Slots) -> Iterator[Chain]:
 
 def _follow(old: Slots, new: Slots, first: int) -> Chain:
     chain = [first]
-    while (wanted := new[chain[-1]]) is not None and wanted in old:
-        chain.append(old.index(wanted))
+    while (member := new[chain[-1]]) is not None and member in old:
+        chain.append(old.index(member))
     return tuple(chain)
 
 
 def _cycles(old: Slots, new: Slots) -> Iterator[Chain]:
-    """Each permutation of two or more members among their own indexes, once."""
+    """Iterate the permutations of two or more members among their own indexes, each once."""
     seen: set[int] = set()
     for first, member in enumerate(old):
         if first in seen or member is None or member == new[first]:
             continue
         chain = [first]
-        while (wanted := new[chain[-1]]) is not None and wanted in old and (at := old.index(wanted)) != first:
-            chain.append(at)
-        if wanted == member:
+        while (
+            (target := new[chain[-1]]) is not None
+            and target in old
+            and (holder := old.index(target)) != first
+        ):
+            chain.append(holder)
+        if target == member:
             seen.update(chain)
             yield tuple(chain)
 
 
 def _close_gap(old: Slots, new: list[MemberIndex | None], chain: Chain) -> None:
-    places = sorted(chain[:-1])
+    indexes = sorted(chain[:-1])
     members = [old[index] for index in sorted(chain[1:])]
-    for place, member in zip(places, members, strict=True):
-        new[place] = member
+    for index_to, member in zip(indexes, members, strict=True):
+        new[index_to] = member
 
 
 def _filled(steps: Sequence[Migration]) -> list[tuple[int, Migration]]:
-    """The steps of a chain that begins with an empty index, each with the one that it fills.
+    """Return the steps of a chain that begins with an empty index, each with the index that it fills.
 
-    MOVEs fill none: they come with the SHIFT_DOWN that they prepare. The indexes never go down in a chain, so
-    all chains of a row can be sorted into each other by them: hotter indexes are filled before colder ones.
+    MOVEs fill none and get that of the SHIFT_DOWN that they prepare. Indexes never decrease within a chain,
+    so the chains of a row can be merge-sorted by them: hotter indexes are filled before colder ones.
     """
-    found: list[tuple[int, Migration]] = []
+    filled: list[tuple[int, Migration]] = []
     index = 0
     for migration in reversed(steps):
         if migration.type is Type.SHIFT_DOWN:
             index = migration.source_new_index
         elif migration.type is not Type.MOVE:
             index = migration.destination_new_index
-        found.append((index, migration))
-    return found[::-1]
+        filled.append((index, migration))
+    return filled[::-1]
 
 
 def _ranked(steps: Sequence[Migration]) -> list[tuple[tuple[bool, int], Migration]]:
-    """Each step with the hottest index that it and what follows it serve: hotter indexes come first.
+    """Return each step with the hottest index that it and its successors serve; hotter indexes come first.
 
-    A chain that lowers the number of replicas comes after all others, and of several the one that gives up
-    the coldest index first. The ranks never go down, so the steps keep their order when they are sorted
-    among those of other chains.
+    Chains that remove replicas come last, the one that drops the coldest index first. Ranks never decrease
+    within a chain, so sorting keeps the order of its steps.
     """
     hottest = list(accumulate((migration.index for migration in reversed(steps)), min))
     ranks = [(False, index) for index in reversed(hottest)]
@@ -191,16 +192,16 @@ def _steps(partition: PartitionId, old: Slots, new: Slots, chain: Chain) -> Iter
 def _fill(
     partition: PartitionId, old: Slots, chain: Chain, incoming: MemberIndex | None
 ) -> Iterator[Migration]:
-    """The chain begins with an empty index."""
-    empty, rest = chain[0], list(chain[1:])
-    while rest and rest[0] > empty:
-        yield shift_up(partition, _member(old, rest[0]), rest[0], empty)
-        empty = rest.pop(0)
-    if rest:
-        assert incoming is not None, "without_cycles closes gaps that nobody new enters"
-        yield from _moves(partition, old, rest[1:], incoming)
-        last = incoming if len(rest) == 1 else _member(old, rest[1])
-        yield shift_down(partition, _member(old, rest[0]), rest[0], empty, last)
+    """Iterate the steps of a chain that begins with an empty index."""
+    empty, left = chain[0], list(chain[1:])
+    while left and left[0] > empty:
+        yield shift_up(partition, _member(old, left[0]), left[0], empty)
+        empty = left.pop(0)
+    if left:
+        assert incoming is not None, "without_cycles closes gaps that no new member fills"
+        yield from _moves(partition, old, left[1:], incoming)
+        last = incoming if len(left) == 1 else _member(old, left[1])
+        yield shift_down(partition, _member(old, left[0]), left[0], empty, last)
     elif incoming is not None:
         yield copy(partition, empty, incoming)
 
@@ -208,9 +209,7 @@ def _fill(
 def _moves(
     partition: PartitionId, old: Slots, chain: Sequence[int], incoming: MemberIndex
 ) -> Iterator[Migration]:
-    """From the far end: each MOVE takes a member out of the row that the next one brings back where it is
-    wanted.
-    """
+    """Iterate MOVEs from the far end: each frees the member that the next one needs."""
     for index in reversed(chain):
         present = _member(old, index)
         yield move(partition, index, present, incoming)
@@ -218,9 +217,7 @@ def _moves(
 
 
 def _shrink(partition: PartitionId, old: Slots, chain: Chain) -> Iterator[Migration]:
-    """Nobody new comes. The colder index is given up, so that hotter ones never have a gap (sixth worked
-    example).
-    """
+    """Iterate the steps of a chain without a new member; the colder index is dropped, so no gap remains."""
     if len(chain) == 1:
         yield clear(partition, chain[0], _member(old, chain[0]))
         return
@@ -232,5 +229,5 @@ def _shrink(partition: PartitionId, old: Slots, chain: Chain) -> Iterator[Migrat
 
 def _member(slots: Slots, index: int) -> MemberIndex:
     member = slots[index]
-    assert member is not None, "chains go over set indexes but for their first"
+    assert member is not None, "only the first index of a chain can be empty"
     return member

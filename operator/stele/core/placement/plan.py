@@ -1,8 +1,8 @@
-"""A plan: the ordered migrations of one rebalance, with what it costs and what it had to refuse.
+"""A plan: the ordered migrations of one rebalance, with their cost and everything that was refused.
 
-`plan` = assignment (targets), cycle elimination, ordering inside each partition, priorities across
-partitions. It keeps no state: after a join, a leave, a failed migration or a changed spec, plan again on
-the table as it is then.
+`plan` combines assignment (targets), cycle elimination, ordering within each partition, and priorities across
+partitions. It keeps no state: after a join, a leave, a failed migration or a changed spec, plan again from
+the current table.
 """
 
 from collections import defaultdict
@@ -24,49 +24,51 @@ __all__ = [
 WHOLE_CLUSTER = -1
 
 Priority = tuple[int, int, int]
-"""Urgency, replicas of the row, replica index: the lowest first."""
+"""Urgency, replicas of the row, replica index; lowest first."""
 
-_NO_REPLICA = "no live member holds it: there is nothing to copy from"
-_UNASSIGNED = "it was never assigned: assign it, nothing has to be copied"
-_NO_PARTITION = MoveFault("there is no such partition with a live replica and versions left")
-_VERSION_LIMIT = f"less than {VERSIONS_RESERVED} of {VERSION_MAX} versions are left; copy the data elsewhere"
-_ZONE_FULL = "two replicas share a zone; no exchange of replicas was found that separates them"
+_NO_REPLICA = "no live member holds a replica to copy from"
+_UNASSIGNED = "it was never assigned, so there is nothing to copy"
+_NO_PARTITION = MoveFault("no such partition, or it has no live replica or no versions left")
+_VERSION_LIMIT = (
+    f"fewer than {VERSIONS_RESERVED} of {VERSION_MAX} versions are left; copy the data to a new cluster"
+)
+_ZONE_FULL = "two replicas share a zone, and no exchange of replicas separates them"
 
 
 class Code(StrEnum):
-    """Why a plan leaves something out; stable, for programs and for the status of a TabletRebalance."""
+    """Why a plan omits something; stable, for programs and the status of a TabletRebalance."""
 
     TOO_FEW_MEMBERS = "TOO_FEW_MEMBERS"
-    """Fewer members can take data than there are replicas."""
+    """Fewer members can take data than replicas are configured."""
     ZONE_FULL = "ZONE_FULL"
-    """Two replicas share a zone, and no exchange of replicas was found that separates them."""
+    """Two replicas share a zone, and no exchange of replicas that separates them was found."""
     CYCLE = "CYCLE"
-    """A permutation inside a row cannot run without dropping a replica, so it stays as it is."""
+    """A permutation within a row cannot run without dropping a replica, so the row stays as it is."""
     NO_REPLICA = "NO_REPLICA"
-    """No live member is in the row: there is nothing to copy from."""
+    """No live member is in the row, so there is nothing to copy from."""
     UNASSIGNED = "UNASSIGNED"
-    """The partition was never assigned: that needs no migration."""
+    """The partition was never assigned; it needs no migration."""
     NOT_ALLOWED = "NOT_ALLOWED"
-    """A user's move that breaks a rule."""
+    """A user's move breaks a rule."""
     MEMBER_LITE = "MEMBER_LITE"
-    """A user's move to a member that holds no data."""
+    """A user's move to a lite member, which holds no data."""
     UNKNOWN_MEMBER = "UNKNOWN_MEMBER"
-    """A user's move names a member that is not there."""
+    """A user's move names a member that does not exist."""
     NOT_A_HOLDER = "NOT_A_HOLDER"
     """A user's move from a member that holds no replica of the partition."""
     HOLDS_IT = "HOLDS_IT"
-    """A user's move to a member that holds a replica of the partition already."""
+    """A user's move to a member that already holds a replica of the partition."""
     REPLICA_COUNT = "REPLICA_COUNT"
-    """A user's move would leave more or fewer replicas than are desired."""
+    """A user's move would leave more or fewer replicas than configured."""
     VERSION_LIMIT = "VERSION_LIMIT"
-    """The partition was changed so often that its last versions are kept for its rescue."""
+    """The partition's last versions are reserved for failover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that was desired or aimed at and is not in the plan; `partition` is -1 for the whole cluster.
+    """A desired change that is not in the plan; `partition` is -1 for the whole cluster.
 
-    `reason` is a Code, or the error code for which a migration under way was rolled back.
+    `reason` is a Code, or the error code for which a running migration was rolled back.
     """
 
     partition: PartitionId
@@ -76,11 +78,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Values only. Migrations of one partition run in order, those of different partitions in parallel.
+    """A plan as values. Migrations of one partition run in order, those of different partitions in parallel.
 
-    `copies` counts the replicas that get data they do not have, `lower_bound` the fewest that any table
-    with the same shares needs; `copies` may be less while rows wait for members that are away. `targets` are
-    the rows after all migrations.
+    `copies` counts the replicas that need data, `lower_bound` the fewest that any table with the same shares
+    needs; `copies` may be lower while rows wait for members that are away. `targets` are the rows after all
+    migrations.
     """
 
     migrations: tuple[Migration, ...] = ()
@@ -90,11 +92,12 @@ class Plan:
     targets: tuple[Replicas, ...] = ()
 
     def by_partition(self) -> dict[PartitionId, list[Migration]]:
-        """The migrations of each partition in order; partitions in the order of their first one."""
-        found: dict[PartitionId, list[Migration]] = {}
+        """Return the migrations of each partition in order; partitions are in the order of their first
+        one."""
+        migrations: dict[PartitionId, list[Migration]] = {}
         for migration in self.migrations:
-            found.setdefault(migration.partition, []).append(migration)
-        return found
+            migrations.setdefault(migration.partition, []).append(migration)
+        return migrations
 
 
 def plan(
@@ -105,13 +108,12 @@ def plan(
     *,
     first: bool = False,
 ) -> Plan:
-    """The migrations that balance the table over `members`; raises BadInput for impossible arguments.
+    """Return the migrations that balance the table over `members`. Raises BadInput for invalid arguments.
 
-    Repair the table first: members in rows that are not in `members` are taken as gone, their indexes as
-    empty, and migrations are made for the rows without them. Rows without any live replica get none (there
-    is nothing to copy). Neither do rows that were never assigned, unless this plan is to show their `first`
-    assignment: then each of their replicas is a COPY from nobody. Nothing is asked of members that are away
-    and nothing is done to rows that name one: those wait until it is back.
+    Repair the table first: members that rows name but `members` lacks count as gone, and their indexes as
+    empty. Rows without any live replica get no migrations, and neither do rows that were never assigned,
+    unless `first` asks for their initial assignment: then each replica is a COPY without a source. Rows that
+    name an away member do not change until it is back.
     """
     away = frozenset(member.index for member in members if member.away)
     rows, by_row = grouped_by_row([partition.replicas for partition in table.partitions], members)
@@ -148,7 +150,7 @@ def plan(
 
 
 def _version_exhausted(table: PartitionTable) -> frozenset[PartitionId]:
-    """Partitions whose last versions are kept for rescue."""
+    """Return the partitions whose remaining versions are reserved for failover."""
     last = VERSION_MAX - VERSIONS_RESERVED
     return frozenset(number for number, row in enumerate(table.partitions) if row.version > last)
 
@@ -159,10 +161,10 @@ def _order(
     names: Mapping[MemberIndex, str],
     away: frozenset[MemberIndex],
 ) -> tuple[list[Migration], list[Refusal]]:
-    """The migrations, most urgent first, and what is taken back; `rows` become what the migrations make.
+    """Return the migrations, most urgent first, and the refusals; sets `rows` to the rows after them.
 
-    Rows that name a member that is away stay as they are. Partitions with one change have the same steps, so
-    these are ordered once.
+    Rows that name an away member stay as they are. Partitions with the same change have the same steps, which
+    are computed once.
     """
     ranked: dict[Priority, list[tuple[PartitionId, int, Migration]]] = defaultdict(list)
     refusals: list[Refusal] = []
@@ -171,7 +173,7 @@ def _order(
         runnable = target if only else without_cycles(row, target)
         if runnable != target:
             shown = ", ".join("-" if m is None else names.get(m, f"member {m}") for m in row)
-            text = f"members of the row ({shown}) cannot change places without a moment with fewer copies"
+            text = f"members of the row ({shown}) cannot exchange indexes without temporarily dropping a copy"
             refusals += [Refusal(number, Code.CYCLE, text) for number in partitions]
         if not away.isdisjoint(row):
             continue
@@ -180,13 +182,13 @@ def _order(
         steps = _ranked(row, only or order_acyclic(0, row, runnable))
         for at, (priority, migration) in enumerate(steps):
             ranked[priority] += [(number, at, migration) for number in partitions]
-    # No two entries have the same partition and place, so migrations are never compared.
+    # No two entries have the same partition and step, so migrations are never compared.
     ordered = [entry for priority in sorted(ranked) for entry in sorted(ranked[priority])]
     return [migration.of(number) for number, _, migration in ordered], refusals
 
 
 def _only_move(row: Replicas, target: Replicas) -> tuple[Migration, ...]:
-    """The MOVE that is all there is to do, as mostly: one index goes to a member that is new; or nothing."""
+    """Return the single MOVE to a new member that suffices in most cases, or an empty tuple."""
     changed = [index for index, pair in enumerate(zip(row, target, strict=False)) if pair[0] != pair[1]]
     if len(row) != len(target) or len(changed) != 1:
         return ()
@@ -197,10 +199,10 @@ def _only_move(row: Replicas, target: Replicas) -> tuple[Migration, ...]:
 
 
 def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[Priority, Migration]]:
-    """Each with its priority, lowest first: what adds a replica, to the row that has the fewest, at the
-    hottest index.
+    """Return each migration with its priority, lowest first.
 
-    A migration is never ranked before an earlier one of its partition.
+    First come additions of a replica to the row with the fewest, at the hottest index. A migration never
+    ranks before an earlier one of its partition.
     """
     ranked: list[tuple[Priority, Migration]] = []
     replicas = sum(member is not None for member in row)
@@ -223,7 +225,7 @@ def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refu
     if able >= replicas:
         return []
     text = (
-        f"{replicas} replicas are wanted and {able} members can take data; add members or lower the replicas"
+        f"{replicas} replicas are configured but {able} members can take data; add members or lower replicas"
     )
     return [Refusal(WHOLE_CLUSTER, Code.TOO_FEW_MEMBERS, text)]
 
@@ -234,14 +236,14 @@ def _row_refusals(
     exhausted: Iterable[PartitionId],
     refused: Iterable[tuple[Move, MoveFault]],
 ) -> list[Refusal]:
-    found = [_refused_move(table, move, fault) for move, fault in refused]
-    found += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(exhausted)]
+    refusals = [_refused_move(table, move, fault) for move, fault in refused]
+    refusals += [Refusal(number, Code.VERSION_LIMIT, _VERSION_LIMIT) for number in sorted(exhausted)]
     for number in empty:
         if table.partitions[number].version > 0:
-            found.append(Refusal(number, Code.NO_REPLICA, _NO_REPLICA))
+            refusals.append(Refusal(number, Code.NO_REPLICA, _NO_REPLICA))
         else:
-            found.append(Refusal(number, Code.UNASSIGNED, _UNASSIGNED))
-    return found
+            refusals.append(Refusal(number, Code.UNASSIGNED, _UNASSIGNED))
+    return refusals
 
 
 def _refused_move(table: PartitionTable, move: Move, fault: MoveFault) -> Refusal:

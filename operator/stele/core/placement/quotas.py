@@ -1,9 +1,8 @@
-"""How many replicas each member should hold: its fair share, rounded so that little has to move.
+"""Quotas: each member's fair share of replicas, rounded so that little has to move.
 
-Members stand in a tree of domains (zone, rack, ...: see `topology`), and each domain has limits: a row has at
-most one replica on a member, and its replicas are spread over the domains as evenly as their sizes allow. A
-share is proportional to the weight within these limits, so a table that keeps zones apart and meets all
-quotas always exists.
+Members form a tree of domains (zone, rack, ...: see `topology`) with limits: a row has at most one replica on
+a member, and its replicas are spread over domains as evenly as their sizes allow. Shares are proportional to
+weights within these limits, so a table that keeps zones apart and meets all quotas always exists.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from stele.core.table.ids import MemberIndex
 
 QuotaBounds = Mapping[MemberIndex, tuple[int, int]]
-"""The fair share rounded down and rounded up, per member (equal when it is a whole number)."""
+"""Fair share per member, rounded down and up (equal when it is a whole number)."""
 
 Cost = Callable[[tuple[MemberIndex, ...], int], int]
 """Copies that these members need to hold a number of replicas."""
@@ -22,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Quota(NamedTuple):
-    """What a member should have, and the fewest and the most that are as good."""
+    """The number a member should have, and the range that is as good."""
 
     number: int
     low: int
@@ -34,7 +33,7 @@ class Quota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Members whose replicas count together; without `parts` it is one member."""
+    """Members whose replicas count together; a domain without `parts` is one member."""
 
     weight: int
     members: tuple[MemberIndex, ...]
@@ -42,17 +41,17 @@ class Domain:
 
 
 def quota_bounds(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> QuotaBounds:
-    """What each member's weight gives it of `total`, at most `cap`; needs `total <= cap * len(weights)`."""
+    """Return each member's share of `total` by weight, at most `cap`. Needs `total <= cap * len(weights)`."""
     return _proportional_bounds(total, weights, dict.fromkeys(weights, (0, cap)))
 
 
 def round_quotas(
     total: int, bounds: Mapping[Key, tuple[int, int]], cost: Callable[[Key, int], int]
 ) -> dict[Key, int]:
-    """Whole numbers that sum up to `total`, each the share rounded down or up.
+    """Return whole numbers that add up to `total`, each the share rounded down or up.
 
-    Those that need the fewest more copies for it are rounded up:
-    `cost(key, number)` says how many copies `number` takes. A balanced table keeps exactly what it has.
+    Keys for which rounding up needs the fewest extra copies, by `cost(key, number)`, are rounded up. A
+    balanced table therefore keeps exactly what it has.
     """
     open_keys = [key for key, (down, up) in bounds.items() if down < up]
     missing = total - sum(down for down, _ in bounds.values())
@@ -62,7 +61,7 @@ def round_quotas(
 
 
 def member_quotas(domain: Domain, total: int, rows: int, cost: Cost) -> dict[MemberIndex, Quota]:
-    """How many of `total` replicas of `rows` partitions each member of the domain should hold."""
+    """Return how many of `total` replicas of `rows` partitions each member of the domain should hold."""
     if not domain.parts:
         return {domain.members[0]: Quota(total, total, total)}
     weights = {number: part.weight for number, part in enumerate(domain.parts)}
@@ -80,12 +79,12 @@ def member_quotas(domain: Domain, total: int, rows: int, cost: Cost) -> dict[Mem
 
 
 def _part_limits(sizes: Sequence[int], total: int, rows: int) -> dict[int, tuple[int, int]]:
-    """The fewest and the most replicas in each part, when each row spreads its own over the parts evenly.
+    """Return the fewest and the most replicas in each part when each row spreads its own evenly.
 
-    Rows have as many replicas in the domain as `total` gives each, `more` of them have one more.
+    Every row has `total // rows` replicas in the domain, and `more` of the rows have one more.
     """
-    each, more = divmod(total, rows) if rows else (0, 0)
-    low, high = _spread(sizes, each), _spread(sizes, each + 1 if more else each)
+    base, more = divmod(total, rows) if rows else (0, 0)
+    low, high = _spread(sizes, base), _spread(sizes, base + 1 if more else base)
     return {
         part: (few * (rows - more) + high[part][0] * more, much * (rows - more) + high[part][1] * more)
         for part, (few, much) in low.items()
@@ -93,7 +92,7 @@ def _part_limits(sizes: Sequence[int], total: int, rows: int) -> dict[int, tuple
 
 
 def _spread(sizes: Sequence[int], count: int) -> dict[int, tuple[int, int]]:
-    """The fewest and the most replicas of one row in each part, when the row has `count` of them."""
+    """Return the fewest and the most replicas in each part for one row with `count` of them."""
     most = 0
     while sum(min(size, most) for size in sizes) < count and most < max(sizes):
         most += 1
@@ -104,10 +103,10 @@ def _spread(sizes: Sequence[int], count: int) -> dict[int, tuple[int, int]]:
 def _proportional_bounds(
     total: int, weights: Mapping[Key, int], limits: Mapping[Key, tuple[int, int]]
 ) -> dict[Key, tuple[int, int]]:
-    """Shares in proportion to the weights and within limits, each rounded down and up.
+    """Return shares in proportion to weights and within limits, each rounded down and up.
 
-    What a limit takes from some goes to or comes from the others. Each turn fixes those that are out of their
-    limits on the side that is out by more, so what was fixed stays right.
+    What a limit takes from one key is divided among the others. Each round fixes the keys that violate their
+    limits on the side with the greater total, so fixed shares stay valid.
     """
     bounds: dict[Key, tuple[int, int]] = {}
     left = dict(weights)
@@ -118,7 +117,7 @@ def _proportional_bounds(
         over = sum(excess for excess in above.values() if excess > 0)
         under = sum(excess for excess in below.values() if excess > 0)
         if not over and not under:
-            parts = {key: divmod(total * each, weight) for key, each in left.items()}
+            parts = {key: divmod(total * key_weight, weight) for key, key_weight in left.items()}
             return bounds | {key: (down, down + (rest > 0)) for key, (down, rest) in parts.items()}
         side, out = (1, above) if over >= under else (0, below)
         for key in [key for key, excess in out.items() if excess > 0]:

@@ -1,4 +1,4 @@
-"""What is retained of a row: the first step of an assignment."""
+"""The retained part of a row: the first step of an assignment."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,12 +11,12 @@ Slots = list[MemberIndex | None]
 def retained_slots(
     row: Replicas, stays: Collection[MemberIndex], leaves: Collection[MemberIndex], replicas: int
 ) -> Slots:
-    """The row at its wanted length, None at each index that is to be given to somebody.
+    """Return the row at its target length, with None at each index that needs a new member.
 
-    Replicas keep their index, but for two cases, neither of which copies data: an empty index 0 is taken by
-    the hottest replica; a row that is too long keeps its hottest replica as owner (in place of a leaving
-    owner: the hottest that loses its index anyway), and which of the others stay is left open. A leaving
-    member's index is None when there is somebody who can replace it; when there are too few members it stays,
+    Replicas keep their index, with two exceptions, neither of which copies data. An empty index 0 is taken by
+    the hottest replica. A row that is too long keeps its hottest replica as owner (in place of a leaving
+    owner: the hottest that loses its index anyway), and which others stay is left open. The index of a
+    leaving member is None when another member can replace it; when there are too few members it stays,
     because a copy on a leaving member is better than none.
     """
     held = [member for member in row if member is not None and member in stays]
@@ -32,10 +32,10 @@ def retained_slots(
 
 
 def arranged(today: Replicas, row: Replicas) -> Replicas:
-    """The same members, those of today at their index as far as the row is long enough for it.
+    """Return the same members, with those of today at their present index where the row is long enough.
 
-    Others take the indexes that are left: those of today that go to a hotter one, then new ones. The owner
-    stays the first.
+    The remaining indexes go to members of today that move to a hotter one, then to new ones. The owner stays
+    first.
     """
     kept = {member: index for index, member in enumerate(today) if 0 < index < len(row)}
     slots: Slots = [row[0], *[None] * (len(row) - 1)]
@@ -52,20 +52,19 @@ def arranged(today: Replicas, row: Replicas) -> Replicas:
 def _owner_of_shrunk(
     row: Replicas, held: Sequence[MemberIndex], leaves: Collection[MemberIndex], replicas: int
 ) -> MemberIndex:
-    """A backup that keeps an index would have to leave and be copied again to take the place of an owner."""
+    """Return the owner of a shrunk row; a backup that keeps its index would be copied again if it took
+    over."""
     return held[0] if row[0] not in leaves else next(m for m in held if row.index(m) >= replicas)
 
 
 def _staying(row: Replicas, leaves: Collection[MemberIndex], room: int) -> list[MemberIndex]:
-    """The coldest leaving members for whom there is nobody to take their place."""
+    """Return the coldest leaving members that no other member can replace."""
     leaving = [member for member in row if member is not None and member in leaves]
     return leaving[max(0, len(leaving) - room) :] if room > 0 else []
 
 
 def _move_up(row: Replicas, slots: Slots, length: int, leaves: Collection[MemberIndex]) -> None:
-    """Members beyond the wanted length take free indexes: really empty ones before those of leaving
-    members.
-    """
+    """Move members beyond the target length to free indexes, really empty ones first."""
     free = [index for index in range(length) if slots[index] is None]
     free.sort(key=lambda index: (index < len(row) and row[index] in leaves, index))
     for index in range(length, len(slots)):

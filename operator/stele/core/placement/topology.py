@@ -1,9 +1,8 @@
-"""Zones, and what is inside them: racks, hosts.
+"""Topology: zones and the domains within them, such as racks and hosts.
 
 A member's *path* names its domain for each topology key, widest first. The replicas of a partition are spread
-over the domains of the first key as evenly as the domains have members, inside each of them over the
-domains of the second key, and so on. Nothing says that members without a name for a key stand together, so
-each of them is a domain of its own.
+over the domains of the first key as evenly as the domains have members, then within each over the domains of
+the second key, and so on. A member without a value for a key is a domain of its own.
 """
 
 from collections import Counter
@@ -20,8 +19,8 @@ Members = Sequence[MemberIndex | None]
 class Topology:
     """The domains of the members that can hold data.
 
-    Nothing is asked of members that are unknown here. Answers are remembered per combination of domains:
-    there are few of those, however many partitions there are.
+    Members that are unknown here are unconstrained. Answers are cached per combination of domains, of which
+    there are few, however many partitions there are.
     """
 
     def __init__(self, paths: Mapping[MemberIndex, Path]) -> None:
@@ -40,7 +39,7 @@ class Topology:
         self.matters = any(parts > 1 for parts in self._parts.values())
 
     def apart(self, others: Iterable[MemberIndex | None], member: MemberIndex) -> bool:
-        """Whether no domain would be better for the next replica of a row that has `others`."""
+        """Return whether no other domain is better for the next replica of a row that has `others`."""
         present = (self.paths[m] for m in others if m is not None and m in self.paths)
         return self._apart(present, self.paths[member])
 
@@ -52,8 +51,9 @@ class Topology:
         return known
 
     def misplaced(self, row: Members) -> list[int]:
-        """The indexes of a row whose member shares a domain while another one is better, also when the empty
-        indexes are filled as well as can be.
+        """Return the indexes of a row whose member shares a domain while another domain is better.
+
+        Empty indexes are assumed to be filled as well as possible.
         """
         known = [member for member in row if member is not None and member in self.paths]
         coming = self._coming(tuple(sorted(self.paths[member] for member in known)), row.count(None))
@@ -66,7 +66,7 @@ class Topology:
         ]
 
     def _coming(self, present: tuple[Path, ...], number: int) -> tuple[Path, ...]:
-        """The domains of `number` further replicas, spread as evenly as possible."""
+        """Return the domains of `number` further replicas, spread as evenly as possible."""
         key = (present, number)
         if number and key not in self._best:
             last = self._coming(present, number - 1)
@@ -79,7 +79,7 @@ class Topology:
         return self._best[key] if number else ()
 
     def tree(self, weights: Mapping[MemberIndex, int]) -> Domain:
-        """The domains with their weights, for shares."""
+        """Return the domains with their weights, for quotas."""
         ordered = sorted(weights, key=lambda member: (self.paths[member], member))
         return self._domain(ordered, weights, 0)
 
@@ -100,7 +100,7 @@ class Topology:
     ) -> Domain:
         if members and depth < len(self.paths[members[0]]):
             same = groupby(members, key=lambda member: self.paths[member][depth])
-            parts = tuple(self._domain(list(some), weights, depth + 1) for _, some in same)
+            parts = tuple(self._domain(list(group), weights, depth + 1) for _, group in same)
         else:
             parts = tuple(Domain(weights[member], (member,)) for member in members)
         return Domain(sum(part.weight for part in parts), tuple(members), parts)

@@ -1,31 +1,31 @@
-"""Numbers that name things, and the limits that hold for them everywhere."""
+"""Numbers that identify things, and the limits that hold for them everywhere."""
 
 PartitionId = int
-"""0 .. partitions - 1."""
+"""A partition, 0 to partitions - 1."""
 
 MemberIndex = int
-"""Handed out once per member by the member dictionary, never used again."""
+"""A member's entry in the member dictionary; assigned once and never reused."""
 
 Version = int
-"""Counts the changes of one partition; 0 before its first assignment; fits a signed 32-bit number."""
+"""Number of changes of one partition's row; 0 before its first assignment; fits a signed 32-bit integer."""
 
 MAX_REPLICAS = 7
-"""Replica indexes 0 .. 6; 0 is the owner."""
+"""Replica indexes are 0 to 6, as in Hazelcast."""
 
 PARTITIONS_MAX = 65_536
-"""Partitions in one table."""
+"""Most partitions of one table."""
 
 VERSION_MAX = 2**31 - 1
-"""Versions are laid out as big-endian int32 when the stamp is computed."""
+"""Greatest version of a row: the stamp is computed over big-endian int32."""
 
 VERSIONS_RESERVED = 1_000
-"""The last versions of a partition are kept for its rescue: above them no migration of it is planned."""
+"""Versions at the end of the range that are reserved for failover: no migration is planned above them."""
 
 EPOCH_MAX = 2**63 - 1
-"""Epochs and versions of the member list are kept as signed 64-bit numbers."""
+"""Epochs and member-list versions are stored as signed 64-bit integers."""
 
 STEP_MAX = 2**20
-"""Epochs, versions and terms grow by a few at a time: one that is further above the known is not believed."""
+"""Greatest credible step: an epoch, version or term that is further above the last known one is rejected."""
 
 MEMBERS_MAX = 1_000
-"""Members that one table may name."""
+"""Most members that one table may name."""

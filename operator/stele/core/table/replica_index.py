@@ -1,6 +1,6 @@
-"""Which rows name which members, kept row by row: no question about it walks through the table.
+"""Index of the table's rows by member.
 
-Setting a row costs what the row is long; the questions cost what their answers are large.
+Updating a row costs its length; queries cost the size of their result. Nothing walks through the table.
 """
 
 from collections import Counter
@@ -11,9 +11,8 @@ from stele.core.table.table import Partition
 
 
 class ReplicaIndex:
-    """`rows_of` maps each member to the partitions whose row names it, `owned` counts those that it owns,
-    `sole` those that name no other member, `copies` rows by their number of replicas.
-    """
+    """`rows_of` maps a member to the partitions whose row names it; `owned` counts the rows that it owns
+    and `sole` the rows that name no other member; `copies` counts rows by number of replicas."""
 
     __slots__ = ("copies", "owned", "rows_of", "sole")
 
@@ -28,7 +27,7 @@ class ReplicaIndex:
                 self.rows_of.setdefault(member, set()).add(number)
 
     def set(self, number: PartitionId, before: Partition, after: Partition) -> None:
-        """The row of `number` was `before` and is `after` now."""
+        """Replace the row of partition `number`, `before`, by `after`."""
         self._count(before, -1)
         self._count(after, 1)
         for member in before.members - after.members:
@@ -45,18 +44,18 @@ class ReplicaIndex:
             self.sole[next(iter(members))] += change
 
     def of(self, member: MemberIndex) -> frozenset[PartitionId]:
-        """Partitions whose row names the member."""
+        """Return the partitions whose row names the member."""
         return frozenset(self.rows_of.get(member, ()))
 
     def names(self, number: PartitionId, member: MemberIndex) -> bool:
-        """Whether the partition's row names the member."""
+        """Return whether the partition's row names the member."""
         return number in self.rows_of.get(member, ())
 
     def number(self, member: MemberIndex) -> int:
-        """How many rows name the member."""
+        """Return how many rows name the member."""
         return len(self.rows_of.get(member, ()))
 
     @property
     def members(self) -> frozenset[MemberIndex]:
-        """The members that a row names."""
+        """Return the members that are named by at least one row."""
         return frozenset(member for member, rows in self.rows_of.items() if rows)

@@ -1,21 +1,22 @@
-"""Numbers that only grow, and that nobody may let jump: epochs, versions, terms, versions of the member list.
+"""Guards for numbers that only grow: epochs, versions, terms, member-list versions.
 
-What is believed is stored, and everything below it is refused from then on: a single number near the end of
-its range would leave nothing above it that a successor could take.
+A receiver stores the highest number it has accepted and rejects every lower one from then on. One bogus
+number near the end of the range would leave no higher number to any successor, so a number that jumps by more
+than STEP_MAX is rejected.
 """
 
 from stele.core.table.ids import STEP_MAX
 
-REPAIR = 'who told it is not believed (docs/internals/operator.md, "Numbers that jump")'
+REPAIR = 'the sender is not trusted (docs/internals/operator.md, "Numbers that jump")'
 
 
-def jump(what: str, known: int, told: int) -> str:
-    """What is wrong with a number that `told` is, where `known` is the highest so far; empty when nothing."""
-    if told <= known + STEP_MAX:
+def jump(what: str, known: int, received: int) -> str:
+    """Return why `received` is not credible after `known`, the highest number so far; empty when it is."""
+    if received <= known + STEP_MAX:
         return ""
-    return f"{what} {told} is more than {STEP_MAX} above {known}, the highest that is known here: {REPAIR}"
+    return f"{what} {received} is more than {STEP_MAX} above {known}, the highest known here: {REPAIR}"
 
 
-def is_above(ours: int, told: int) -> bool:
-    """Whether it is the epoch of another master above ours, and to be believed."""
-    return ours < told <= ours + STEP_MAX
+def is_above(ours: int, received: int) -> bool:
+    """Return whether `received` is the credible epoch of a later master."""
+    return ours < received <= ours + STEP_MAX

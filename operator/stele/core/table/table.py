@@ -1,9 +1,11 @@
 """The partition table as a value: rows of replicas with a version each, and the member dictionary.
 
-Rules that hold for every table (`check_invariants`) and for every change of one (`check_changes`):
-a row has at most 7 replica indexes and no empty one at its end; a member appears at most once in a row and
-is in the dictionary; lite members are in no row; a partition of version 0 was never assigned, so its row
-is empty; versions only grow, up to VERSION_MAX.
+Invariants of every table (`check_invariants`) and of every change to one (`check_changes`):
+
+- A row has at most 7 replica indexes, and its last one is not empty.
+- A member appears at most once in a row and is in the dictionary. Lite members are in no row.
+- A partition with version 0 was never assigned, so its row is empty.
+- Versions only grow, up to VERSION_MAX.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,21 +19,21 @@ from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX, Memb
 from stele.errors import BadInput, Corrupt, Refused
 
 SHARD_PARTITIONS = 512
-"""Partitions that are stored together; a shard of 512 rows of 7 replicas stays below 40 KiB of text."""
+"""Rows per shard; a shard of 512 rows with 7 replicas stays below 40 KiB of text."""
 
 Replicas = tuple[MemberIndex | None, ...]
-"""Index 0 is the owner. No None at the end, at most MAX_REPLICAS long."""
+"""Index 0 is the owner. Never ends with None; at most MAX_REPLICAS long."""
 
 _VERSION_BYTES = 4
 
 
 def shard_of(partition: PartitionId) -> int:
-    """The number of the shard that holds a partition."""
+    """Return the number of the shard that stores a partition."""
     return partition // SHARD_PARTITIONS
 
 
 def trimmed(slots: Iterable[MemberIndex | None]) -> Replicas:
-    """The slots without the empty ones at the end."""
+    """Drop the empty slots at the end."""
     row = tuple(slots)
     while row and row[-1] is None:
         row = row[:-1]
@@ -54,7 +56,7 @@ class Partition:
         return frozenset(member for member in self.replicas if member is not None)
 
     def index_of(self, member: MemberIndex) -> int:
-        """The member's replica index, -1 when it has none."""
+        """Return the member's replica index, or -1 when the row does not name it."""
         return self.replicas.index(member) if member in self.replicas else -1
 
 
@@ -74,41 +76,41 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTable:
-    """All rows, by partition id, and who the member indexes are."""
+    """All rows, by partition id, and the member dictionary."""
 
     partitions: tuple[Partition, ...]
     members: Mapping[MemberIndex, Member]
 
     @staticmethod
     def empty(partitions: int, members: Iterable[Member] = ()) -> "PartitionTable":
-        """A table in which nothing was assigned yet; raises BadInput for an impossible number of
-        partitions.
+        """Return a table without assignments.
+
+        Raises BadInput when `partitions` is not 1 to PARTITIONS_MAX.
         """
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise BadInput(f"partitions is {partitions}; it must be 1 to {PARTITIONS_MAX}")
+            raise BadInput(f"partitions is {partitions}; expected 1 to {PARTITIONS_MAX}")
         known = {member.index: member for member in members}
         return PartitionTable((EMPTY,) * partitions, MappingProxyType(known))
 
 
 EPOCHS_APART = 16
-"""So many leaderships, one after the other, never choose the same version for rows that may never be
-stored."""
+"""Any 16 consecutive epochs choose different versions for rows that may never be stored."""
 
 
 def version_for_epoch(epoch: int, least: Version) -> Version:
-    """The first version from `least` on that is left to the leadership with this epoch.
+    """Return the first version, `least` or above, that is reserved for this epoch.
 
-    A member may have accepted a row that was never stored, and its next masters may not reach it: what they
-    choose must not have that version too, or one version would name two rows.
+    A member may have accepted a row that was never stored, and later masters may not reach that member. Their
+    own rows must not reuse its version, or one version would name two rows.
     """
     return least + (epoch - least) % EPOCHS_APART
 
 
 def checked_version(number: PartitionId, version: Version) -> Version:
-    """The version, when a row may have it; Refused (VERSION_LIMIT) above VERSION_MAX."""
+    """Return `version`. Raises Refused (VERSION_LIMIT) above VERSION_MAX."""
     if version > VERSION_MAX:
         raise Refused(
-            f"partition {number} would get version {version}, the last one is {VERSION_MAX}: "
+            f"partition {number} would get version {version}; the greatest is {VERSION_MAX}: "
             "copy the data to a new cluster",
             "VERSION_LIMIT",
         )
@@ -116,13 +118,14 @@ def checked_version(number: PartitionId, version: Version) -> Version:
 
 
 def row_fault(replicas: Replicas, members: Mapping[MemberIndex, Member] | None = None) -> str | None:
-    """What is wrong with a row, as the end of a sentence, or None; without `members` only its shape is
-    checked.
+    """Return what is wrong with a row, as the end of a sentence, or None.
+
+    Without `members`, check only its shape.
     """
     if len(replicas) > MAX_REPLICAS:
-        return f"has {len(replicas)} replica indexes; at most {MAX_REPLICAS} are possible"
+        return f"has {len(replicas)} replica indexes; expected at most {MAX_REPLICAS}"
     if replicas and replicas[-1] is None:
-        return "ends with an empty replica index; those are not stored"
+        return "ends with an empty replica index, which is never stored"
     named = [member for member in replicas if member is not None]
     if len(set(named)) != len(named):
         return "names a member twice"
@@ -140,13 +143,13 @@ def _member_fault(named: list[MemberIndex], members: Mapping[MemberIndex, Member
 
 
 def check_invariants(table: PartitionTable, replicas: int = MAX_REPLICAS) -> None:
-    """Raise Corrupt with the partition and the rule when a rule of this module does not hold.
+    """Raise Corrupt, naming the partition and the rule, when the table breaks an invariant of this module.
 
-    `replicas` is the number of replica indexes that a row may have: pass the greater of the old and the
-    new number while a cluster's replica count is being lowered.
+    `replicas` is the number of replica indexes that a row may have. While a cluster's replica count is being
+    lowered, pass the old number.
     """
     if not 1 <= len(table.partitions) <= PARTITIONS_MAX:
-        raise Corrupt(f"the table has {len(table.partitions)} partitions; 1 to {PARTITIONS_MAX} are possible")
+        raise Corrupt(f"the table has {len(table.partitions)} partitions; expected 1 to {PARTITIONS_MAX}")
     _check_dictionary(table.members)
     for number, partition in enumerate(table.partitions):
         _check_partition(number, partition, table.members, replicas)
@@ -155,13 +158,15 @@ def check_invariants(table: PartitionTable, replicas: int = MAX_REPLICAS) -> Non
 def check_changes(
     table: PartitionTable, rows: Mapping[PartitionId, Partition], members: Mapping[MemberIndex, Member]
 ) -> None:
-    """Raise Corrupt when one of `rows` may not take the place of the table's row of that partition.
+    """Raise Corrupt when one of `rows` may not replace the table's row of its partition.
 
-    `members` is the dictionary that holds together with the new rows. Costs only what the rows cost.
+    `members` is the dictionary that becomes valid together with the rows. The cost is that of the rows alone.
     """
     for number, row in rows.items():
         if not 0 <= number < len(table.partitions):
-            raise Corrupt(f"there is no partition {number} in a table of {len(table.partitions)}")
+            raise Corrupt(
+                f"partition {number} is out of range: the table has {len(table.partitions)} partitions"
+            )
         _check_partition(number, row, members, MAX_REPLICAS)
         before = table.partitions[number].version
         if row.version <= before:
@@ -186,26 +191,28 @@ def _check_partition(
         raise Corrupt(f"partition {number} {fault}")
     if len(partition.replicas) > replicas:
         raise Corrupt(
-            f"partition {number} has {len(partition.replicas)} replica indexes, {replicas} are wanted"
+            f"partition {number} has {len(partition.replicas)} replica indexes; expected at most {replicas}"
         )
     if not 0 <= partition.version <= VERSION_MAX:
         raise Corrupt(_no_version(number, partition.version))
     if partition.version == 0 and partition.replicas:
-        raise Corrupt(f"partition {number} has version 0 (never assigned) and replicas")
+        raise Corrupt(f"partition {number} has version 0 (never assigned) but names replicas")
 
 
 def merge(a: PartitionTable, b: PartitionTable) -> PartitionTable:
-    """Per partition the higher version wins; equal versions with different replicas are Corrupt.
+    """Merge two tables: the higher version of each row wins, and the dictionaries are united.
 
-    The dictionaries are united; one index that means two members is Corrupt. Where both know a member, `a` is
-    believed (addresses change), so pass the table of the higher member-list version first.
+    Where both tables know a member, the entry of `a` wins (addresses change), so pass the table with the
+    higher member-list version first. Raises Corrupt for rows of equal version and different replicas, and for
+    one index with two UUIDs.
     """
     if len(a.partitions) != len(b.partitions):
         raise Corrupt(f"tables of {len(a.partitions)} and {len(b.partitions)} partitions cannot be merged")
     for index in a.members.keys() & b.members.keys():
         if a.members[index].uuid != b.members[index].uuid:
             raise Corrupt(
-                f"member index {index} is {a.members[index].uuid} here, {b.members[index].uuid} there"
+                f"member index {index} is {a.members[index].uuid} in one table "
+                f"and {b.members[index].uuid} in the other"
             )
     rows = tuple(
         newer(number, *pair) for number, pair in enumerate(zip(a.partitions, b.partitions, strict=True))
@@ -213,54 +220,59 @@ def merge(a: PartitionTable, b: PartitionTable) -> PartitionTable:
     return PartitionTable(rows, MappingProxyType({**b.members, **a.members}))
 
 
-def newer(number: PartitionId, known: Partition, found: Partition) -> Partition:
-    """Of two rows of one partition the one that holds: `known` itself unless `found` has a higher version.
+def newer(number: PartitionId, known: Partition, other: Partition) -> Partition:
+    """Return the valid one of two rows of a partition: `known`, unless `other` has a higher version.
 
-    Raises Corrupt for different rows of one version: only one master writes, so one of them is damaged.
+    Raises Corrupt for different rows of one version: there is one writer per version, so one row is damaged.
     """
-    if known.version == found.version and known.replicas != found.replicas:
+    if known.version == other.version and known.replicas != other.replicas:
         raise Corrupt(
-            f"partition {number} version {known.version} is {known.replicas} here and {found.replicas} "
-            "there; stop the operator and compare the tables of its members"
+            f"partition {number} version {known.version} is {known.replicas} in one table "
+            f"and {other.replicas} in another; stop the operator and compare the tables of its members"
         )
-    return known if known.version >= found.version else found
+    return known if known.version >= other.version else other
 
 
 def version_sum(table: PartitionTable) -> int:
-    """Orders whole tables of one cluster, where a stamp can only tell equal from different."""
+    """Return a number that orders the tables of one cluster; stamps only compare for equality.
+
+    Source: Hazelcast, Parallel Independent Migrations, "Cluster State Management Changes".
+    """
     return sum(partition.version for partition in table.partitions)
 
 
 def stamp_of(versions: Iterable[Version]) -> int:
-    """The stamp of a table whose partitions have these versions, in order: signed 64 bits."""
+    """Return the stamp (signed 64 bits) of a table whose partitions have these versions, in order."""
     return Stamp(versions).value
 
 
 class Stamp:
     """The stamp of a table, kept up to date row by row.
 
-    The first 64 bits (signed) of MurmurHash3 x64 128 with seed 0 over all versions as big-endian int32.
-    Setting a version costs O(1) and forgets the hash only when the version is another one; the hash
-    is computed when it is asked for, once per change (tens of microseconds for 65,536 partitions).
-    Versions that are no int32 are refused with BadInput.
+    The stamp is the first 64 bits (signed) of MurmurHash3 x64 128 with seed 0 over all versions as big-endian
+    int32. Setting a version costs O(1). The hash is computed on demand, once per change (tens of microseconds
+    for 65,536 partitions). Raises BadInput for versions out of range.
     """
 
     __slots__ = ("_buffer", "_value")
 
     def __init__(self, versions: Iterable[Version]) -> None:
-        known = tuple(versions)
-        for partition, version in enumerate(known):
+        versions_given = tuple(versions)
+        for partition, version in enumerate(versions_given):
             if not 0 <= version <= VERSION_MAX:
                 raise BadInput(_no_version(partition, version))
-        self._buffer = bytearray(pack(f">{len(known)}i", *known))
+        self._buffer = bytearray(pack(f">{len(versions_given)}i", *versions_given))
         self._value: int | None = None
 
     def set(self, partition: PartitionId, version: Version) -> None:
-        """Raise BadInput when the partition is not in the table or the version is none."""
+        """Set the version of one partition.
+
+        Raises BadInput when the partition or the version is out of range.
+        """
         offset = partition * _VERSION_BYTES
         if not 0 <= offset < len(self._buffer):
             raise BadInput(
-                f"partition {partition} is not in a table of {len(self._buffer) // _VERSION_BYTES}"
+                f"partition {partition} is out of range: {len(self._buffer) // _VERSION_BYTES} partitions"
             )
         if not 0 <= version <= VERSION_MAX:
             raise BadInput(_no_version(partition, version))
@@ -276,4 +288,4 @@ class Stamp:
 
 
 def _no_version(partition: PartitionId, version: Version) -> str:
-    return f"partition {partition} has version {version}; 0 to {VERSION_MAX} are possible"
+    return f"partition {partition} has version {version}; expected 0 to {VERSION_MAX}"

@@ -168,7 +168,7 @@ def test_a_pace_without_a_rate_never_waits() -> None:
 
 def test_a_copy_needs_its_bytes_and_a_margin() -> None:
     assert lack_of_space(10, SPACE_MARGIN_BYTES + 10) == ""
-    assert "11 bytes are to come" in lack_of_space(11, SPACE_MARGIN_BYTES + 10)
+    assert "the copy needs 11 bytes" in lack_of_space(11, SPACE_MARGIN_BYTES + 10)
 
 
 def admitted(state: State, number: int, destination: int = 4) -> bool:
