@@ -100,7 +100,7 @@ CREATED_BADLY = [
     (rebalance(cluster=ABSENT), "spec.cluster: Required value"),
     (rebalance(mode="Guess"), 'spec.mode: Unsupported value: "Guess"'),
     (rebalance(moves=[]), "spec.moves"),
-    (rebalance(moves=[{"partition": 1}]), "each of spec.moves needs from, to, or both"),
+    (rebalance(moves=[{"partition": 1}]), "each of spec.moves needs from, to or both"),
     (rebalance(moves=[{"partition": 1, "from": "demo-0", "to": "demo-0"}]), "must be different members"),
     (rebalance(moves=[{"partition": -1, "to": "demo-0"}]), "spec.moves.partition must be a whole number"),
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}] * 1_001), "spec.moves: Too many"),
@@ -133,10 +133,10 @@ CHANGED_BADLY = [
     (member(), {"index": 1}, "spec.index cannot change"),
     (rebalance(), {"cluster": "other"}, "spec.cluster cannot change"),
     (rebalance(), {"mode": "DryRun"}, "spec.mode cannot change"),
-    (rebalance(approved=True), {"approved": False}, "spec.approved cannot be taken back"),
+    (rebalance(approved=True), {"approved": False}, "spec.approved cannot be reset"),
     (rebalance(), {"moves": [{"partition": 1, "to": "demo-0"}]}, "spec.moves cannot change"),
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}]), {"moves": None}, "spec.moves cannot change"),
-    (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be taken back"),
+    (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be reset"),
 ]
 
 CHANGED_WELL = [

@@ -1,4 +1,4 @@
-"""TabletCluster: what a user wants of one cluster, and what the operator observes of it."""
+"""TabletCluster: the desired state of one cluster, and what the operator observes."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -28,12 +28,15 @@ MAX_PARALLEL_LIMIT = 1_000
 IMAGE_LENGTH = 512
 TOPOLOGY_KEYS_LIMIT = 5
 RESOURCE_NAMES_LIMIT = 16
-"""Entries of one map of resource requests or limits."""
+"""Most entries in one map of resource requests or limits."""
 
 
 class ClusterState(StrEnum):
-    """What the cluster allows: Active joining and migration; NoMigration joining only; Frozen neither;
-    Passive neither, and clients may only read."""
+    """What the cluster allows.
+
+    Active: joining and migration. NoMigration: joining only. Frozen: neither. Passive: neither, and clients
+    can only read.
+    """
 
     ACTIVE = "Active"
     NO_MIGRATION = "NoMigration"
@@ -42,24 +45,33 @@ class ClusterState(StrEnum):
 
 
 class JoinAs(StrEnum):
-    """What a member that is made from now on is: Data holds its share; Lite serves clients, holds no
-    partitions, and becomes a data member when spec.lite of its TabletMember is set to false."""
+    """Role of new members.
+
+    Data: holds its share of partitions. Lite: serves clients and holds no partitions; it becomes a data
+    member when spec.lite of its TabletMember is set to false.
+    """
 
     DATA = "Data"
     LITE = "Lite"
 
 
 class KeepVolumes(StrEnum):
-    """What happens to the volume of a member that was drained and removed: Retain keeps the claim, Delete
-    deletes it once no partition names the member any more. Volumes are never deleted for another reason."""
+    """What happens to the volume of a member that was drained and removed.
+
+    Retain keeps the claim; Delete deletes it once no partition names the member. Volumes are never deleted
+    for any other reason.
+    """
 
     RETAIN = "Retain"
     DELETE = "Delete"
 
 
 class Fsync(StrEnum):
-    """When a write is forced to disk: Always before it is acknowledged, Interval every 100 ms, Never leaves
-    it to the system. A write that is acknowledged is on every in-sync replica whatever is chosen here."""
+    """When a write is forced to disk.
+
+    Always: before it is acknowledged. Interval: every 100 ms. Never: left to the operating system. An
+    acknowledged write is on every in-sync replica with each of them.
+    """
 
     ALWAYS = "Always"
     INTERVAL = "Interval"
@@ -67,7 +79,10 @@ class Fsync(StrEnum):
 
 
 class EngineChoice(StrEnum):
-    """Who copies tablets: Spark jobs, the member itself (Direct), or whichever fits the plan (Auto)."""
+    """Engine that copies tablets.
+
+    Spark: Spark jobs. Direct: the members themselves. Auto: chosen for each plan.
+    """
 
     AUTO = "Auto"
     SPARK = "Spark"
@@ -75,23 +90,28 @@ class EngineChoice(StrEnum):
 
 
 class OnPartitionLoss(StrEnum):
-    """What happens to a partition of which no copy is alive: Wait keeps it until a member with a copy is
-    back; ResetToEmpty gives it a new, empty owner after the grace period: its data is gone."""
+    """What happens to a partition without a live copy.
+
+    Wait keeps it until a member with a copy returns. ResetToEmpty gives it a new, empty owner after the grace
+    period: its data is lost.
+    """
 
     WAIT = "Wait"
     RESET_TO_EMPTY = "ResetToEmpty"
 
 
 class Approval(StrEnum):
-    """Whether a plan starts by itself or waits for a person. What makes a missing copy, and the promotion of
-    a backup, never waits; neither do moves that a user asked for."""
+    """Whether a plan starts by itself (Automatic) or waits for approval (Manual).
+
+    Repairs of missing copies, promotions of backups and moves that a user requested never wait.
+    """
 
     AUTOMATIC = "Automatic"
     MANUAL = "Manual"
 
 
 class ServiceType(StrEnum):
-    """The type of the Service that clients connect to."""
+    """Type of the Service that clients connect to."""
 
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
@@ -99,7 +119,7 @@ class ServiceType(StrEnum):
 
 
 class ClusterPhase(StrEnum):
-    """The cluster in one word, for people; programs read the conditions."""
+    """Summary of the cluster's state, for people; programs read the conditions."""
 
     PENDING = "Pending"
     FORMING = "Forming"
@@ -111,7 +131,7 @@ class ClusterPhase(StrEnum):
 
 
 class Storage(Model):
-    """The volume of each member."""
+    """Volume of each member."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -132,42 +152,48 @@ class Storage(Model):
             "spec.storage.size cannot shrink: volumes only grow; keep the size or raise it",
         ),
     )
-    """Size of the volume of each member that is created from now on, such as 2Gi. May grow, not shrink."""
+    """Size of the volume of each new member, such as 2Gi. Can grow but not shrink."""
     storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
-    """StorageClass of the volumes; the cluster's default class when left out. Cannot change."""
+    """StorageClass of the volumes; the default class of the Kubernetes cluster when omitted.
+
+    Cannot change.
+    """
     keep_volumes: KeepVolumes = KeepVolumes.RETAIN
     fsync: Fsync = Fsync.ALWAYS
 
 
 class MigrationSpec(Model):
-    """How data moves."""
+    """Limits and policies of data movement."""
 
     max_parallel_per_member: int = whole("spec.migration.maxParallelPerMember", 1, MAX_PARALLEL_LIMIT, 40)
-    """How many migrations a member takes part in at once, as source or as destination."""
+    """Most migrations in which a member takes part at a time, as source or destination."""
     bandwidth_per_member: Quantity | None = quantity(
         "spec.migration.bandwidthPerMember",
         None,
         (
             "!isQuantity(self) || quantity(self).compareTo(quantity('1Mi')) >= 0",
-            "spec.migration.bandwidthPerMember must be at least 1Mi: with less a copy is taken for dead",
+            "spec.migration.bandwidthPerMember must be at least 1Mi: slower copies are considered stalled",
         ),
     )
-    """Bytes a second that copies read from and write to one member, both together; no limit when left out."""
+    """Bytes per second that copies read from and write to one member, combined; unlimited when omitted."""
     engine: EngineChoice = EngineChoice.AUTO
     fragments: bool = True
-    """Copies a tablet keyspace by keyspace, in turn with others; false copies each tablet as one piece."""
+    """Whether a tablet is copied keyspace by keyspace, in rotation with others.
+
+    When false, each tablet is copied as a whole.
+    """
     approval: Approval = Approval.AUTOMATIC
     paused: bool = False
-    """Starts no further migration while true; what is under way ends."""
+    """Whether to start no further migrations; running ones are completed."""
 
 
 class SparkSpec(Model):
-    """The Spark application that copies tablets."""
+    """Spark application that copies tablets."""
 
     executors: int = whole("spec.spark.executors", 1, EXECUTORS_MAX, 1)
-    """Executors on each destination node."""
+    """Executors per destination node."""
     cores: int = whole("spec.spark.cores", 1, CORES_MAX, 2)
-    """Copies that run at once in an executor."""
+    """Copies that one executor runs at a time."""
     memory: Quantity = quantity(
         "spec.spark.memory",
         "896Mi",
@@ -177,18 +203,18 @@ class SparkSpec(Model):
         ),
         (
             "!isQuantity(self) || quantity(self).compareTo(quantity('1Ti')) <= 0",
-            "spec.spark.memory must be at most 1Ti: it is what each executor's pod asks a node for",
+            "spec.spark.memory must be at most 1Ti: each executor's pod requests it from a node",
         ),
     )
-    """Memory limit of an executor's pod; of less than 768Mi it is 768Mi."""
+    """Memory limit of an executor's pod; values below 768Mi count as 768Mi."""
     threshold_bytes: Quantity = quantity("spec.spark.thresholdBytes", "64Mi")
-    """Copies of at least this much that a member needs at once are made by Spark when the engine is Auto."""
+    """With engine Auto, a member that needs at least this many bytes copied at once gets them from Spark."""
     idle_seconds: int = whole("spec.spark.idleSeconds", 1, IDLE_SECONDS_MAX, 300)
-    """How long an idle Spark application waits for the next copy before it ends."""
+    """Seconds after which an idle Spark application ends."""
 
 
 class FailureDetection(Model):
-    """How fast a silent member is noticed."""
+    """How fast an unresponsive member is detected."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -203,13 +229,13 @@ class FailureDetection(Model):
     heartbeat_seconds: float = seconds("spec.failureDetection.heartbeatSeconds", 0.1, 60, 1.0)
     """Seconds between two heartbeats."""
     lease_seconds: float = seconds("spec.failureDetection.leaseSeconds", 0.5, 300, 3.0)
-    """Seconds without a heartbeat after which a member is unreachable and stops answering as an owner."""
+    """Seconds without a heartbeat after which a member is unreachable and stops serving as an owner."""
     rejoin_grace_period_seconds: int = whole("spec.failureDetection.rejoinGracePeriodSeconds", 0, 86_400, 30)
-    """Seconds for which the place of an unreachable member is kept, so that it can catch up from the log."""
+    """Seconds for which an unreachable member keeps its replicas, so that it can catch up from the log."""
 
 
 class Resp(Model):
-    """The Service for Redis clients, port 6379."""
+    """Service for Redis clients, on port 6379."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -225,30 +251,30 @@ class Resp(Model):
     node_port: int | None = whole(
         "spec.resp.nodePort", 1, 65_535, None, "most clusters allow 30000 to 32767 only"
     )
-    """Port of the nodes; chosen by Kubernetes when left out."""
+    """Port on the nodes; chosen by Kubernetes when omitted."""
 
 
 class Resources(Model):
-    """Requests and limits of the member's container."""
+    """Resource requests and limits of the member's container."""
 
     requests: dict[str, Amount] = Field(default_factory=dict, max_length=RESOURCE_NAMES_LIMIT)
-    """Amount of each resource that is reserved, such as cpu: 500m."""
+    """Reserved amount of each resource, such as cpu: 500m."""
     limits: dict[str, Amount] = Field(default_factory=dict, max_length=RESOURCE_NAMES_LIMIT)
-    """Amount of each resource that is never exceeded, such as memory: 2Gi."""
+    """Maximum amount of each resource, such as memory: 2Gi."""
 
 
 TopologyKey = Annotated[str, Field(min_length=1, max_length=317, pattern=r"^\S+$")]
 
 
 class Placement(Model):
-    """Where the copies of one partition are, seen from one another."""
+    """Where the copies of a partition are placed relative to each other."""
 
     topology_keys: tuple[TopologyKey, ...] = Field(default=(), max_length=TOPOLOGY_KEYS_LIMIT)
-    """Labels of nodes, widest first: copies are kept apart by them as far as members are there."""
+    """Node labels, widest first, by which the copies of a partition are kept apart where possible."""
 
 
 class Images(Model):
-    """Images that replace those of the operator's installation."""
+    """Images that override those of the operator's installation."""
 
     member: str | None = Field(default=None, pattern=r"^\S+$", max_length=IMAGE_LENGTH)
     """Image of the members."""
@@ -257,7 +283,7 @@ class Images(Model):
 
 
 class TabletClusterSpec(Model):
-    """What the user wants."""
+    """Desired state of the cluster."""
 
     members: int = whole(
         "spec.members",
@@ -266,7 +292,7 @@ class TabletClusterSpec(Model):
         ...,
         "to stop all members delete the cluster instead (kubectl delete tabletcluster NAME)",
     )
-    """Number of members; what kubectl scale changes. Members that are too many are drained before they go."""
+    """Number of members; set by kubectl scale. Surplus members are drained before they are removed."""
     partitions: int = whole(
         "spec.partitions",
         1,
@@ -275,7 +301,7 @@ class TabletClusterSpec(Model):
         "",
         (
             "self == oldSelf",
-            "spec.partitions cannot change: keys would belong elsewhere; "
+            "spec.partitions cannot change: keys would belong to other partitions; "
             "create a new cluster and copy the data",
         ),
     )
@@ -283,7 +309,10 @@ class TabletClusterSpec(Model):
     replicas: int = whole(
         "spec.replicas", 1, REPLICAS_LIMIT, 2, "it counts the owner too, so 2 is an owner and one backup"
     )
-    """Copies of each partition, the owner included. More than there are members is reported, not refused."""
+    """Copies of each partition, including the owner.
+
+    A number above that of members is reported, not rejected.
+    """
     state: ClusterState = ClusterState.ACTIVE
     join_as: JoinAs = JoinAs.DATA
     storage: Storage
@@ -298,69 +327,69 @@ class TabletClusterSpec(Model):
 
 
 class MemberCounts(Model):
-    """How many members there are."""
+    """Number of members."""
 
     desired: int = count()
-    """Members that spec asks for."""
+    """Members requested by the spec."""
     current: int = count()
-    """Members that exist, in whatever state."""
+    """Members that exist, in any state."""
     ready: int = count()
-    """Members that serve."""
+    """Members that are serving."""
     lite: int = count()
-    """Members that are there and hold no partitions by intent."""
+    """Lite members, which hold no partitions."""
     updated: int = count()
-    """Members whose pod and volume are as the spec says."""
+    """Members whose pod and volume match the spec."""
 
 
 class PartitionCounts(Model):
-    """How the partitions are."""
+    """Number of partitions, by replication."""
 
     total: int = count()
     """All partitions."""
     safe: int = count()
-    """Partitions with as many copies as spec.replicas asks for."""
+    """Partitions with spec.replicas copies."""
     under_replicated: int = count()
-    """Partitions with an owner and too few copies."""
+    """Partitions with an owner but fewer than spec.replicas copies."""
     lost: int = count()
-    """Partitions without any copy that is alive."""
+    """Partitions without a live copy."""
 
 
 class MigrationCounts(Model):
-    """How the migrations of the present plan are."""
+    """Number of migrations of the current plan."""
 
     active: int = count()
-    """Migrations under way."""
+    """Migrations in progress."""
     waiting: int = count()
-    """Migrations that wait for their turn."""
+    """Migrations that have not started."""
     done: int = count()
-    """Migrations of the present plan that are committed."""
+    """Committed migrations of the current plan."""
     failed: int = count()
-    """Migrations of the present plan that were rolled back."""
+    """Migrations of the current plan that were rolled back."""
 
 
 class TabletClusterStatus(Model):
-    """What the operator observes; it alone writes it."""
+    """Observed state of the cluster. Written by the operator only."""
 
     observed_generation: int = count()
-    """The metadata.generation that this status is about."""
+    """metadata.generation that this status describes."""
     phase: ClusterPhase | None = None
     message: str = ""
-    """The phase in a sentence."""
+    """One sentence that explains the phase."""
     epoch: int = count()
-    """The leadership epoch of the present master."""
+    """Leadership epoch of the current master."""
     selector: str = ""
     """Label selector of the members' pods, for kubectl scale and autoscalers."""
     state: ClusterState | None = None
-    """The cluster state that is in force on all members."""
+    """Cluster state that is in force on all members."""
     members: MemberCounts = Field(default_factory=MemberCounts)
     partitions: PartitionCounts = Field(default_factory=PartitionCounts)
     stamp: str = ""
-    """Stamp of the partition table, a 64-bit number as text: equal stamps, equal tables."""
+    """Stamp of the partition table, a 64-bit number as text; tables with equal stamps are equal."""
     version_sum: int = count()
-    """Sum of the versions of all partitions; only grows."""
+    """Sum of the versions of all partitions; never decreases."""
     migrations: MigrationCounts = Field(default_factory=MigrationCounts)
     rebalance: str = ""
-    """Name of the TabletRebalance of the present plan."""
+    """Name of the TabletRebalance of the current plan."""
     conditions: Conditions = conditions_field()
 
 
@@ -376,7 +405,7 @@ class TabletCluster(Resource):
             ),
             (
                 "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-                "metadata.name must be a DNS label that begins with a letter (a-z, 0-9 and - only, no dots): "
+                "metadata.name must be a DNS label that begins with a letter (a-z, 0-9 and -, no dots): "
                 "Services are named after it; choose another name",
             ),
         )

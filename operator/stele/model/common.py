@@ -1,4 +1,4 @@
-"""What all resources share: names of the API, the base of the models, quantities, CEL rules, reading."""
+"""Foundations of all resources: API names, the base model, quantities, CEL rules, reading."""
 
 import json
 import re
@@ -16,16 +16,16 @@ API_VERSION = f"{GROUP}/{VERSION}"
 CATEGORY = "stele"
 
 CLUSTER_NAME_LENGTH = 40
-"""Letters of a cluster's name: its children append to it and must stay below 63 letters."""
+"""Longest name of a cluster: derived names append to it and must stay within 63 characters."""
 
 QUANTITY_LENGTH = 32
-"""Letters of a quantity; without such a limit the API server refuses CEL rules on it as too costly."""
+"""Longest quantity; without a limit the API server rejects CEL rules on it as too costly."""
 
 SHOWN_LENGTH = 80
-"""Letters of a refused value that an error message repeats."""
+"""Characters of an invalid value that an error message repeats."""
 
 ALL = "x-kubernetes-validations"
-"""The key under which a structural schema holds its CEL rules."""
+"""Key of the CEL rules in a structural schema."""
 
 SUFFIXES = {
     "": Decimal(1),
@@ -49,10 +49,10 @@ QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|([KMGTPE
 
 
 class Model(BaseModel):
-    """A value with snake_case names here and camelCase names in YAML; unknown fields are left out.
+    """A value with snake_case names in Python and camelCase names in YAML; ignores unknown fields.
 
-    The API server prunes unknown fields (or refuses them, under strict validation); a newer operator may have
-    stored more than this one knows, which is no reason to fail.
+    The API server prunes unknown fields (or rejects them, under strict validation), but a newer operator may
+    have stored fields that this version lacks.
     """
 
     model_config = ConfigDict(
@@ -65,12 +65,12 @@ class Model(BaseModel):
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """As the API server takes it: camelCase, plain JSON values, no nulls."""
+        """Return the model as the API server expects it: camelCase, plain JSON values, no nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def parse_quantity(text: str | int | float) -> Decimal:
-    """The number that a quantity (`2Gi`, `500m`, `1e3`) stands for; ValueError says what is wrong."""
+    """Return the number that a quantity (`2Gi`, `500m`, `1e3`) stands for. Raises ValueError."""
     match = QUANTITY.fullmatch(str(text))
     if match is None or len(str(text)) > QUANTITY_LENGTH:
         raise ValueError(
@@ -81,7 +81,7 @@ def parse_quantity(text: str | int | float) -> Decimal:
 
 
 def quantity_bytes(text: str | int) -> int:
-    """A quantity as whole bytes, rounded up as Kubernetes does."""
+    """Return a quantity as whole bytes, rounded up as in Kubernetes."""
     value = parse_quantity(text)
     return int(value.to_integral_value(rounding="ROUND_CEILING"))
 
@@ -108,7 +108,7 @@ Quantity = Annotated[
     AfterValidator(_checked_quantity),
     Field(max_length=QUANTITY_LENGTH),
 ]
-"""A quantity above zero, kept as it was written."""
+"""A positive quantity, kept as it was written."""
 
 Amount = Annotated[
     str,
@@ -128,19 +128,19 @@ Amount = Annotated[
         },
     ),
 ]
-"""A quantity as pods write them: a number or a text, zero allowed, kept as text."""
+"""A quantity as pods have it: a number or text, zero allowed, kept as text."""
 
 
 def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """Schema extra with CEL rules, each a pair of expression and message."""
+    """Return schema extras with CEL rules, each a pair of expression and message."""
     return {ALL: [{"rule": rule, "message": message} for rule, message in rules]}
 
 
 def _text_cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """As `cel`, for a text of limited length: messages repeat the given value.
+    """Return `cel` rules for a text of limited length, whose messages repeat the invalid value.
 
-    Those of numbers cannot: the API server estimates the length of a number's text as unlimited and refuses
-    the rule. But it adds a message of its own, with the value, for `minimum` and `maximum`.
+    Messages for numbers cannot: the API server estimates a number's text as unbounded and rejects the rule as
+    too costly. For `minimum` and `maximum` it adds a message with the value itself.
     """
     shown = [
         {
@@ -154,7 +154,10 @@ def _text_cel(*rules: tuple[str, str]) -> dict[str, Any]:
 
 
 def whole(name: str, low: int, high: int, default: Any = ..., do: str = "", *rules: tuple[str, str]) -> Any:
-    """A whole number from low to high; `do` ends the message of a refusal, `rules` are further CEL rules."""
+    """Return the field of a whole number from low to high.
+
+    `do` ends the error message with a remedy; `rules` are further CEL rules.
+    """
     hint = f"; {do}" if do else ""
     ends = (f"self >= {low} && self <= {high}", f"{name} must be a whole number from {low} to {high}{hint}")
     size = "int32" if high < 2**31 else "int64"
@@ -162,25 +165,25 @@ def whole(name: str, low: int, high: int, default: Any = ..., do: str = "", *rul
 
 
 def seconds(name: str, low: float, high: float, default: float) -> Any:
-    """A number of seconds, fractions allowed, from low to high."""
+    """Return the field of a number of seconds from low to high; fractions are allowed."""
     ends = (f"self >= {low:.3f} && self <= {high:.3f}", f"{name} must be from {low:g} to {high:g} seconds")
     return Field(default, ge=low, le=high, json_schema_extra=cel(ends))
 
 
 def quantity(name: str, default: Any = ..., *rules: tuple[str, str]) -> Any:
-    """A quantity of bytes above zero; `rules` are further CEL rules."""
+    """Return the field of a positive quantity of bytes; `rules` are further CEL rules."""
     good = "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))"
     message = f"{name} must be a quantity of bytes above zero, such as 512Mi or 2Gi"
     return Field(default, max_length=QUANTITY_LENGTH, json_schema_extra=_text_cel((good, message), *rules))
 
 
 def count() -> Any:
-    """A number in a status, 0 until the operator has counted."""
+    """Return the field of a counter in a status, 0 until the operator has counted."""
     return Field(default=0, json_schema_extra={"format": "int64"})
 
 
 class OwnerReference(Model):
-    """Who owns an object; the garbage collector deletes it with its owner."""
+    """An object's owner; the garbage collector deletes the object after its owner."""
 
     api_version: str = ""
     kind: str = ""
@@ -190,7 +193,7 @@ class OwnerReference(Model):
 
 
 class ObjectMeta(Model):
-    """The part of an object's metadata that Stele reads."""
+    """The metadata fields that Stele reads."""
 
     name: str
     namespace: str = ""
@@ -207,7 +210,7 @@ class ObjectMeta(Model):
 
 @dataclass(frozen=True)
 class FieldProblem:
-    """One thing that is wrong in a stored object: where, what is there (shortened), what is expected."""
+    """One invalid field of a stored object: its path, the value (shortened) and what was expected."""
 
     field: str
     value: str
@@ -219,7 +222,10 @@ class FieldProblem:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A stored object that the models refuse; the operator reports it and leaves what runs as it is."""
+    """A stored object that fails validation.
+
+    The operator reports it and leaves the running cluster as it is.
+    """
 
     kind: str
     namespace: str
@@ -228,15 +234,13 @@ class Unreadable:
 
     def __str__(self) -> str:
         listed = "; ".join(str(problem) for problem in self.problems)
-        return (
-            f"{self.kind} {self.namespace}/{self.name} cannot be read: {listed}; correct it with kubectl edit"
-        )
+        return f"{self.kind} {self.namespace}/{self.name} is invalid: {listed}; correct it with kubectl edit"
 
 
 class Resource(Model):
-    """An object of the API; subclasses add `spec` and `status`.
+    """Base of the API's objects; subclasses add `spec` and `status`.
 
-    `read` is the only way from stored objects to models.
+    Stored objects become models through `read` alone.
     """
 
     KIND: ClassVar[str]
@@ -248,14 +252,14 @@ class Resource(Model):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
+        """Return namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
     @classmethod
     def read(cls, stored: object) -> Self | Unreadable:
-        """The model of a stored object, or why it cannot be one; never raises.
+        """Return the model of a stored object, or why it is invalid; never raises.
 
-        A status that cannot be read counts as none: it is rebuilt from what is observed.
+        An invalid status is ignored: it is rebuilt from observations.
         """
         try:
             return cls.model_validate(stored)
@@ -267,17 +271,19 @@ class Resource(Model):
 
 
 def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
-    found = error.errors(include_url=False, include_context=False)
+    details = error.errors(include_url=False, include_context=False)
     return tuple(
         FieldProblem(
-            ".".join(str(part) for part in each["loc"]) or "the object", shown(each["input"]), each["msg"]
+            ".".join(str(part) for part in detail["loc"]) or "the object",
+            shown(detail["input"]),
+            detail["msg"],
         )
-        for each in found
+        for detail in details
     )
 
 
 def shown(value: object) -> str:
-    """A value as an error message repeats it: one line, shortened."""
+    """Render a value for an error message: one line, shortened."""
     text = repr(value)
     return text if len(text) <= SHOWN_LENGTH else text[: SHOWN_LENGTH - 3] + "..."
 

@@ -1,4 +1,4 @@
-"""Conditions (metav1.Condition) of all resources, their types and reasons, and the one way to set them."""
+"""Conditions (metav1.Condition) of all resources, with their types and reasons, and how they are set."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from pydantic import Field
 from stele.model.common import Model
 
 MESSAGE_LENGTH = 32_768
-"""Letters of a condition's message; the limit of metav1.Condition."""
+"""Longest message of a condition, as in metav1.Condition."""
 
 LIST_MAP: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 
@@ -24,7 +24,7 @@ class ConditionStatus(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions that Stele sets; docs/reference/resources.md explains each."""
+    """The condition types that Stele sets; docs/resources.md explains each."""
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -40,7 +40,7 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition has its status, in one word for programs; docs/reference/resources.md explains each."""
+    """Machine-readable reasons of conditions; docs/resources.md explains each."""
 
     AS_DESIRED = "AsDesired"
     FORMING = "Forming"
@@ -77,37 +77,37 @@ class Reason(StrEnum):
 
 
 class Condition(Model):
-    """One observation about an object, as metav1.Condition."""
+    """One observation of an object, as in metav1.Condition."""
 
     type: str = Field(max_length=316)
-    """What is observed, such as Ready."""
+    """Type of the condition, such as Ready."""
     status: ConditionStatus
-    """Whether it holds."""
+    """Whether the condition holds."""
     reason: str = Field(max_length=1024)
-    """Why, in one CamelCase word."""
+    """Reason of the last change, as one CamelCase word."""
     message: str = Field(default="", max_length=MESSAGE_LENGTH)
-    """Why, for people, with what to do when something is to be done."""
+    """Explanation for people, with the remedy if one is needed."""
     last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
-    """When the status last changed."""
+    """Time of the last change of status."""
     observed_generation: int = Field(default=0, json_schema_extra={"format": "int64"})
-    """The metadata.generation that was observed."""
+    """metadata.generation that the condition is based on."""
 
 
 Conditions = tuple[Condition, ...]
 
 
 def conditions_field() -> Any:
-    """The field `conditions` of a status: a list with one entry per type."""
+    """Return the field `conditions` of a status: a list with one entry per type."""
     return Field(default=(), json_schema_extra=dict(LIST_MAP))
 
 
 def timestamp(now: datetime) -> str:
-    """A moment as Kubernetes writes it: UTC, whole seconds."""
+    """Format a time as Kubernetes does: UTC, whole seconds."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | None:
-    """The condition of that type, if set."""
+    """Return the condition of that type, None when it is not set."""
     return next((each for each in conditions if each.type == type_), None)
 
 
@@ -121,16 +121,17 @@ def set_condition(
     generation: int,
     now: datetime,
 ) -> Conditions:
-    """The conditions with this one set, sorted by type; `lastTransitionTime` moves with the status only.
+    """Return the conditions with this one set, sorted by type.
 
-    A bool stands for True or False, None for Unknown; a message that is too long is cut.
+    `lastTransitionTime` changes only with the status. A bool means True or False, None means Unknown. Longer
+    messages are cut.
     """
-    wanted = _status(status)
+    new_status = _status(status)
     before = find_condition(conditions, type_)
-    since = before.last_transition_time if before and before.status == wanted else timestamp(now)
+    since = before.last_transition_time if before and before.status == new_status else timestamp(now)
     changed = Condition(
         type=type_.value,
-        status=wanted,
+        status=new_status,
         reason=str(reason),
         message=message[:MESSAGE_LENGTH],
         last_transition_time=since,

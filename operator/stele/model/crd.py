@@ -1,6 +1,6 @@
-"""CustomResourceDefinitions from the models: JSON schema -> structural schema -> YAML in `crds/`.
+"""Generates the CustomResourceDefinitions in `crds/` from the models: JSON schema, structural schema, YAML.
 
-`python -m stele.model.crd DIR` writes the files, with `--check` it only says which differ (exit code 1).
+`python -m stele.model.crd DIR` writes the files; `--check` reports which differ (exit code 1).
 """
 
 import argparse
@@ -27,7 +27,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One printer column of `kubectl get`; priority 1 is shown with `-o wide` only."""
+    """A printer column of `kubectl get`; priority 1 is shown with `-o wide` only."""
 
     name: str
     path: str
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Definition:
-    """What a CustomResourceDefinition needs beside the model."""
+    """A CustomResourceDefinition apart from its model."""
 
     model: type[Resource]
     short: str
@@ -46,7 +46,7 @@ class Definition:
 
     @property
     def file_name(self) -> str:
-        """Name of the file in `crds/`."""
+        """File name in `crds/`."""
         return f"{self.model.PLURAL}.yaml"
 
 
@@ -120,10 +120,10 @@ DEFINITIONS = (
 
 
 def structural(node: Any, shared: Mapping[str, Schema], *, defaults: bool) -> Schema:
-    """A node of a JSON schema as Kubernetes takes it: no `$ref`, no titles, no nulls.
+    """Convert a JSON schema node to a structural schema: no `$ref`, no titles, no nulls.
 
-    With `defaults` an object whose fields have defaults gets these as its own default: without it the API
-    server would not fill in an object that was left out; it checks rules against the default as written.
+    With `defaults`, an object whose fields all have defaults gets them as its own default. Otherwise the API
+    server would not fill in an omitted object: it checks rules against the default as written.
     """
     flat = _resolved(dict(node), shared)
     flat.pop("title", None)
@@ -148,7 +148,7 @@ def structural(node: Any, shared: Mapping[str, Schema], *, defaults: bool) -> Sc
 
 
 def _resolved(node: Schema, shared: Mapping[str, Schema]) -> Schema:
-    """The node with its reference, or the choice that is not null, put in its place; its own keys win."""
+    """Resolve the node's reference, or its non-null choice; keys of the node itself take precedence."""
     choices = [each for each in node.pop("anyOf", []) if each.get("type") != "null"]
     if choices:
         return _resolved({**choices[0], **node}, shared)
@@ -164,7 +164,7 @@ def _own_defaults(node: Schema) -> Schema:
 
 
 def _ordered(node: Schema) -> Schema:
-    """Keys in the order in which people read them; what is not listed keeps its place in the middle."""
+    """Sort keys for reading; unlisted keys keep their order in the middle."""
     first = ("type", "format", "description", "default", "enum")
     last = ("required", "properties", "items", "x-kubernetes-validations")
     middle = [key for key in node if key not in (*first, *last)]
@@ -172,7 +172,7 @@ def _ordered(node: Schema) -> Schema:
 
 
 def schema_of(model: type[Resource]) -> Schema:
-    """The structural schema of a resource: metadata is Kubernetes' own, defaults are in spec only."""
+    """Return the structural schema of a resource. Metadata is left to Kubernetes; only spec has defaults."""
     whole = model.model_json_schema(by_alias=True)
     shared = whole.get("$defs", {})
 
@@ -199,7 +199,7 @@ def schema_of(model: type[Resource]) -> Schema:
 
 
 def crd_of(definition: Definition) -> Schema:
-    """The CustomResourceDefinition as plain values."""
+    """Return the CustomResourceDefinition as plain values."""
     model = definition.model
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -241,7 +241,7 @@ def _column(column: Column) -> Schema:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes equal values in full each time (no anchors), and lists indented as people write them."""
+    """Dumps repeated values in full (no anchors) and indents lists."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -251,7 +251,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def crd_yaml(definition: Definition) -> str:
-    """The text of a file in `crds/`."""
+    """Return the text of a file in `crds/`."""
     body = yaml.dump(
         crd_of(definition), Dumper=_Dumper, sort_keys=False, width=LINE_LENGTH, allow_unicode=True
     )
@@ -259,7 +259,7 @@ def crd_yaml(definition: Definition) -> str:
 
 
 def drifted(directory: Path) -> list[str]:
-    """Names of the files that are not what the models give; missing ones too."""
+    """Return the names of files that are missing or differ from the models."""
 
     def differs(definition: Definition) -> bool:
         path = directory / definition.file_name
@@ -276,12 +276,16 @@ def write(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m stele.model.crd", description="Writes the CRDs of the models."
+        prog="python -m stele.model.crd", description="Write the CRDs that the models define."
     )
-    parser.add_argument("directories", metavar="DIR", nargs="+", type=Path, help="where the YAML files are")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when a file differs")
+    parser.add_argument(
+        "directories", metavar="DIR", nargs="+", type=Path, help="directory of the YAML files"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with code 1 when a file differs"
+    )
     options = parser.parse_args(arguments)
     if not options.check:
         for directory in options.directories:
@@ -290,7 +294,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     stale = [str(directory / name) for directory in options.directories for name in drifted(directory)]
     if stale:
         again = " ".join(str(directory) for directory in options.directories)
-        say(f"{', '.join(stale)}: not what the models give; run python -m stele.model.crd {again}")
+        say(f"{', '.join(stale)}: out of date; run python -m stele.model.crd {again}")
     return 1 if stale else 0
 
 

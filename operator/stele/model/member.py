@@ -1,4 +1,4 @@
-"""TabletMember: one member of a cluster, made by the operator, one per pod and volume."""
+"""TabletMember: one member of a cluster, created by the operator, with its own pod and volume."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -9,14 +9,14 @@ from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count,
 from stele.model.conditions import Conditions, conditions_field
 
 INDEX_LIMIT = 1_000_000
-"""Member indexes are handed out once and never reused, so they outgrow the number of members."""
+"""Greatest member index. Indexes are never reused, so they exceed the number of members."""
 
 
 WEIGHT_LIMIT = 100
 
 
 class MemberState(StrEnum):
-    """Where a member is in its life."""
+    """Phase of a member's life."""
 
     JOINING = "Joining"
     ACTIVE = "Active"
@@ -27,7 +27,7 @@ class MemberState(StrEnum):
 
 
 class TabletMemberSpec(Model):
-    """What is wanted of the member."""
+    """Desired state of the member."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -45,48 +45,51 @@ class TabletMemberSpec(Model):
     cluster: str = Field(min_length=1, max_length=CLUSTER_NAME_LENGTH)
     """Name of the TabletCluster. Cannot change."""
     index: int = whole("spec.index", 0, INDEX_LIMIT)
-    """Number of the member in the partition table; never used twice in a cluster. Cannot change."""
+    """Index of the member in the partition table; never reused within a cluster. Cannot change."""
     lite: bool = False
-    """A lite member serves clients and holds no partitions."""
+    """Whether this is a lite member, which serves clients and holds no partitions."""
     weight: int = whole(
         "spec.weight", 1, WEIGHT_LIMIT, 1, "a member with 2 gets twice the share of one with 1"
     )
-    """Share of partitions that it gets, compared with other members."""
+    """Share of partitions relative to other members."""
     drain: bool = False
-    """Moves everything off this member while true, and makes it the first to go when members are too many."""
+    """Whether to move all partitions off this member.
+
+    A drained member is also the first to be removed on scale-down.
+    """
 
 
 class TabletMemberStatus(Model):
-    """What the operator observes; it alone writes it."""
+    """Observed state of the member. Written by the operator only."""
 
     observed_generation: int = count()
-    """The metadata.generation that this status is about."""
+    """metadata.generation that this status describes."""
     uuid: str = ""
-    """Identity that the member's volume holds; a wiped volume gets a new one."""
+    """Identity stored on the member's volume; a wiped volume gets a new one."""
     incarnation: int = count()
-    """How often the member's process has started on this volume."""
+    """Number of starts of the member's process on this volume."""
     address: str = ""
-    """Host and port under which other members reach it."""
+    """Host and port at which other members reach it."""
     state: MemberState | None = None
     zone: tuple[str, ...] = ()
-    """Its place: the label of its node for each of the cluster's topology keys."""
+    """Location: its node's label for each of the cluster's topology keys."""
     owned: int = count()
-    """Partitions that it owns."""
+    """Number of partitions that it owns."""
     backups: int = count()
-    """Partitions that it holds a backup of."""
+    """Number of partitions that it has a backup of."""
     bytes: int = count()
     """Bytes of its tablets on the volume."""
     stamp: str = ""
-    """Stamp of the partition table that it has; equals the cluster's when it is up to date."""
+    """Stamp of the partition table that the member has; equals the cluster's when it is up to date."""
     safe_to_evict: bool = False
-    """Whether its pod may go without leaving a partition with no other copy."""
+    """Whether the pod can be evicted without taking the last copy of any partition."""
     restarts: int = count()
-    """How often its container was restarted."""
+    """Number of restarts of its container."""
     conditions: Conditions = conditions_field()
 
 
 class TabletMember(Resource):
-    """One member of a cluster: a pod, its volume and its identity. Made by the operator."""
+    """One member of a cluster: a pod, its volume and its identity. Created by the operator."""
 
     KIND: ClassVar[str] = "TabletMember"
     PLURAL: ClassVar[str] = "tabletmembers"

@@ -1,4 +1,7 @@
-"""Whose an object is. Its name says nothing: somebody else may have taken the name first."""
+"""Ownership of Kubernetes objects.
+
+A name alone proves nothing, since another party may have used it first.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +12,7 @@ CLUSTER_UID_LABEL = "stele.dev/cluster-uid"
 
 
 class NameTaken(Refused):
-    """Objects of somebody else have names that a cluster needs. `names`: each with its kind."""
+    """Names that a cluster needs belong to objects of others. `names` include their kinds."""
 
     code_default = "NAME_TAKEN"
 
@@ -19,7 +22,7 @@ class NameTaken(Refused):
 
 
 class NameLeaves(Unavailable):
-    """What has the names that a cluster needs goes by itself. `names`: each with its kind."""
+    """Names that a cluster needs belong to objects that are being removed. `names` include their kinds."""
 
     code_default = "NAME_LEAVES"
 
@@ -29,22 +32,22 @@ class NameLeaves(Unavailable):
 
 
 def taken_text(names: Sequence[str]) -> str:
-    """What is the matter, and what to do."""
+    """Return the error text, with the remedy."""
     return (
-        f"{', '.join(names)}: there already, and not of this cluster, so nothing is done with it; "
-        "remove what is not needed, or create the cluster under another name"
+        f"{', '.join(names)}exists already and does not belong to this cluster, so it is left alone; "
+        "delete it if it is not needed, or create the cluster under another name"
     )
 
 
 def leaving_text(names: Sequence[str]) -> str:
-    """What is waited for; nothing is to be done."""
+    """Return what the cluster waits for; nothing needs to be done."""
     return f"waiting for the objects of the deleted cluster to be removed: {', '.join(names)}"
 
 
 def leaves(stored: Mapping[str, Any], owners: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether an object that is not ours goes by itself: it is being deleted, or all its owners are gone.
+    """Return whether a foreign object will go by itself: it is being deleted, or its owners are gone.
 
-    One that has the kind and name of one of our `owners` is gone: there is one object of a name.
+    An owner with the kind and name of one of our `owners` but another UID is gone, since names are unique.
     """
     meta, ours = stored["metadata"], {_named(each) for each in owners}
     theirs = [_named(each) for each in meta.get("ownerReferences") or ()]
@@ -56,7 +59,7 @@ def _named(owner: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def belongs_to(stored: Mapping[str, Any], uid: str) -> bool:
-    """Whether the object is labelled with that UID of a cluster, or owned by the object with that UID."""
+    """Return whether the object is labelled with the cluster's UID, or owned by the object with that UID."""
     meta = stored["metadata"]
     owners = (each.get("uid") for each in meta.get("ownerReferences") or ())
     return (meta.get("labels") or {}).get(CLUSTER_UID_LABEL) == uid or uid in owners

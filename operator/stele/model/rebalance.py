@@ -1,4 +1,4 @@
-"""TabletRebalance: one plan of migrations, its progress, and why something in it is refused."""
+"""TabletRebalance: one plan of migrations, its progress, and the reasons of refusals."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar, Self
@@ -10,27 +10,30 @@ from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count,
 from stele.model.conditions import Conditions, conditions_field
 
 REFUSALS_LIMIT = 50
-"""Refusals that a status lists; further ones are counted only."""
+"""Refusals that a status lists; further ones are only counted."""
 
 DESTINATIONS_LIMIT = 50
-"""Destinations that a status lists; further ones are counted only."""
+"""Destinations that a status lists; further ones are only counted."""
 
 MOVES_LIMIT = 1_000
-"""Moves of one TabletRebalance, and partitions that one leaves out."""
+"""Most moves, and most cancelled partitions, of one TabletRebalance."""
 
 MEMBER_NAME_LENGTH = 63
 
 
 class RebalanceMode(StrEnum):
-    """Execute runs the plan; DryRun only says what it would be."""
+    """Execute runs the plan; DryRun only computes and shows it."""
 
     EXECUTE = "Execute"
     DRY_RUN = "DryRun"
 
 
 class RebalancePhase(StrEnum):
-    """Where the plan is in its life; Done, Failed, Superseded are final. Proposed: a DryRun that can be read,
-    or a plan that waits for spec.approved."""
+    """Phase of the plan.
+
+    Done, Failed and Superseded are final. Proposed: a finished DryRun, or a plan that waits for
+    spec.approved.
+    """
 
     PENDING = "Pending"
     PROPOSED = "Proposed"
@@ -42,14 +45,16 @@ class RebalancePhase(StrEnum):
 
 
 class MoveSpec(Model):
-    """One replica that should be on another member. Without `from` a missing replica is made, without `to`
-    one that is too many is given up."""
+    """Move of one replica to another member.
+
+    Without `from`, a missing replica is created; without `to`, a surplus replica is dropped.
+    """
 
     model_config = ConfigDict(
         json_schema_extra=cel(
             (
                 "has(self.from) || has(self.to)",
-                "each of spec.moves needs from, to, or both: names of members",
+                "each of spec.moves needs from, to or both, as names of members",
             ),
             (
                 "!has(self.from) || !has(self.to) || self.from != self.to",
@@ -61,16 +66,16 @@ class MoveSpec(Model):
     partition: int = whole("spec.moves.partition", 0, PARTITIONS_LIMIT - 1)
     """Number of the partition."""
     source: str | None = Field(default=None, alias="from", min_length=1, max_length=MEMBER_NAME_LENGTH)
-    """Name of the TabletMember that gives its replica up."""
+    """Name of the TabletMember that gives up its replica."""
     destination: str | None = Field(default=None, alias="to", min_length=1, max_length=MEMBER_NAME_LENGTH)
-    """Name of the TabletMember that gets the replica."""
+    """Name of the TabletMember that receives the replica."""
 
 
 PartitionNumber = Annotated[int, Field(ge=0, le=PARTITIONS_LIMIT - 1, json_schema_extra={"format": "int32"})]
 
 
 class Changes(Model):
-    """What a preview supposes of the TabletCluster instead of what is there."""
+    """Hypothetical changes of the TabletCluster for a preview."""
 
     members: int | None = whole("spec.changes.members", 1, MEMBERS_LIMIT, None)
     """Number of members."""
@@ -79,7 +84,7 @@ class Changes(Model):
 
 
 class TabletRebalanceSpec(Model):
-    """What is wanted."""
+    """Desired plan."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -89,20 +94,19 @@ class TabletRebalanceSpec(Model):
             ),
             (
                 "self.mode == oldSelf.mode",
-                "spec.mode cannot change: a plan is run or shown; create another TabletRebalance",
+                "spec.mode cannot change: a plan is either run or shown; create another TabletRebalance",
             ),
             (
                 "self.cancel || !oldSelf.cancel",
-                "spec.cancel cannot be taken back: what was cancelled is gone; "
-                "create another TabletRebalance",
+                "spec.cancel cannot be reset: the plan is cancelled; create another TabletRebalance",
             ),
             (
                 "self.approved || !oldSelf.approved",
-                "spec.approved cannot be taken back: the plan runs; set spec.cancel to stop it",
+                "spec.approved cannot be reset: the plan is running; set spec.cancel to stop it",
             ),
             (
                 "self.cancel || !self.rollBack",
-                "spec.rollBack needs spec.cancel: true; set both to stop the plan and undo what is under way",
+                "spec.rollBack needs spec.cancel: set both to stop the plan and undo running migrations",
             ),
             (
                 "has(self.moves) == has(oldSelf.moves) && (!has(self.moves) || self.moves == oldSelf.moves)",
@@ -110,7 +114,7 @@ class TabletRebalanceSpec(Model):
             ),
             (
                 "!has(self.changes) || self.mode == 'DryRun'",
-                "spec.changes needs spec.mode DryRun: members and replicas are changed in the TabletCluster",
+                "spec.changes needs spec.mode DryRun: edit the TabletCluster to apply such changes",
             ),
         )
     )
@@ -119,127 +123,132 @@ class TabletRebalanceSpec(Model):
     """Name of the TabletCluster. Cannot change."""
     mode: RebalanceMode = RebalanceMode.EXECUTE
     moves: tuple[MoveSpec, ...] | None = Field(default=None, min_length=1, max_length=MOVES_LIMIT)
-    """Replicas that should be on members that you name; for plans that you make. Cannot change."""
+    """Replicas to move to the named members; for plans created by users. Cannot change."""
     changes: Changes | None = None
-    """For a DryRun: shows what would be done after these changes of the cluster."""
+    """For a DryRun: plan for these changes of the cluster."""
     approved: bool = False
-    """Lets a plan start that is Proposed."""
+    """Whether a plan in phase Proposed may start."""
     cancel: bool = False
-    """Starts no further migration of this plan; what is under way ends."""
+    """Whether to start no further migrations of this plan; running ones are completed."""
     roll_back: bool = False
-    """With cancel: what is under way is undone, unless its destination was asked to take it over."""
+    """With cancel: undo running migrations, except those whose destination was asked to take over."""
     cancel_migrations: tuple[PartitionNumber, ...] | None = Field(default=None, max_length=MOVES_LIMIT)
-    """Partitions that this plan leaves as they are; what is under way for them is undone likewise."""
+    """Partitions that this plan leaves unchanged; their running migrations are undone in the same way."""
 
 
 class CountsByType(Model):
     """Number of migrations of each type."""
 
     total: int = count()
-    """All of them."""
+    """All migrations."""
     move: int = count()
-    """A replica goes from one member to another."""
+    """Migrations of a replica from one member to another."""
     copies: int = Field(default=0, alias="copy", json_schema_extra={"format": "int64"})
-    """A missing replica is made."""
+    """Creations of a missing replica."""
     shift_up: int = count()
-    """A replica becomes hotter: no data moves."""
+    """Moves of a replica to a lower index, without data."""
     shift_down: int = count()
-    """A replica becomes colder while another takes its place."""
+    """Moves of a replica to a higher index while a new member takes its place."""
     clear: int = count()
-    """A replica that is too many goes."""
+    """Removals of a surplus replica."""
 
     @classmethod
     def of(cls, move: int = 0, copy: int = 0, shift_up: int = 0, shift_down: int = 0, clear: int = 0) -> Self:
-        """Counts whose total is their sum."""
+        """Return the counts, with their sum as total."""
         total = move + copy + shift_up + shift_down + clear
         return cls(total=total, move=move, copy=copy, shift_up=shift_up, shift_down=shift_down, clear=clear)
 
 
 class Refusal(Model):
-    """Why one migration waits or was refused."""
+    """Why a migration waits or was refused."""
 
     reason: str = Field(max_length=128)
     """Reason code, such as STALE_VERSION."""
     partition: int | None = Field(default=None, json_schema_extra={"format": "int32"})
-    """The partition; left out when the refusal is about the whole plan."""
+    """Number of the partition; omitted when the refusal concerns the whole plan."""
     message: str = Field(default="", max_length=1024)
-    """The reason for people, with what to do."""
+    """Explanation for people, with the remedy."""
 
 
 class CopyDestination(Model):
-    """What the plan copies to one member."""
+    """Copies of the plan to one member."""
 
     member: str = Field(max_length=MEMBER_NAME_LENGTH)
     """Name of the TabletMember."""
     engine: EngineChoice | None = None
-    """Who copies to it: Spark or Direct, as chosen last."""
+    """Engine that copies to it, Spark or Direct, as last chosen."""
     engine_reason: str = Field(default="", max_length=1024)
-    """Why that engine was chosen."""
+    """Why the engine was chosen."""
     bytes_planned: int = count()
-    """Bytes that the plan copies to it, as estimated when the first of them were."""
+    """Bytes that the plan copies to it, as estimated when its first copy was."""
     bytes_copied: int = count()
-    """Bytes that were copied to it so far."""
+    """Bytes copied to it so far."""
     megabytes_per_second: str = ""
-    """1,000,000 bytes per second from its first copy until now, or until its last copy ended."""
+    """Throughput in units of 1,000,000 bytes per second, from its first copy until now or until its last
+    copy ended."""
     tasks: int = count()
-    """Tasks that shared its tablets: those of Spark, or threads of its own."""
+    """Tasks that shared its tablets: of Spark, or threads of the member."""
     retries: int = count()
-    """What was begun again: tasks by Spark, and copies of a fragment within them."""
+    """Retries: of tasks by Spark, and of fragments within them."""
     failures: int = count()
-    """Sessions that failed; their migrations were copied by the other engine, or rolled back."""
+    """Failed copy sessions; their migrations were copied by the other engine or rolled back."""
 
 
 class TabletRebalanceStatus(Model):
-    """What the operator observes; it alone writes it."""
+    """Observed state of the plan. Written by the operator only."""
 
     observed_generation: int = count()
-    """The metadata.generation that this status is about."""
+    """metadata.generation that this status describes."""
     phase: RebalancePhase | None = None
     reason: str = ""
     """Why the plan was made, such as a changed number of members."""
     situation: str = ""
-    """Fingerprint of what the plan was made for: what was said about it holds while that stays the same."""
+    """Fingerprint of the situation that the plan was made for; decisions about it hold as long as it is
+    unchanged."""
     copies_left: int | None = Field(default=None, json_schema_extra={"format": "int32"})
-    """Copies of each partition that the plan leaves, when that is less than the cluster's spec.replicas."""
+    """Copies of each partition that the plan leaves, when fewer than the cluster's spec.replicas."""
     engine: EngineChoice | None = None
-    """Who copies: Spark or Direct."""
+    """Engine that copies: Spark or Direct."""
     engine_reason: str = ""
-    """Why that engine was chosen."""
+    """Why the engine was chosen."""
     planned: CountsByType = Field(default_factory=CountsByType)
-    """Migrations of the plan by type."""
+    """Planned migrations, by type."""
     done: CountsByType = Field(default_factory=CountsByType)
-    """Migrations that are committed, by type."""
+    """Committed migrations, by type."""
     failed: int = count()
     """Migrations that were rolled back."""
     bytes_planned: int = count()
     """Bytes that the plan copies, as estimated when it was made."""
     bytes_copied: int = count()
-    """Bytes that were copied so far."""
+    """Bytes copied so far."""
     bytes_by_spark: int = count()
     """Bytes of bytesCopied that Spark copied."""
     destinations: tuple[CopyDestination, ...] = Field(default=(), max_length=DESTINATIONS_LIMIT)
     """Members that the plan copies to, those with the most bytes first."""
     destinations_total: int = count()
-    """Number of all destinations, those that are not listed included."""
+    """Number of all destinations, including unlisted ones."""
     throughput_bytes_per_second: int = count()
-    """Bytes copied per second: now while it runs, on average when it is finished."""
+    """Bytes copied per second: current while the plan runs, average when it is finished."""
     megabytes_per_second: str = ""
-    """throughputBytesPerSecond in units of 1,000,000 bytes, for the column MB/S."""
+    """throughputBytesPerSecond in units of 1,000,000 bytes, for the column MB/s."""
     eta_seconds: int | None = Field(default=None, json_schema_extra={"format": "int64"})
-    """Seconds until the plan is done, as estimated; left out while it is unknown."""
+    """Estimated seconds until the plan is done; omitted while unknown."""
     refusals: tuple[Refusal, ...] = Field(default=(), max_length=REFUSALS_LIMIT)
     """Why migrations wait or were refused."""
     refusals_total: int = count()
-    """Number of all refusals, those that are not listed included."""
+    """Number of all refusals, including unlisted ones."""
     started_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """When the first migration started."""
+    """Start of the first migration."""
     finished_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """When the plan ended, in whatever phase."""
+    """End of the plan, in any final phase."""
     conditions: Conditions = conditions_field()
 
 
 class TabletRebalance(Resource):
-    """One plan of migrations and its progress. Made by the operator, or by users to see a plan."""
+    """One plan of migrations and its progress.
+
+    Created by the operator, or by users to preview or request moves.
+    """
 
     KIND: ClassVar[str] = "TabletRebalance"
     PLURAL: ClassVar[str] = "tabletrebalances"
