@@ -133,8 +133,8 @@ def test_a_piece_that_is_cut_at_any_byte_is_refused(loads: LoadFiles) -> None:
 @pytest.mark.parametrize(
     ("sections", "text"),
     [
-        ([Section(2, 0, 5), Section(1, 5, 5)], "partition 1 is not in its place"),
-        ([Section(1, 3, 5)], "partition 1 is not in its place"),
+        ([Section(2, 0, 5), Section(1, 5, 5)], "partition 1 is out of order or not contiguous"),
+        ([Section(1, 3, 5)], "partition 1 is out of order or not contiguous"),
         ([Section(1, 0, 300 * 1024 * 1024)], "at most 268435456"),
     ],
 )

@@ -126,7 +126,7 @@ class ApiServer:
             raise NotFound(f"{kind.kind} {name} is not there")
         for key in ("uid", "resourceVersion"):
             if body["metadata"].get(key, stored["metadata"][key]) != stored["metadata"][key]:
-                raise Conflict(f"{kind.kind} {name} was changed by somebody else")
+                raise Conflict(f"{kind.kind} {name} was changed by another writer")
         if kind in WITH_STATUS:
             status = {"status": stored["status"]} if "status" in stored else {}
             body = {key: value for key, value in body.items() if key != "status"} | status

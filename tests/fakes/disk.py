@@ -141,7 +141,7 @@ class SimEngine(MemoryEngine):
         self._need_room()
         missing = [path for path in paths if not Path(path).exists()]
         if missing:
-            raise Unavailable(f"SST files were not taken in: {missing[0]} is not there")
+            raise Unavailable(f"SST files could not be ingested: {missing[0]} is not there")
         for path in paths:
             super().write_data(_unpack(Path(path).read_bytes()))
             Path(path).unlink()

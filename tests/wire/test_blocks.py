@@ -75,7 +75,7 @@ def test_a_body_with_a_right_checksum_is_still_checked(body):
         ([[(b"a", b""), (b"a", b"")]], "keys do not ascend"),
         ([[(b"b", b"")], [(b"a", b"")]], "keys do not ascend after 1 entries"),
         ([[(b"b", b"")], [(b"b", b"")]], "keys do not ascend after 1 entries"),
-        ([[(b"a", b"1")]], "1 entries of 2 bytes came, but 9 entries of 9 bytes were sent"),
+        ([[(b"a", b"1")]], "received 1 entries of 2 bytes, but 9 entries of 9 bytes were sent"),
     ],
 )
 def test_order_and_totals_are_checked(parts, error):
@@ -87,7 +87,7 @@ def test_order_and_totals_are_checked(parts, error):
 
 
 def test_nothing_may_follow_the_end():
-    with pytest.raises(Corrupt, match="goes on after its last block"):
+    with pytest.raises(Corrupt, match="continues after its last block"):
         read(b"".join(stream([])) + b"x")
 
 

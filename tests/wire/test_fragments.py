@@ -95,7 +95,7 @@ def piece(at, following, **changes):
         ([piece("0", "1")], "it ends at '1'"),
         ([piece("1", "")], "fragment 0 begins at '1', the one before ended at '0'"),
         ([piece("0", "1"), piece("2", "")], "fragment 1 begins at '2'"),
-        ([piece("0", ""), piece("", "")], "fragment 1 comes after the last"),
+        ([piece("0", ""), piece("", "")], "fragment 1 follows the last one"),
         ([piece("0", "", file="../x")], "names the file"),
         ([piece("0", "", namespaces={"a": (6,)})], "expected -1 to 5"),
     ],
@@ -115,7 +115,7 @@ def test_a_manifest_is_read_as_it_was_written():
 
 @pytest.mark.parametrize("content", [b'{"format":1,"entries":3}', b'{"format":3}'])
 def test_another_format_is_named(content):
-    with pytest.raises(Corrupt, match=r"format is .*, 2 is read here") as raised:
+    with pytest.raises(Corrupt, match=r"format is .*, expected 2") as raised:
         decode_manifest(content, "s/7.json")
     assert raised.value.code == "UNKNOWN_FORMAT"
 

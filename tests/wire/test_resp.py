@@ -56,7 +56,7 @@ def test_inline_requests_and_empty_ones():
         (b"*1\r\n:3\r\n", "expected '$', got ':'"),
         (b"*x\r\n", "invalid multibulk length: 'x'"),
         (b"*" + b"1" * 30, "too big multibulk count string"),
-        (b"*%d\r\n" % (ARGUMENTS_MAX + 1), f"invalid multibulk length: {ARGUMENTS_MAX + 1} is more than"),
+        (b"*%d\r\n" % (ARGUMENTS_MAX + 1), f"invalid multibulk length: {ARGUMENTS_MAX + 1} exceeds"),
         (b"*1\r\n$-1\r\n", "invalid bulk length: -1, expected 0 to 8388608 bytes"),
         (b"*1\r\n$%d\r\n" % (VALUE_BYTES_MAX + 1), "invalid bulk length: 8388609, expected"),
         (b"*1\r\n$2\r\nabcd", "a bulk string of 2 bytes does not end with CRLF"),
@@ -85,7 +85,7 @@ def test_one_request_is_limited_in_bytes():
         reader.feed(b"$%d\r\n%b\r\n" % (len(value), value))
     assert reader.error is None
     reader.feed(b"$1\r\nx\r\n")
-    assert "send smaller ones" in reader.error
+    assert "split it" in reader.error
 
 
 @pytest.mark.parametrize(

@@ -139,16 +139,16 @@ def test_shards_hold_512_partitions() -> None:
     ("rows", "reason"),
     [
         ("0 3:0,1\n1 0:\n", "shard 0 has 2 rows; partitions 0 to 2 were expected"),
-        ("0 3:0,1\n2 0:\n1 0:\n", "row 2 stands where partition 1 was expected"),
+        ("0 3:0,1\n2 0:\n1 0:\n", "found row 2, but partition 1 was expected"),
         ("0 3:0,1\n1 0:\n2 6:2,-,0", "last line is cut off"),
-        ("0 3:0,1\n1 0:\n2 x\n", "'2 x' is no row; '2 VERSION:INDEX,...' was expected"),
-        ("0 3:0,1\n1 0:\n2 -1:\n", "is no row"),
+        ("0 3:0,1\n1 0:\n2 x\n", "'2 x' is not a row; '2 VERSION:INDEX,...' was expected"),
+        ("0 3:0,1\n1 0:\n2 -1:\n", "is not a row"),
         ("0 3:0,1\n1 0:\n2 1:1,1\n", "the row of partition 2 names a member twice"),
         ("0 3:0,1\n1 0:\n2 1:1,-\n", "partition 2 ends with an empty replica index"),
         ("0 3:0,1\n1 0:\n2 2147483648:1\n", "version 2147483648"),
-        ("0 3:0,1\n1 0:\n2 1:0,1,2,3,4,5,6,7\n", "is no row"),
-        ("0 3:0,1\n1 0:\n2 1:٣\n", "is no row"),
-        ("0 3:0,1\n1 0:\n2 1:01\n", "is no row"),
+        ("0 3:0,1\n1 0:\n2 1:0,1,2,3,4,5,6,7\n", "is not a row"),
+        ("0 3:0,1\n1 0:\n2 1:٣\n", "is not a row"),
+        ("0 3:0,1\n1 0:\n2 1:01\n", "is not a row"),
         ("", "has 0 rows"),
     ],
 )
@@ -168,8 +168,8 @@ def test_broken_rows_are_refused(rows: str, reason: str) -> None:
         ({"stamp": "9223372036854775808"}, "stamp is"),
         ({"nextMemberIndex": "2"}, "member index 2 is not below nextMemberIndex 2"),
         ({"members": "0 orders-0 u 10.0.0.1\n"}, "line 1 of members is '0 orders-0 u 10.0.0.1'"),
-        ({"members": "0 a u - data\n0 b v - data\n"}, "one index or one UUID"),
-        ({"members": "0 a u - data\n1 b u - data\n"}, "one index or one UUID"),
+        ({"members": "0 a u - data\n0 b v - data\n"}, "the same index or UUID"),
+        ({"members": "0 a u - data\n1 b u - data\n"}, "the same index or UUID"),
         ({"members": "0 a u - data"}, "last line is cut off"),
         ({"members": "0  u - data\n"}, "line 1 of members is '0  u - data'"),
         ({"members": "0 a\tb u - data\n"}, "line 1 of members"),
@@ -197,7 +197,7 @@ def test_another_format_is_refused_before_anything_is_read(written: str) -> None
 
 
 def test_what_cannot_be_stored_is_refused_before_the_api_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="shard 0 was given 513 rows"):
+    with pytest.raises(BadInput, match="shard 0 has 513 rows"):
         encode_shard(1, 0, [Partition(0, ())] * 513)
     with pytest.raises(BadInput, match="partition 512 names a member twice"):
         encode_shard(1, 1, [Partition(1, (0, 0))])
@@ -206,7 +206,7 @@ def test_what_cannot_be_stored_is_refused_before_the_api_server_does(monkeypatch
     with pytest.raises(BadInput, match="state is 'Sleeping'"):
         encode_head(Head(7, "Sleeping", 3, 2, 12, 3, 0, 9, ()))
     crowd = tuple(Member(index, f"m{index}", f"u{index}", "") for index in range(1_001))
-    with pytest.raises(BadInput, match="there are 1001 members; at most 1000 fit into a table"):
+    with pytest.raises(BadInput, match="the table names 1001 members; at most 1000"):
         encode_head(Head(7, "Active", 3, 2, 12, 1_001, 0, 9, crowd))
     spaced = Member(0, "two words", "u", "")
     with pytest.raises(BadInput, match="'two words' must be printable ASCII without spaces"):

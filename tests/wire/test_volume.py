@@ -148,7 +148,7 @@ def body_of(table: TableFile | LegacyTableFile, **changes: object) -> bytes:
         (body_of(TABLE, rows=[[1, [-1]]]), ">= 0"),
         (body_of(TABLE, rows=[[1, list(range(8))]]), "length <= 7"),
         (body_of(TABLE, rows=[[0, []]] * 65_537), "length <= 65536"),
-        (body_of(TABLE, members=[MEMBERS[0], MEMBERS[0]]), "two members have one index or one UUID"),
+        (body_of(TABLE, members=[MEMBERS[0], MEMBERS[0]]), "two members have the same index or UUID"),
         (body_of(LEGACY, version=VERSION_MAX + 1), "<= 2147483647"),
         (body_of(LEGACY, version=0), "never assigned"),
         (body_of(LEGACY, rows=[[0, 0]]), "partition 0 names a member twice"),

@@ -24,7 +24,7 @@ class ConditionStatus(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The condition types that Stele sets; docs/resources.md explains each."""
+    """The condition types that Stele sets; docs/reference/resources.md explains each."""
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -40,7 +40,7 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Machine-readable reasons of conditions; docs/resources.md explains each."""
+    """Machine-readable reasons of conditions; docs/reference/resources.md explains each."""
 
     AS_DESIRED = "AsDesired"
     FORMING = "Forming"

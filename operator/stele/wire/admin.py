@@ -1,6 +1,6 @@
-"""Tablets, quarantine and copy sessions on a member's admin port, as JSON (docs/internals/member.md).
+"""JSON of the admin port: tablets, quarantine and copy sessions of a member (docs/internals/member.md).
 
-The same structs are what `stele-member inspect` prints of a volume that no process has open.
+`stele-member inspect` prints the same structs for a volume that is not in use.
 """
 
 from typing import Literal
@@ -10,14 +10,14 @@ import msgspec
 from stele.core.control.commands import OpId
 
 TABLETS_LIMIT_MAX = 1000
-"""Tablets in one answer; the rest is asked for with `after`."""
+"""Most tablets in one answer; `after` requests the rest."""
 
 RoleName = Literal["OWNER", "BACKUP", "LEARNER", "NONE"]
 StateName = Literal["DOES_NOT_EXIST", "COPYING", "READY", "DELETED"]
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """Operations first..last of a log; `last` is below `first` when it holds none. `bytes` counts records."""
+    """Operations first..last of a log; `last` is below `first` when it is empty. `bytes` counts records."""
 
     first: int
     last: int
@@ -25,7 +25,7 @@ class LogRange(msgspec.Struct, frozen=True):
 
 
 class QuarantinedTablet(msgspec.Struct, frozen=True):
-    """Data of a tablet that was given up. `until_s`: when it goes (Unix seconds)."""
+    """Data of a dropped tablet, deleted at `until_s` (Unix seconds)."""
 
     partition: int
     generation: int
@@ -37,7 +37,7 @@ class QuarantinedTablet(msgspec.Struct, frozen=True):
 
 
 class QuarantinedVolume(msgspec.Struct, frozen=True):
-    """A whole volume that was put aside. It goes only when somebody purges it."""
+    """A whole volume that was set aside. It is kept until a user purges it."""
 
     name: str
     reason: str
@@ -46,7 +46,7 @@ class QuarantinedVolume(msgspec.Struct, frozen=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """Answer of `GET /v1/quarantine`."""
+    """Response of `GET /v1/quarantine`."""
 
     retention_seconds: float
     tablets: tuple[QuarantinedTablet, ...]
@@ -56,12 +56,11 @@ class Quarantine(msgspec.Struct, frozen=True):
 class TabletFacts(msgspec.Struct, frozen=True):
     """One tablet of one member.
 
-    `role` is by the table that this member knows; LEARNER receives a copy. `term` is the term of the owner
-    that is followed (0: none was heard yet), `promised` the lowest that is still heard. `committed` and
-    `flushed` are indexes. `lag` counts operations that the owner told as committed and that are not applied
-    here; at the owner `behind` counts, by member, operations that the member did not acknowledge. `bytes`
-    counts keys and values. `offline` says why the tablet takes no part; empty when it does. `copy`: the id of
-    the migration to this member, if any.
+    `role` follows the table that this member has; a LEARNER receives a copy. `term` is that of the owner it
+    follows (0: none yet), `promised` the lowest term it still accepts. `committed` and `flushed` are indexes.
+    `lag` counts committed operations that are not applied here; at the owner, `behind` counts the operations
+    that each member has not acknowledged. `bytes` counts keys and values. `offline` is why the tablet is out
+    of service; empty when it is not. `copy` is the id of the migration to this member, if any.
     """
 
     partition: int
@@ -88,7 +87,7 @@ class TabletFacts(msgspec.Struct, frozen=True):
 
 
 class TabletList(msgspec.Struct, frozen=True):
-    """Answer of `GET /v1/tablets`. `next`: what to pass as `after` for the rest; None at the end."""
+    """Response of `GET /v1/tablets`. `next` is the `after` of the next page; None at the end."""
 
     uuid: str
     name: str
@@ -100,10 +99,11 @@ class TabletList(msgspec.Struct, frozen=True):
 
 
 class SessionFacts(msgspec.Struct, frozen=True):
-    """One copy session at its source, by names of members. `ended`: why it ended by itself, if it did.
+    """One copy session at its source, with names of members.
 
-    `bytes` are those of its tablets, `sent_bytes` went out since the transfer process opened it (None: it
-    does not tell), `held_bytes` are files that only the session keeps; `limit_bytes_per_second` 0: no limit.
+    `bytes` are those of its tablets, `sent_bytes` those sent since the transfer process opened it (None:
+    unknown), `held_bytes` the files that only the session keeps. `limit_bytes_per_second` is 0 without a
+    limit. `ended` is why it ended by itself, if it did.
     """
 
     session: str
@@ -122,6 +122,6 @@ class SessionFacts(msgspec.Struct, frozen=True):
 
 
 class SessionList(msgspec.Struct, frozen=True):
-    """`GET /v1/sessions`: what was not closed yet."""
+    """Response of `GET /v1/sessions`: the sessions that are not closed."""
 
     sessions: tuple[SessionFacts, ...]

@@ -1,5 +1,4 @@
-"""The partition table as the text of ConfigMaps that people read: one head, and a shard for every 512
-partitions.
+"""The partition table as readable ConfigMaps: one head, and a shard per 512 partitions.
 
 `kubectl get configmap orders-table-0 -o yaml` shows
 
@@ -10,12 +9,12 @@ partitions.
         0 3:0,1
         1 1:2,-,0
 
-each line a partition: its number, its version, then the member indexes by replica index (`-`: nobody;
-nothing after the colon: no replica). The head's `members` says who the indexes are, one member a line:
-`index name uuid address data|lite` (address `-`: not known yet).
+Each line is a partition: its number, its version, then the member indexes by replica index (`-`: empty;
+nothing after the colon: no replica). The head's `members` maps indexes to members, one per line: `index name
+uuid address data|lite` (address `-`: unknown).
 
-Both carry a format number; a text of another format, with a key or a line that is not understood, is
-refused with Corrupt and never half read.
+Both carry a format number. A text of another format, or with an unknown key or line, is rejected as Corrupt
+and never read in part.
 """
 
 import re
@@ -28,7 +27,7 @@ from stele.errors import BadInput, Corrupt
 
 FORMAT = "1"
 OBJECT_BYTES_MAX = 900 * 1024
-"""Keys and values of one ConfigMap; the API server refuses objects near 1 MiB, metadata included."""
+"""Most bytes of one ConfigMap's keys and values; the API server's limit is 1 MiB, including metadata."""
 
 _STATES = ("Active", "NoMigration", "Frozen", "Passive")
 _HEAD_KEYS = frozenset(
@@ -47,7 +46,7 @@ _MEMBER_FIELDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the head ConfigMap says. `stamp` and `version_sum` are those of all shards together."""
+    """Content of the head ConfigMap. `stamp` and `version_sum` cover all shards."""
 
     epoch: int
     state: str
@@ -62,28 +61,28 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one shard says; `rows` are in order of their partitions."""
+    """Content of one shard; `rows` are in order of partitions."""
 
     epoch: int
     rows: tuple[Partition, ...]
 
 
 def shard_count(partitions: int) -> int:
-    """How many shards a table has."""
+    """Return how many shards a table has."""
     return -(-partitions // SHARD_PARTITIONS)
 
 
 def shard_range(number: int, partitions: int) -> range:
-    """The partitions of one shard of a table of `partitions`."""
+    """Return the partitions of one shard in a table of `partitions`."""
     return range(number * SHARD_PARTITIONS, min(partitions, (number + 1) * SHARD_PARTITIONS))
 
 
 def encode_head(head: Head) -> dict[str, str]:
-    """The data of the head ConfigMap; raises BadInput when it cannot be stored."""
+    """Return the data of the head ConfigMap. Raises BadInput when it cannot be stored."""
     if head.state not in _STATES:
         raise BadInput(f"state is {head.state!r}; it must be one of {', '.join(_STATES)}")
     if len(head.members) > MEMBERS_MAX:
-        raise BadInput(f"there are {len(head.members)} members; at most {MEMBERS_MAX} fit into a table")
+        raise BadInput(f"the table names {len(head.members)} members; at most {MEMBERS_MAX} are possible")
     data = _sized(
         "the head of the table",
         {
@@ -104,14 +103,16 @@ def encode_head(head: Head) -> dict[str, str]:
     try:
         decode_head(data)
     except Corrupt as error:
-        # What is stored and cannot be read again is lost.
-        text = f"it could not be read again: {Exception.__str__(error)}"
-        raise BadInput(f'{text}; to repair it see docs/internals/operator.md, "Numbers that jump"') from error
+        # Never store what could not be read back.
+        text = f"the table head could not be read back: {Exception.__str__(error)}"
+        raise BadInput(
+            f'{text}; see docs/internals/operator.md, "Numbers that jump", for the repair'
+        ) from error
     return data
 
 
 def decode_head(data: Mapping[str, str]) -> Head:
-    """Raise Corrupt, with the key and what was expected, when it is not a head of this format."""
+    """Parse a head. Raises Corrupt with the key and what was expected."""
     _check_keys("table head", data, _HEAD_KEYS)
     if data["state"] not in _STATES:
         raise Corrupt(f"table head: state is {data['state']!r}; one of {', '.join(_STATES)} was expected")
@@ -132,42 +133,44 @@ def decode_head(data: Mapping[str, str]) -> Head:
 
 
 def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str, str]:
-    """The data of shard `number`, whose rows are given in order; raises BadInput when it cannot be stored."""
+    """Return the data of shard `number`, given its rows in order.
+
+    Raises BadInput when it cannot be stored.
+    """
     if not 1 <= len(rows) <= SHARD_PARTITIONS:
-        raise BadInput(f"shard {number} was given {len(rows)} rows; 1 to {SHARD_PARTITIONS} make a shard")
+        raise BadInput(f"shard {number} has {len(rows)} rows; it must have 1 to {SHARD_PARTITIONS}")
     if not 0 <= epoch <= EPOCH_MAX:
         raise BadInput(f"shard {number} has epoch {epoch}; at most {EPOCH_MAX}")
     first = number * SHARD_PARTITIONS
-    for place, row in enumerate(rows):
+    for offset, row in enumerate(rows):
         fault = row_fault(row.replicas)
         if fault is not None:
-            raise BadInput(f"partition {first + place} {fault}")
+            raise BadInput(f"partition {first + offset} {fault}")
         if not 0 <= row.version <= VERSION_MAX:
-            raise BadInput(f"partition {first + place} has version {row.version}; at most {VERSION_MAX}")
+            raise BadInput(f"partition {first + offset} has version {row.version}; at most {VERSION_MAX}")
         if any(member is not None and not 0 <= member <= _INDEX_MAX for member in row.replicas):
-            raise BadInput(f"partition {first + place} names {row.replicas}; at most {_INDEX_MAX} each")
-    lines = (_row_line(first + place, row) for place, row in enumerate(rows))
+            raise BadInput(f"partition {first + offset} names {row.replicas}; at most {_INDEX_MAX} each")
+    lines = (_row_line(first + offset, row) for offset, row in enumerate(rows))
     return _sized(f"shard {number}", {"format": FORMAT, "epoch": str(epoch), "rows": "".join(lines)})
 
 
 def decode_shard(data: Mapping[str, str], number: int, partitions: int) -> Shard:
-    """Read shard `number` of a table of `partitions`; raise Corrupt with the line when it is anything
-    else.
-    """
+    """Parse shard `number` of a table of `partitions`. Raises Corrupt with the invalid line."""
     _check_keys(f"shard {number}", data, _SHARD_KEYS)
-    wanted = shard_range(number, partitions)
+    partition_range = shard_range(number, partitions)
     lines = list(_lines("rows", data["rows"]))
-    if len(lines) != len(wanted):
-        expected = f"partitions {wanted.start} to {wanted.stop - 1}"
+    if len(lines) != len(partition_range):
+        expected = f"partitions {partition_range.start} to {partition_range.stop - 1}"
         raise Corrupt(f"shard {number} has {len(lines)} rows; {expected} were expected")
     rows = tuple(
-        _read_row(number, partition, line) for partition, (_, line) in zip(wanted, lines, strict=True)
+        _read_row(number, partition, line)
+        for partition, (_, line) in zip(partition_range, lines, strict=True)
     )
     return Shard(_number(data, "epoch", 0, EPOCH_MAX), rows)
 
 
 def row_text(row: Partition) -> str:
-    """`version:idx,idx,-`, as it stands in a shard and as commands print it."""
+    """Format a row as `version:idx,idx,-`, for shards and command output."""
     return f"{row.version}:{','.join('-' if member is None else str(member) for member in row.replicas)}"
 
 
@@ -178,9 +181,11 @@ def _row_line(partition: PartitionId, row: Partition) -> str:
 def _read_row(shard: int, partition: PartitionId, line: str) -> Partition:
     match = _ROW.fullmatch(line)
     if match is None:
-        raise Corrupt(f"shard {shard}: {line[:80]!r} is no row; '{partition} VERSION:INDEX,...' was expected")
+        raise Corrupt(
+            f"shard {shard}: {line[:80]!r} is not a row; '{partition} VERSION:INDEX,...' was expected"
+        )
     if int(match[1]) != partition:
-        raise Corrupt(f"shard {shard}: row {match[1]} stands where partition {partition} was expected")
+        raise Corrupt(f"shard {shard}: found row {match[1]}, but partition {partition} was expected")
     version, replicas = int(match[2]), _replicas(match[3])
     fault = row_fault(replicas)
     if fault is not None:
@@ -223,17 +228,17 @@ def _check_members(head: Head) -> None:
     if len(indexes) > MEMBERS_MAX:
         raise Corrupt(f"table head: {len(indexes)} members; at most {MEMBERS_MAX} were expected")
     if len(set(indexes)) != len(indexes) or len({member.uuid for member in head.members}) != len(indexes):
-        raise Corrupt("table head: two lines of members have one index or one UUID")
+        raise Corrupt("table head: two lines of members have the same index or UUID")
     if indexes and max(indexes) >= head.next_member_index:
-        found = f"member index {max(indexes)} is not below nextMemberIndex {head.next_member_index}"
-        raise Corrupt(f"table head: {found}")
+        problem = f"member index {max(indexes)} is not below nextMemberIndex {head.next_member_index}"
+        raise Corrupt(f"table head: {problem}")
 
 
 def _check_keys(what: str, data: Mapping[str, str], known: frozenset[str]) -> None:
-    written = data.get("format")
-    if written != FORMAT:
-        found = f"format is {written!r}, this version of Stele reads {FORMAT!r}"
-        raise Corrupt(f"{what}: {found}; use the version that wrote it", "UNKNOWN_FORMAT")
+    format = data.get("format")
+    if format != FORMAT:
+        problem = f"format is {format!r}; this version of Stele reads {FORMAT!r}"
+        raise Corrupt(f"{what}: {problem}; use the version that wrote it", "UNKNOWN_FORMAT")
     if data.keys() != known:
         missing, unknown = sorted(known - data.keys()), sorted(data.keys() - known)
         raise Corrupt(f"{what}: missing keys {missing}, unknown keys {unknown}")

@@ -6,24 +6,24 @@ from crc32c import crc32c
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 GREETING_BYTES_MAX = 4 * 1024
-"""A frame of a side of which it is not known yet who it is."""
+"""Longest frame of a peer that has not been identified yet."""
 _HEAD = struct.Struct(">II")
 HEAD_BYTES = _HEAD.size
 
 
 class FrameError(ValueError):
-    """What arrived is no frame; the connection cannot be understood any more."""
+    """The bytes are not a frame; the connection is unusable from here on."""
 
 
 def encode_frame(body: bytes) -> bytes:
-    """Raise FrameError when the body is above FRAME_BYTES_MAX."""
+    """Frame a body. Raises FrameError when it exceeds FRAME_BYTES_MAX."""
     if len(body) > FRAME_BYTES_MAX:
         raise FrameError(f"frame of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
     return _HEAD.pack(len(body), crc32c(body)) + body
 
 
 class FrameDecoder:
-    """Cut a stream of bytes into bodies of at most `bytes_max`. After a FrameError it takes nothing more."""
+    """Splits a byte stream into bodies of at most `bytes_max`. Unusable after a FrameError."""
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
@@ -31,9 +31,9 @@ class FrameDecoder:
         self._broken = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that are complete now. Raise FrameError for a wrong length or checksum."""
+        """Return the bodies that are complete now. Raises FrameError for an invalid length or checksum."""
         if self._broken:
-            raise FrameError("the stream is broken already")
+            raise FrameError("the stream is unusable after an earlier frame error")
         buffer = self._buffer
         buffer += data
         bodies: list[bytes] = []

@@ -1,8 +1,9 @@
 """Messages between members (port 7000), as msgpack in frames.
 
-One connection per ordered pair: the dialling member is owner, prober or forwarder; answers come back on
-the same connection, in order. The meaning of each is in docs/reference/protocol.md. Every list has a limit,
-which is looked at before its items are: an empty list takes one byte in a message and 72 in memory.
+There is one connection per ordered pair of members. The dialling member is owner, prober or forwarder;
+answers come back on the same connection, in order. docs/reference/protocol.md explains each message. Every list has a
+limit that is checked before its items are decoded: an empty list takes one byte in a message and 72 in
+memory.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,16 @@ from stele.core.kv.commands import ARGUMENTS_MAX
 from stele.core.table.ids import PARTITIONS_MAX
 
 PEER_FORMAT = 4
-"""Raised whenever members of the format before could misread a message or a logged operation."""
+"""Raised whenever members of the previous format could misread a message or a logged operation."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
-"""A core.tablet.follower.Code."""
+"""A value of core.tablet.follower.Code."""
 
 RECORDS_MAX = 65_536
-"""Operations in one list: about 1 MiB of them are sent at once, and each takes 22 bytes at least."""
+"""Most operations in one list: a batch has about 1 MiB, and each operation takes at least 22 bytes."""
 
 COMMANDS_MAX = 65_536
-"""Commands that are forwarded at once."""
+"""Most commands in one forwarded request."""
 
 _OfPartitions = msgspec.Meta(max_length=PARTITIONS_MAX)
 Records = Annotated[list[bytes], msgspec.Meta(max_length=RECORDS_MAX)]
@@ -35,7 +36,7 @@ RowValue = tuple[VersionNumber, Slots]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hi"):
-    """First message of a connection. The recipient closes it when one of the identities is not right."""
+    """First message of a connection. The recipient closes it when an identity does not match."""
 
     format: int
     cluster: str
@@ -45,32 +46,32 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hi"):
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="ok"):
-    """The recipient is who the sender meant."""
+    """Confirms the recipient's identity."""
 
     uuid: str
 
 
 class HelloRejected(msgspec.Struct, array_like=True, frozen=True, tag="no"):
-    """Last message of a connection: why it is closed."""
+    """Last message of a connection, with the reason why it is closed."""
 
     code: str
     detail: str
 
 
 Greeting = Hello | Welcome | HelloRejected
-"""What may be said before both sides know each other."""
+"""The messages that are valid before both sides are identified."""
 
 
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag="hb"):
-    """`at` is the sender's monotonic clock; it comes back as it is."""
+    """`at` is the sender's monotonic clock, which the answer returns unchanged."""
 
     at: float
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
-    """Answer to a heartbeat: a lease from `at` on, but not for the excluded partitions.
+    """Answer to a heartbeat: a lease from `at` on, except for the excluded partitions.
 
-    `no_space`: the sender's volume is nearly full, so nothing more should be written to its tablets.
+    `no_space`: the sender's volume is nearly full, so its tablets should take no more writes.
     """
 
     at: float
@@ -80,7 +81,7 @@ class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
 
 
 class AppendItem(msgspec.Struct, array_like=True, frozen=True):
-    """Operations of one partition that follow `prev`, and how far all are committed."""
+    """Operations of one partition that follow `prev`, and the committed index."""
 
     partition: int
     version: int
@@ -97,7 +98,7 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag="ap"):
 
 
 class AckItem(msgspec.Struct, array_like=True, frozen=True):
-    """`match` is the index up to which this member's log is the sender's; `code` is
+    """`match` is the index up to which this member's log equals the sender's; `code` is a
     core.tablet.follower.Code."""
 
     partition: int
@@ -112,7 +113,10 @@ class Acks(msgspec.Struct, array_like=True, frozen=True, tag="ak"):
 
 
 class ProbeItem(msgspec.Struct, array_like=True, frozen=True):
-    """Where is your log? `cut`: a learner that nobody waits for first removes what it did not apply."""
+    """Asks for the position of the log.
+
+    `cut`: a learner that is not waited for drops unapplied operations first.
+    """
 
     partition: int
     version: int
@@ -126,7 +130,7 @@ class Probe(msgspec.Struct, array_like=True, frozen=True, tag="as"):
 
 
 class ProbeResultItem(msgspec.Struct, array_like=True, frozen=True):
-    """`empty`: a tablet in COPYING that holds nothing yet."""
+    """`empty`: the tablet is COPYING and holds nothing yet."""
 
     partition: int
     term: int
@@ -142,7 +146,7 @@ class ProbeResult(msgspec.Struct, array_like=True, frozen=True, tag="an"):
 
 
 class FetchLog(msgspec.Struct, array_like=True, frozen=True, tag="fl"):
-    """Give operations behind `prev`, at least one and about `bytes_max`."""
+    """Requests operations after `prev`, at least one and about `bytes_max`."""
 
     partition: int
     term: int
@@ -161,7 +165,7 @@ class LogTail(msgspec.Struct, array_like=True, frozen=True, tag="lt"):
 
 
 class CancelHandover(msgspec.Struct, array_like=True, frozen=True, tag="ar"):
-    """From an owner that is frozen and hears of no master: never accept the row behind `base`, durably."""
+    """From a frozen owner without contact to a master: durably reject the row that follows `base`."""
 
     partition: int
     id: str
@@ -169,7 +173,7 @@ class CancelHandover(msgspec.Struct, array_like=True, frozen=True, tag="ar"):
 
 
 class CancelHandoverResult(msgspec.Struct, array_like=True, frozen=True, tag="re"):
-    """`cancelled`: this member never accepts that migration's row; false: it did, or knows a newer one."""
+    """`cancelled`: this member will never accept that migration's row. False: it did, or has a newer row."""
 
     partition: int
     id: str
@@ -177,7 +181,7 @@ class CancelHandoverResult(msgspec.Struct, array_like=True, frozen=True, tag="re
 
 
 class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
-    """Commands of a client, for the owner; it runs those at the begin whose replies fit in `room` bytes."""
+    """Commands of a client, for the owner, which runs the first ones whose replies fit into `room` bytes."""
 
     id: int
     version: int
@@ -204,11 +208,11 @@ class ForwardCount(msgspec.Struct, array_like=True, frozen=True, tag="fc"):
 
 
 class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
-    """`code` is empty when it was done: `body` is wire.replies, or msgpack of a scan or a count. Commands
-    behind the last reply did not run.
+    """Answer to a forwarded request. `code` is empty on success.
 
-    `STALE_VERSION`: not the owner under the version that the request names; send it again, by the row that
-    came along when that is newer. Any other code is the one of an error, with its text.
+    `body` is wire.replies, or msgpack of a scan or a count. Commands after the last reply did not run.
+    `STALE_VERSION`: this member is not the owner at the request's version; retry, with `row` if it is newer.
+    Any other code is that of an error, with its text.
     """
 
     id: int
@@ -244,16 +248,16 @@ encode_message = msgspec.msgpack.Encoder().encode
 
 
 class MessageError(ValueError):
-    """The body of a frame is no message of this protocol."""
+    """The body of a frame is not a valid message."""
 
 
 def decode_message(body: bytes) -> Message:
-    """Raise MessageError with the path of the field that is wrong."""
+    """Decode a message. Raises MessageError with the path of the invalid field."""
     return _decoded(_decoder.decode, body)
 
 
 def decode_greeting(body: bytes) -> Message:
-    """As `decode_message`, for a Greeting alone."""
+    """Decode a Greeting, as `decode_message` does."""
     return _decoded(_greeting_decoder.decode, body)
 
 

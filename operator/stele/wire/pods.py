@@ -1,34 +1,34 @@
-"""What the pods that the master makes and those of copy jobs have in common.
+"""Settings shared by the pods that the master creates and those of copy jobs.
 
-Not in `model`: the image of copy jobs has no pydantic.
+They are not in `model` because the image of copy jobs lacks pydantic.
 """
 
 from typing import Any
 
 USER = 10001
-"""Of the images: user and group, and the group that volumes belong to."""
+"""User and group of the images, and group of the volumes."""
 
 SPARK_SECRET_FOLDER = "/etc/stele/spark"
 SPARK_SECRET_KEY = "secret"
 SPARK_SECRET_FILE = f"{SPARK_SECRET_FOLDER}/{SPARK_SECRET_KEY}"
-"""By this drivers and executors know each other: a file, because viewers read the environment of pods."""
+"""Secret by which Spark drivers and executors authenticate: a file, since viewers can read environments."""
 SPARK_SECRET_MOUNT = {"name": "spark-secret", "mountPath": SPARK_SECRET_FOLDER, "readOnly": True}
 
 
 def container_security() -> dict[str, Any]:
-    """Of a container that may do nothing a plain user may not."""
+    """Return the security context of an unprivileged container."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def spark_secret_volume(name: str) -> dict[str, Any]:
-    """The Secret of this name, which the image's group alone can read."""
+    """Return a volume with the Secret, readable by the image's group only."""
     items = [{"key": SPARK_SECRET_KEY, "path": SPARK_SECRET_KEY}]
     source = {"secretName": name, "defaultMode": 0o440, "items": items}
     return {"name": SPARK_SECRET_MOUNT["name"], "secret": source}
 
 
 def pod_security() -> dict[str, Any]:
-    """As the Pod Security Standard `restricted` wants it; volumes are given to the group once."""
+    """Return a security context that meets the Pod Security Standard `restricted`."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,

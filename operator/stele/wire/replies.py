@@ -1,7 +1,7 @@
 """Replies between members: the answers to forwarded commands as one msgpack body.
 
-Each kind of reply has a msgpack type of its own, so nothing needs a tag: nil, int, bin (bytes), str (a
-status), array (a list), and a map of code to text (an error).
+Each kind of reply maps to its own msgpack type, so no tags are needed: nil, int, bin (bytes), str (a status),
+array (a list), and a map of code to text (an error).
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class BadRepliesError(ValueError):
-    """The bytes are no list of replies."""
+    """The bytes are not a list of replies."""
 
 
 def encode_replies(replies: Sequence[Reply]) -> bytes:
-    """One body for all replies, in order."""
+    """Encode replies, in order."""
     return _encode([_plain(reply) for reply in replies])
 
 
 def decode_replies(body: bytes | memoryview) -> list[Reply]:
-    """The replies of `encode_replies`; BadRepliesError for anything else."""
+    """Decode the replies of `encode_replies`. Raises BadRepliesError."""
     try:
         plain = _decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as wrong:
         raise BadRepliesError(f"replies: not msgpack: {wrong}") from None
     if not isinstance(plain, list):
-        raise BadRepliesError(f"replies: an array was expected, not {type(plain).__name__}")
+        raise BadRepliesError(f"replies: expected an array, not {type(plain).__name__}")
     return [_reply(item, 0) for item in plain]
 
 
@@ -58,4 +58,4 @@ def _reply(plain: Any, depth: int) -> Reply:
         ((code, text),) = plain.items()
         if type(code) is str and type(text) is str:
             return Failure(code, text)
-    raise BadRepliesError(f"replies: {type(plain).__name__} at depth {depth} is no reply")
+    raise BadRepliesError(f"replies: {type(plain).__name__} at depth {depth} is not a reply")

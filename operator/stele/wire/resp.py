@@ -1,8 +1,8 @@
-"""RESP as a server speaks it: requests in (arrays of bulk strings, and inline ones), replies out.
+"""Server side of RESP: parses requests (arrays of bulk strings, and inline ones) and encodes replies.
 
-The reader is our own and not hiredis's, which parses what servers send: with a few bytes a client could make
-that one set up an array of 2**32 places, or send types that no request may hold. Here each length is checked
-before it is believed.
+The parser is not hiredis, which is made for replies: a few bytes of a client could make it allocate an array
+of 2**32 elements, and it accepts types that requests must not contain. Here each length is checked before it
+is used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ INLINE_BYTES_MAX = 64 * 1024
 HEADER_BYTES_MAX = 24
 
 ARGUMENT_BYTES = 64
-"""What Python takes for one argument beside its bytes."""
+"""Bytes of memory that Python uses per argument, beyond its content."""
 
 SPLIT_BYTES_MAX = 512 * 1024
-"""Up to so many bytes are cut at every line end at once."""
+"""Largest input that is split at every line end in one go."""
 
-# Headers that are seen all the time, looked up instead of parsed.
+# Common headers are looked up instead of parsed.
 _BULKS = {b"$%d\r\n" % length: length for length in range(4096)}
 _ARRAYS = {b"*%d\r\n" % count: count for count in range(64)}
 _COUNTS = {b"*%d" % count: count for count in range(1, 64)}
@@ -30,13 +30,11 @@ Request = list[bytes]
 
 
 class RequestReader:
-    """Bytes of one connection -> complete requests. After `error` is set, it reads nothing more.
+    """Converts the bytes of one connection into requests. Once `error` is set, it reads nothing more.
 
-    `arguments` counts those that were read so far.
-
-    What is not complete yet is kept as the chunks that came, joined once when enough is there, so that a
-    large value costs one copy. `buffered_bytes` says how much that is; without what Python takes for each
-    argument it stays below `REQUEST_BYTES_MAX`.
+    `arguments` counts all arguments read so far. An incomplete request is kept as the received chunks, which
+    are joined once when enough bytes are there, so a large value is copied once. `buffered_bytes` is the size
+    of that; without Python's overhead per argument it stays below `REQUEST_BYTES_MAX`.
     """
 
     def __init__(self) -> None:
@@ -51,11 +49,11 @@ class RequestReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """What is held of a request that is not complete, with what Python takes for each argument."""
+        """Return the memory held by an incomplete request, including Python's overhead per argument."""
         return self._have + self._args_bytes + ARGUMENT_BYTES * len(self._args)
 
     def feed(self, data: bytes) -> list[Request]:
-        """Requests that are complete now, in order. Look at `error` afterwards."""
+        """Return the requests that are complete now, in order. Check `error` afterwards."""
         if self.error is not None:
             return []
         if self._chunks:
@@ -80,7 +78,7 @@ class RequestReader:
         return requests
 
     def _parse(self, data: bytes, at: int, requests: list[Request]) -> int:
-        """Parse all that is complete; return where the incomplete part begins, and set `_need`."""
+        """Parse all complete requests; return where the incomplete part begins, and set `_need`."""
         size = len(data)
         while at < size:
             if not self._missing:
@@ -103,7 +101,7 @@ class RequestReader:
         return args
 
     def _header(self, data: bytes, at: int) -> int:
-        """Read `*<count>`, or a whole inline request into `_args`; the same place back when incomplete."""
+        """Read `*<count>`, or a whole inline request into `_args`; return `at` itself when incomplete."""
         after = data.find(b"\n", at, at + HEADER_BYTES_MAX) + 1
         count = _ARRAYS.get(data[at:after], 0)
         if count:
@@ -116,7 +114,9 @@ class RequestReader:
             self._need = 0
             return at
         if count > ARGUMENTS_MAX:
-            raise _GarbageError(f"invalid multibulk length: {count} is more than {ARGUMENTS_MAX} arguments")
+            raise _GarbageError(
+                f"invalid multibulk length: {count} exceeds the limit of {ARGUMENTS_MAX} arguments"
+            )
         self._missing = max(count, 0)
         return after
 
@@ -139,7 +139,7 @@ class RequestReader:
         return end + 1
 
     def _bulks(self, data: bytes, at: int) -> int:
-        """Read `$<length>` and bytes until none is missing or the data ends."""
+        """Read `$<length>` and bytes until the request is complete or the data ends."""
         args, size = self._args, len(data)
         while self._missing:
             begin = data.find(b"\n", at, at + HEADER_BYTES_MAX) + 1
@@ -166,38 +166,38 @@ class RequestReader:
         if not 0 <= length <= VALUE_BYTES_MAX:
             raise _GarbageError(f"invalid bulk length: {length}, expected 0 to {VALUE_BYTES_MAX} bytes")
         if self._args_bytes + length > REQUEST_BYTES_MAX:
-            raise _GarbageError(f"request of more than {REQUEST_BYTES_MAX} bytes: send smaller ones")
+            raise _GarbageError(f"request of more than {REQUEST_BYTES_MAX} bytes: split it")
 
 
 def _split(data: bytes, requests: list[Request]) -> int:
-    """Take the requests at the begin that hold no line end in an argument; where the rest begins.
+    """Take leading requests without line ends in arguments; return where the rest begins.
 
-    The lines of such a request are its headers and arguments in turn. A request is taken only when each
-    header is the one that its argument must have, so nothing is read here otherwise than by `_parse`.
+    The lines of such a request are headers and arguments in turn. A request is taken only if each header is
+    the one that its argument requires, so the result equals that of `_parse`.
     """
     lines = data.split(b"\r\n")
-    place, last = 0, len(lines) - 1
+    at, last = 0, len(lines) - 1
     try:
-        while place < last:
-            end = place + 1 + 2 * _COUNTS[lines[place]]
-            args = lines[place + 2 : end : 2]
-            if end > last or [_LENGTHS[len(arg)] for arg in args] != lines[place + 1 : end : 2]:
+        while at < last:
+            end = at + 1 + 2 * _COUNTS[lines[at]]
+            args = lines[at + 2 : end : 2]
+            if end > last or [_LENGTHS[len(arg)] for arg in args] != lines[at + 1 : end : 2]:
                 break
             requests.append(args)
-            place = end
+            at = end
     except LookupError:
-        pass  # A header that is not among the usual ones.
-    if place == last and not lines[last]:
+        pass  # Not a common header.
+    if at == last and not lines[last]:
         return len(data)
-    return len(data) - sum(map(len, lines[place:])) - 2 * (last - place)
+    return len(data) - sum(map(len, lines[at:])) - 2 * (last - at)
 
 
 class _GarbageError(Exception):
-    """The bytes are no request; the connection can only be closed."""
+    """The bytes are not a request; the connection has to be closed."""
 
 
 def _length(data: bytes, at: int, mark: bytes, kind: str) -> tuple[int, int]:
-    """(number, place after its CRLF) of a header; the same place back when it is incomplete."""
+    """Return (number, index after its CRLF) of a header, or index `at` when it is incomplete."""
     if data[at : at + 1] not in (mark, b""):
         raise _GarbageError(f"expected '{mark.decode()}', got {_shown(data[at : at + 1])}")
     end = data.find(b"\r\n", at, at + HEADER_BYTES_MAX)
@@ -216,7 +216,7 @@ def _shown(raw: bytes) -> str:
 
 
 def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
-    """Append the bytes of one reply to `out`."""
+    """Append the encoding of one reply to `out`."""
     if type(reply) is bytes:
         out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
     elif reply is None:
@@ -232,11 +232,11 @@ def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
         for item in reply:
             encode_reply(item, out, resp3)
     else:
-        raise TypeError(f"no reply: {type(reply).__name__}")
+        raise TypeError(f"not a reply: {type(reply).__name__}")
 
 
 def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:
-    """`encode_reply` each, for many at once."""
+    """Encode many replies at once."""
     for reply in replies:
         if reply is OK:
             out.append(b"+OK\r\n")
@@ -247,17 +247,17 @@ def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:
 
 
 def chunks(parts: list[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in chunks of about `size`; a longer part is not copied. The list is empty then."""
+    """Join parts into chunks of about `size`, without copying longer parts. Empties the list."""
     parts.reverse()
     while parts:
-        some, have = [parts.pop()], 0
-        while parts and (have := have + len(some[-1])) < size and len(parts[-1]) < size:
-            some.append(parts.pop())
-        yield some[0] if len(some) == 1 else b"".join(some)
+        chunk, chunk_bytes = [parts.pop()], 0
+        while parts and (chunk_bytes := chunk_bytes + len(chunk[-1])) < size and len(parts[-1]) < size:
+            chunk.append(parts.pop())
+        yield chunk[0] if len(chunk) == 1 else b"".join(chunk)
 
 
 def encode_map(pairs: Mapping[bytes, Reply], out: list[bytes], resp3: bool) -> None:
-    """A map: RESP3's own type, or an array of keys and values before it."""
+    """Encode a map: RESP3's own type, or an array of keys and values."""
     out.append(b"%%%d\r\n" % len(pairs) if resp3 else b"*%d\r\n" % (2 * len(pairs)))
     for key, value in pairs.items():
         encode_reply(key, out, resp3)
@@ -265,12 +265,12 @@ def encode_map(pairs: Mapping[bytes, Reply], out: list[bytes], resp3: bool) -> N
 
 
 def encode_request(args: Sequence[bytes]) -> bytes:
-    """A request as a client sends it."""
+    """Encode a request as a client sends it."""
     parts = [b"*%d\r\n" % len(args)]
     parts.extend(b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args)
     return b"".join(parts)
 
 
 def _line(text: str) -> bytes:
-    """One line: a line end inside would be read as the next reply."""
+    """Encode one line; a line end in the text would start the next reply."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""What msgspec raises for bytes that are not what is expected."""
+"""Exceptions that msgspec raises for invalid bytes."""
 
 import msgspec
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Another kind or no JSON, text that is no UTF-8, and what is nested deeper than Python goes."""
+"""Invalid JSON or types, invalid UTF-8, and nesting beyond Python's recursion limit."""

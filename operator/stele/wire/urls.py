@@ -1,4 +1,4 @@
-"""Where a process answers over HTTP, as a URL."""
+"""HTTP addresses of processes."""
 
 import ipaddress
 import re
@@ -9,7 +9,7 @@ HOST_CHARS_MAX = 253
 
 
 def is_host(text: str) -> bool:
-    """Whether it may be a host's name or address: others cannot even be looked up."""
+    """Return whether the text has the form of a host name or address."""
     if ":" not in text:
         return len(text) <= HOST_CHARS_MAX and _LABELS.fullmatch(text) is not None
     try:
@@ -19,7 +19,7 @@ def is_host(text: str) -> bool:
 
 
 def host_and_port(root: str) -> tuple[str, int] | None:
-    """Those of `http://HOST:PORT`; None for a URL of another kind."""
+    """Return host and port of `http://HOST:PORT`, None for any other URL."""
     try:
         parts = urlsplit(root)
         host, port = parts.hostname, parts.port
@@ -31,6 +31,6 @@ def host_and_port(root: str) -> tuple[str, int] | None:
 
 
 def http_root(address: str, port: int) -> str:
-    """`http://ADDRESS:PORT`; an IPv6 address in brackets, as URLs want it."""
+    """Return `http://ADDRESS:PORT`, with brackets around an IPv6 address."""
     host = f"[{address}]" if ":" in address else address
     return f"http://{host}:{port}"

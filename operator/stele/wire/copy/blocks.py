@@ -1,10 +1,10 @@
-"""The stream of one fragment between a checkpoint and a copy: blocks, each with its own checksum.
+"""The stream of one fragment from a checkpoint to a copy: blocks, each with its own checksum.
 
 A block is length (u32, big-endian), crc32c of the body (u32), body. A body is a kind (1 byte) and
 
-- ENTRIES: count n (u32), n key lengths and n value lengths (u32 each), all keys, all values. Columns, because
-  Python then packs and unpacks a whole block in a few calls. Keys ascend strictly, across blocks too.
-- END: msgpack of `End`, the totals. It is the last block; a stream without it is not complete.
+- ENTRIES: count n (u32), n key lengths and n value lengths (u32 each), all keys, all values. The columnar
+  layout lets Python pack and unpack a whole block in a few calls. Keys ascend strictly, across blocks too.
+- END: msgpack of `End`, the totals. It is the last block; a stream without it is incomplete.
 """
 
 import struct
@@ -29,10 +29,10 @@ _BODY = struct.Struct(">BI")
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
-    """What the stream was of and how much it held: number of entries, bytes of keys and values.
+    """Identity of a stream and its totals: number of entries, bytes of keys and values.
 
-    `namespaces` gives each that travelled its replica version vector (`core.copy.fragments.versions`). `next`
-    is where the tablet goes on; in its last fragment it is empty, and `applied` is there.
+    `namespaces` maps each namespace to its version vector (`core.copy.fragments.versions`). `next` is where
+    the tablet continues; in its last fragment `next` is empty and `applied` is set.
     """
 
     partition: int
@@ -49,28 +49,28 @@ _decode_end = msgspec.msgpack.Decoder(End).decode
 
 
 def _sealed(parts: Iterable[bytes]) -> bytearray:
-    """One block. The parts are copied once: at this rate a second copy of a body is what costs most."""
+    """Build a block, copying the parts only once: at this rate a second copy would dominate the cost."""
     block = bytearray().join((bytes(_HEAD.size), *parts))
     _HEAD.pack_into(block, 0, len(block) - _HEAD.size, crc32c(memoryview(block)[_HEAD.size :]))
     return block
 
 
 def encode_entries(keys: Sequence[bytes], values: Sequence[bytes]) -> bytearray:
-    """One block of at least one entry."""
+    """Encode a block of at least one entry."""
     count = len(keys)
     lengths = struct.pack(f">{2 * count}I", *map(len, keys), *map(len, values))
     return _sealed((_BODY.pack(ENTRIES, count), lengths, *keys, *values))
 
 
 def encode_end(end: End) -> bytearray:
-    """The last block."""
+    """Encode the last block."""
     return _sealed((bytes((END,)), _encode_end(end)))
 
 
 def encode_stream(entries: Iterable[Entry], end: Callable[[int, int], End]) -> Iterator[bytearray]:
-    """All blocks of a fragment. `entries` must ascend; one entry is never cut.
+    """Encode all blocks of a fragment. `entries` must ascend; an entry is never split.
 
-    `end` makes the last block of the number of entries and their bytes, once there is no further entry.
+    `end` builds the last block from the number of entries and their bytes, when there are no more entries.
     """
     keys: list[bytes] = []
     values: list[bytes] = []
@@ -88,10 +88,10 @@ def encode_stream(entries: Iterable[Entry], end: Callable[[int, int], End]) -> I
 
 
 class BlockReader:
-    """Reads a stream from `read(n)`, which gives n bytes or fewer at the end of the data.
+    """Reads a stream from `read(n)`, which returns n bytes, or fewer at the end of the data.
 
-    Iterate over it for the blocks' entries; afterwards `end` is set. Raises Corrupt for a wrong checksum,
-    order, length or total, and for a stream that stops early or goes on after its end.
+    Iterate over it for the entries of each block; afterwards `end` is set. Raises Corrupt for a wrong
+    checksum, order, length or total, and for a stream that is truncated or continues after its end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -102,7 +102,7 @@ class BlockReader:
         self._last = b""
 
     def __iter__(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Keys and values of one block after another."""
+        """Iterate keys and values of each block."""
         while self.end is None:
             body = self._block()
             if body[0] == ENTRIES:
@@ -116,7 +116,7 @@ class BlockReader:
         data = self._read(size)
         if len(data) != size:
             text = (
-                f"the stream stops after {self.entries} entries: {len(data)} of {size} bytes of a block came"
+                f"the stream stops after {self.entries} entries: got {len(data)} of {size} bytes of a block"
             )
             raise Corrupt(text)
         return data
@@ -134,22 +134,22 @@ class BlockReader:
         count = _BODY.unpack_from(body)[1] if len(body) >= _BODY.size else 0
         begin = _BODY.size + 8 * count
         if not 1 <= count <= BLOCK_ENTRIES_MAX or begin > len(body):
-            raise Corrupt(f"block of {len(body)} bytes says that it holds {count} entries")
+            raise Corrupt(f"block of {len(body)} bytes claims {count} entries")
         lengths = struct.unpack_from(f">{2 * count}I", body, _BODY.size)
         if begin + sum(lengths) != len(body):
             raise Corrupt(f"lengths of {count} entries do not add up to a block of {len(body)} bytes")
-        cut: list[bytes] = []
+        columns: list[bytes] = []
         for length in lengths:
-            cut.append(body[begin : begin + length])
+            columns.append(body[begin : begin + length])
             begin += length
-        keys, values = cut[:count], cut[count:]
+        keys, values = columns[:count], columns[count:]
         self._check_order(keys)
         self.entries += count
         self.bytes += sum(lengths)
         return keys, values
 
     def _check_order(self, keys: list[bytes]) -> None:
-        # Sorting what is sorted is one pass in C, and a set finds equal neighbours.
+        # Sorting a sorted list is one pass in C, and a set detects equal neighbours.
         if (self.entries and keys[0] <= self._last) or sorted(keys) != keys or len(set(keys)) != len(keys):
             raise Corrupt(f"keys do not ascend after {self.entries} entries")
         self._last = keys[-1]
@@ -160,8 +160,8 @@ class BlockReader:
         except UNREADABLE as wrong:
             raise Corrupt(f"last block: {wrong}") from None
         if (end.entries, end.bytes) != (self.entries, self.bytes):
-            came = f"{self.entries} entries of {self.bytes} bytes came"
-            raise Corrupt(f"{came}, but {end.entries} entries of {end.bytes} bytes were sent")
+            received = f"received {self.entries} entries of {self.bytes} bytes"
+            raise Corrupt(f"{received}, but {end.entries} entries of {end.bytes} bytes were sent")
         if self._read(1):
-            raise Corrupt("the stream goes on after its last block")
+            raise Corrupt("the stream continues after its last block")
         self.end = end

@@ -1,10 +1,9 @@
-"""Bulk loads: what a loader sends to members, what lies below `loads/` on a volume, what the log says of one.
+"""Bulk loads: uploads to members, files below `loads/` on a volume, and what the log records of a load.
 
-A loader cuts its rows into *pieces*. A piece is a u32 (big-endian) with the length of its index, the index
-(JSON of `PieceIndex`), and one stream of `wire.copy.blocks` for each partition that it has rows of: keys as
-users know them, values as they are stored. A member's transfer process merges what all pieces hold of one
-tablet into a *run* (one stream, the same bytes at every replica) and makes an SST file of it. The log then
-names the run.
+A loader divides its rows into *pieces*. A piece is a u32 (big-endian) with the length of its index, the index
+(JSON of `PieceIndex`), and one stream of `wire.copy.blocks` per partition: keys as users know them, values as
+they are stored. A member's transfer process merges the data of all pieces for one tablet into a *run* (one
+stream, the same bytes at every replica) and builds an SST file from it. The log then names the run.
 
     loads/<load>/<piece>.piece
     loads/<load>/<partition>-<crc32c>.run
@@ -30,23 +29,23 @@ FORMAT = 1
 PIECE_BYTES_MAX = 256 * 1024 * 1024
 INDEX_BYTES_MAX = 4 * 1024 * 1024
 EXPORT_PREFIX = "export-"
-"""What the names of export's sessions begin with: the master does not know of them, and lets them be."""
+"""Prefix of the names of export sessions, which the master does not know and leaves alone."""
 LOADED = b"loads"
-"""Name of the tablet's own entry that remembers its last loads; see `wire.storage.keys.meta_key`."""
+"""Name of the tablet's entry with its latest loads; see `wire.storage.keys.meta_key`."""
 LOADED_MAX = 64
-"""Loads that one tablet remembers: an older one, repeated, would be applied again."""
+"""Loads that one tablet remembers: an older load would be applied again if it was repeated."""
 
 Duplicates = Literal["error", "last"]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 Generation = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Keyspace = Annotated[str, msgspec.Meta(min_length=1, max_length=KEYSPACE_BYTES_MAX, pattern="^[^@]")]
-"""One of users: those of services begin with `wire.copy.fragments.SERVICE_MARK`."""
+"""A keyspace of users: those of services begin with `wire.copy.fragments.SERVICE_MARK`."""
 _LENGTH = struct.Struct(">I")
 HEAD_BYTES = _LENGTH.size
 
 
 class Section(msgspec.Struct, frozen=True, array_like=True):
-    """Where a piece's stream of one partition lies, from the first byte behind the index on."""
+    """Position of a partition's stream in a piece, counted from the end of the index."""
 
     partition: PartitionNumber
     offset: Count
@@ -54,7 +53,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PieceIndex(msgspec.Struct, frozen=True):
-    """`crc32c` is that of all streams together; the partitions of `sections` ascend."""
+    """Index of a piece. `crc32c` covers all streams; the partitions of `sections` ascend."""
 
     format: int
     sections: tuple[Section, ...]
@@ -63,10 +62,10 @@ class PieceIndex(msgspec.Struct, frozen=True):
 
 
 class BuildOrder(msgspec.Struct, frozen=True):
-    """Make one tablet's run and SST file of these pieces, in this order; or of the run of member `source`.
+    """Request to build a tablet's run and SST file from pieces in order, or from the run of `source`.
 
-    `duplicates` says what a key is that comes twice: an error, or the one in the last piece wins. `source` is
-    the index of another member (-1: none), and `crc32c` that of its run.
+    `duplicates` decides about repeated keys: an error, or the last piece wins. `source` is the index of
+    another member (-1: none), and `crc32c` that of its run.
     """
 
     generation: Generation
@@ -81,7 +80,8 @@ class BuildOrder(msgspec.Struct, frozen=True):
 class LoadManifest(msgspec.Struct, frozen=True):
     """A complete run with its SST file.
 
-    `entries` and `bytes` count keys and stored values; `crc32c` is the run's, and a part of the files' names.
+    `entries` and `bytes` count keys and stored values; `crc32c` is that of the run, and part of the file
+    names.
     """
 
     format: int
@@ -97,13 +97,13 @@ class LoadManifest(msgspec.Struct, frozen=True):
 
 
 class LoadList(msgspec.Struct, frozen=True):
-    """Partitions that this member owns and that took a load in."""
+    """Partitions that this member owns and that have applied a load."""
 
     partitions: tuple[int, ...]
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
-    """To the owner: take the run in. `members` are those that have it, of the row of that `version`."""
+    """Request to the owner to apply a run. `members` of the row at `version` have the run."""
 
     version: int
     members: tuple[int, ...]
@@ -114,7 +114,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True):
-    """A load that a tablet took in, and the operation of its log that it is."""
+    """A load that a tablet applied, and the index of its operation in the log."""
 
     load: str
     index: int
@@ -123,9 +123,9 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LoadPlace(msgspec.Struct, frozen=True):
-    """What a member says of one partition to a loader. `members` is empty where it is not the owner.
+    """A member's answer to a loader about one partition. `members` is empty when it is not the owner.
 
-    `generation` is the one that a file for this member is made for; -1 when it has no tablet.
+    `generation` is the one to build this member's file for; -1 when it has no tablet.
     """
 
     version: int
@@ -143,7 +143,7 @@ class BulkMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BulkTable(msgspec.Struct, frozen=True):
-    """The table as a member knows it: `rows` are (version, replicas) by partition."""
+    """The table as a member knows it; `rows` are (version, replicas) by partition."""
 
     cluster: str
     admin_port: int
@@ -153,7 +153,7 @@ class BulkTable(msgspec.Struct, frozen=True):
 
 
 class SnapshotOrder(msgspec.Struct, frozen=True):
-    """Make a checkpoint of this owner's partitions, to be read. Asked again it renews the lease."""
+    """Request for a readable checkpoint of this owner's partitions. A repetition renews the lease."""
 
     partitions: tuple[PartitionNumber, ...]
     lease_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 60.0
@@ -166,63 +166,68 @@ encode_json = msgspec.json.Encoder().encode
 
 
 def encode_run(entries: Iterable[Entry], partition: int) -> Iterator[bytearray]:
-    """The blocks of ascending entries of one partition: a piece's section, or a run."""
+    """Encode ascending entries of one partition: a section of a piece, or a run."""
     return encode_stream(entries, lambda count, size: End(partition, 0, OpId(), count, size))
 
 
 def run_name(partition: int, crc32c: int) -> str:
-    """Name of a run: by its content, so that another try of a load never replaces what a log names."""
+    """Return the name of a run.
+
+    It depends on the content, so a retry never replaces a run that a log names.
+    """
     return f"{partition}-{crc32c:08x}.run"
 
 
 def file_name(partition: int, generation: int, crc32c: int, kind: str) -> str:
-    """Name of what belongs to one generation of a tablet: kind `sst` or `json`."""
+    """Return the name of a file for one generation of a tablet, of kind `sst` or `json`."""
     return f"{partition}-{generation}-{crc32c:08x}.{kind}"
 
 
 def decode_loaded(stored: bytes) -> list[Loaded]:
-    """What a tablet remembers of its loads, oldest first."""
+    """Decode a tablet's latest loads, oldest first. Raises Corrupt."""
     try:
         return _loaded(stored)
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"what a tablet remembers of its bulk loads: {error}") from None
+        raise Corrupt(f"a tablet's list of bulk loads: {error}") from None
 
 
 def piece_head(sections: Sequence[Section], crc32c: int) -> bytes:
-    """What a piece begins with, before its streams."""
+    """Encode the beginning of a piece, up to its streams."""
     size = sum(section.bytes for section in sections)
     index = encode_json(PieceIndex(FORMAT, tuple(sections), size, crc32c))
     return _LENGTH.pack(len(index)) + index
 
 
 def index_bytes(head: bytes) -> int:
-    """Length of the index, from a piece's first HEAD_BYTES bytes. Raise BadInput when it cannot be."""
+    """Return the length of the index from a piece's first HEAD_BYTES bytes. Raises BadInput."""
     size = int(_LENGTH.unpack(head)[0]) if len(head) == HEAD_BYTES else 0
     if not 1 <= size <= INDEX_BYTES_MAX:
-        raise BadInput(f"the piece's index has {size} bytes; 1 to {INDEX_BYTES_MAX} are expected")
+        raise BadInput(f"the piece's index has {size} bytes; expected 1 to {INDEX_BYTES_MAX}")
     return size
 
 
 def decode_index(body: bytes) -> PieceIndex:
-    """Raise BadInput when it is no index of this format, or its sections do not follow one another."""
+    """Decode an index. Raises BadInput for another format, or sections that are not contiguous."""
     try:
-        found = _index(body)
+        index = _index(body)
     except UNREADABLE as error:
         raise BadInput(f"the piece's index: {error}") from None
-    if found.format != FORMAT:
-        raise BadInput(f"the piece's index has format {found.format}; {FORMAT} is expected")
+    if index.format != FORMAT:
+        raise BadInput(f"the piece's index has format {index.format}; expected {FORMAT}")
     at, last = 0, -1
-    for section in found.sections:
+    for section in index.sections:
         if section.offset != at or section.partition <= last:
-            raise BadInput(f"the piece's section of partition {section.partition} is not in its place")
+            raise BadInput(
+                f"the piece's section of partition {section.partition} is out of order or not contiguous"
+            )
         at, last = at + section.bytes, section.partition
-    if at != found.bytes or at > PIECE_BYTES_MAX:
-        raise BadInput(f"the piece has {found.bytes} bytes, its sections {at}; at most {PIECE_BYTES_MAX}")
-    return found
+    if at != index.bytes or at > PIECE_BYTES_MAX:
+        raise BadInput(f"the piece has {index.bytes} bytes, its sections {at}; at most {PIECE_BYTES_MAX}")
+    return index
 
 
 def check_load_id(load: str) -> str:
-    """The id itself. Raise BadInput for one that cannot be the name of a folder."""
+    """Return the id. Raises BadInput when it is not valid as a directory name."""
     if not LOAD_ID.fullmatch(load):
         raise BadInput(f"load is {load[:80]!r}; expected 1 to 63 of a-z, 0-9 and -, not beginning with -")
     return load

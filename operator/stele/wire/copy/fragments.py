@@ -1,6 +1,6 @@
-"""Which keys of a tablet each of its fragments holds, and the place in a tablet that a copy has come to.
+"""Keys of each fragment of a tablet, and positions in a copy.
 
-The plan follows from the tablet's own state alone, so a source makes the same one whenever it is asked.
+The plan depends on the tablet's own state alone, so a source always computes the same one.
 """
 
 import re
@@ -21,13 +21,13 @@ from stele.wire.storage.keys import (
 )
 
 GATHERED_BYTES = 1024 * 1024
-"""Neighbouring fragments that hold no more than so much together travel as one."""
+"""Neighbouring fragments of at most this size together travel as one."""
 
 FRAGMENT_BYTES = 64 * 1024 * 1024
-"""A fragment is sent in pieces of about so much: what a retry repeats, and what others wait for at most."""
+"""Size of the parts that a fragment is sent in: what a retry repeats, and how long others wait."""
 
 FIRST = "0"
-"""Where a copy begins."""
+"""Position at the start of a copy."""
 
 Range = tuple[bytes, bytes]
 """Half-open: [begin, end)."""
@@ -37,28 +37,28 @@ _PLACE = re.compile(r"([0-9]{1,5})(?:\.((?:[0-9a-f]{2}){1,65535}))?")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fragment: the keyspaces that it holds, and where, ascending."""
+    """One fragment: its keyspaces and key ranges, ascending."""
 
     namespaces: tuple[bytes, ...]
     ranges: tuple[Range, ...]
 
 
 def service_keyspace(service: str, namespace: str = "") -> bytes:
-    """The keyspace of a service that has no namespaces, or of one namespace of it."""
+    """Return the keyspace of a service, or of one of its namespaces."""
     name = SERVICE_MARK + service.encode()
     return name + b"/" + namespace.encode() if namespace else name
 
 
 def travels_alone(keyspace: bytes) -> bool:
-    """Whether it is a fragment of its own: what users store is, and each namespace of a service."""
+    """Return whether the keyspace is its own fragment: those of users, and each namespace of a service."""
     return not is_service(keyspace) or b"/" in keyspace
 
 
 def plan(partition: int, generation: int, keyspaces: Mapping[bytes, tuple[int, int]]) -> list[Planned]:
-    """The fragments of a tablet, at least one. Every key of the tablet is in exactly one of them.
+    """Return the fragments of a tablet, at least one. Every key is in exactly one of them.
 
-    `keyspaces` is what the tablet says of itself: entries and bytes of each. The tablet's own state is in the
-    last one, and what no fragment claims, named or not, in the first.
+    `keyspaces` maps the tablet's keyspaces to entries and bytes. The tablet's own state is in the last
+    fragment; keys that no other fragment claims are in the first.
     """
     names = sorted(keyspaces, key=lambda name: (len(name), name))
     fragments = gather(group(names, travels_alone), lambda name: keyspaces[name][1], GATHERED_BYTES)
@@ -70,7 +70,9 @@ def plan(partition: int, generation: int, keyspaces: Mapping[bytes, tuple[int, i
     ]
     head = tablet_prefix(partition, generation)
     taken[-1].append((head + bytes((META,)), head + bytes((USER,))))
-    taken[0] += _rest(tablet_range(partition, generation), [each for some in taken for each in some])
+    taken[0] += _rest(
+        tablet_range(partition, generation), [key_range for ranges_of in taken for key_range in ranges_of]
+    )
     return [
         Planned(fragment, tuple(_joined(sorted(ranges))))
         for fragment, ranges in zip(fragments, taken, strict=True)
@@ -78,7 +80,7 @@ def plan(partition: int, generation: int, keyspaces: Mapping[bytes, tuple[int, i
 
 
 def whole(partition: int, generation: int, keyspaces: Collection[bytes]) -> Planned:
-    """The tablet as one fragment."""
+    """Return the tablet as one fragment."""
     return Planned(tuple(sorted(keyspaces)), (tablet_range(partition, generation),))
 
 
@@ -88,7 +90,7 @@ def _range_of(partition: int, generation: int, keyspace: bytes) -> Range:
 
 
 def _rest(all_of: Range, taken: Iterable[Range]) -> list[Range]:
-    """What of one range the others leave."""
+    """Return the parts of a range that the others leave."""
     begin, end = all_of
     left: list[Range] = []
     for first, behind in sorted(taken):
@@ -99,27 +101,27 @@ def _rest(all_of: Range, taken: Iterable[Range]) -> list[Range]:
 
 
 def _joined(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges that touch, as one: each costs a seek."""
-    made: list[Range] = []
+    """Join adjacent ranges: each range costs a seek."""
+    joined: list[Range] = []
     for begin, end in ranges:
-        if made and made[-1][1] == begin:
-            made[-1] = (made[-1][0], end)
+        if joined and joined[-1][1] == begin:
+            joined[-1] = (joined[-1][0], end)
         else:
-            made.append((begin, end))
-    return made
+            joined.append((begin, end))
+    return joined
 
 
 def place_text(fragment: int, key: bytes = b"") -> str:
-    """The place before `key` of a fragment, or at its begin."""
+    """Format the position before `key` of a fragment, or at its begin."""
     return f"{fragment}.{key.hex()}" if key else str(fragment)
 
 
 def read_place(text: str) -> tuple[int, bytes]:
-    """(number of the fragment, key that comes next or nothing). Raise BadInput."""
-    found = _PLACE.fullmatch(text)
-    if found is None:
+    """Parse a position into the fragment's number and the next key (empty at its begin). Raises BadInput."""
+    match = _PLACE.fullmatch(text)
+    if match is None:
         raise BadInput(
-            f"at is '{text[:80]}', expected the number of a fragment, and a key in hexadecimal digits behind "
-            "a dot when it was begun already: ask for what the fragment before said comes next"
+            f"at is '{text[:80]}', expected the number of a fragment, followed by a dot and a key in "
+            "hexadecimal digits when it was begun: use the `next` of the previous fragment"
         )
-    return int(found[1]), bytes.fromhex(found[2] or "")
+    return int(match[1]), bytes.fromhex(match[2] or "")

@@ -1,4 +1,4 @@
-"""What the master asks of the copier pod, the session file of a checkpoint, and a tablet's manifest."""
+"""Jobs of the copier pod, the session file of a checkpoint, and the manifest of a copied tablet."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ MANIFEST_FORMAT = 2
 
 
 class CopyJob(msgspec.Struct, frozen=True):
-    """Copy these tablets into one destination's volume. `session` is the identity of the job."""
+    """Request to copy tablets into one destination's volume. `session` identifies the job."""
 
     session: str
     destination: str
@@ -29,9 +29,9 @@ class CopyJob(msgspec.Struct, frozen=True):
 
 
 class CopyJobStatus(msgspec.Struct, frozen=True):
-    """How far a job is. `finished` are the partitions whose manifest is complete.
+    """Progress of a job. `finished` are the partitions with a complete manifest.
 
-    `tasks` share its tablets; `retries` counts what was begun again, tasks and copies within them.
+    `tasks` is the number of Spark tasks; `retries` counts repeated tasks, and repeated copies within them.
     """
 
     session: str
@@ -46,10 +46,10 @@ class CopyJobStatus(msgspec.Struct, frozen=True):
 
 
 class SessionFile(msgspec.Struct, frozen=True):
-    """`checkpoints/<session>/session.json`: what the transfer process may serve, to whom, and how fast.
+    """`checkpoints/<session>/session.json`: what the transfer process serves, to whom, and how fast.
 
-    `fragments` False: each tablet is sent as one. `bytes_per_second` may change while it is served; 0: as
-    fast as it goes.
+    Without `fragments`, each tablet is sent as a whole. `bytes_per_second` can change while it is served; 0
+    means unlimited.
     """
 
     session: str
@@ -60,7 +60,7 @@ class SessionFile(msgspec.Struct, frozen=True):
 
 
 class SentSession(msgspec.Struct, frozen=True):
-    """What a transfer process sent of a session since it opened its checkpoint, and to how many it sends."""
+    """Current streams of a session, and bytes sent since the transfer process opened its checkpoint."""
 
     session: str
     sent_bytes: int
@@ -74,10 +74,10 @@ class SentSessions(msgspec.Struct, frozen=True):
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """One fragment that is on disk: what came from place `at` on up to `next` (`wire.copy.fragments`).
+    """A fragment on disk: everything from position `at` to `next` (`wire.copy.fragments`).
 
-    `namespaces` gives each that it holds its replica version vector. `file` is empty when no entry is left of
-    it; `entries` and `bytes` (keys and values) are those of the file.
+    `namespaces` maps each namespace to its version vector. `file` is empty when the fragment has no entries;
+    `entries` and `bytes` (keys and values) are those of the file.
     """
 
     at: str
@@ -91,7 +91,7 @@ class Fragment(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """`staging/<session>/<partition>-<generation>.<n>.line`: fragment number n of a copy under way."""
+    """`staging/<session>/<partition>-<generation>.<n>.line`: fragment n of an unfinished copy."""
 
     format: int
     session: str
@@ -100,9 +100,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`staging/<session>/<partition>.json`: written last, so it exists only for a complete copy.
+    """`staging/<session>/<partition>.json`: written last, so it exists only for complete copies.
 
-    The fragments are in order, each beginning where the one before ended.
+    The fragments are in order, each beginning where the previous one ended.
     """
 
     format: int
@@ -135,13 +135,13 @@ _decode_format = msgspec.json.Decoder(_Format).decode
 
 
 def decode_manifest(content: bytes, name: str) -> Manifest:
-    """Raise Corrupt, with the file's name: UNKNOWN_FORMAT for another format, or what is wrong."""
+    """Decode a manifest. Raises Corrupt with the file's name, UNKNOWN_FORMAT for another format."""
     try:
         written = _decode_format(content).format
         if written != MANIFEST_FORMAT:
             raise Corrupt(
-                f"manifest {name}: format is {written}, {MANIFEST_FORMAT} is read here: the copy was made by "
-                "another version of Stele and counts for nothing",
+                f"manifest {name}: format is {written}, expected {MANIFEST_FORMAT}: the copy was made by "
+                "another version of Stele and is ignored",
                 "UNKNOWN_FORMAT",
             )
         manifest = _decode_manifest(content)
@@ -154,13 +154,13 @@ def decode_manifest(content: bytes, name: str) -> Manifest:
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """What contradicts itself: fragments that do not follow one another, or vectors that cannot be."""
+    """Return the contradiction in a manifest: fragments that are not contiguous, or impossible vectors."""
     at = FIRST
     for number, fragment in enumerate(manifest.fragments):
         if fragment.at != at:
             return f"fragment {number} begins at '{fragment.at}', the one before ended at '{at}'"
         if number and not at:
-            return f"fragment {number} comes after the last"
+            return f"fragment {number} follows the last one"
         if "/" in fragment.file:
             return f"fragment {number} names the file {fragment.file!r}"
         faults = (vector_fault(vector, manifest.applied.index) for vector in fragment.namespaces.values())
@@ -172,5 +172,5 @@ def _fault(manifest: Manifest) -> str | None:
 
 
 def damage_note(partition: int | str, generation: int | str) -> str:
-    """Name of a file in a session's folder: reading this tablet's checkpoint met damage, which it tells."""
+    """Return the name of the file that marks a tablet of this session's checkpoint as damaged."""
     return f"damaged-{partition}-{generation}"

@@ -1,4 +1,4 @@
-"""What a partition remembers of a client of `STELE.ONCE`: in the service keyspace, under the client's id."""
+"""Entries of the deduplication table of `STELE.ONCE`: in the service keyspace, under the client's id."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from stele.wire.storage.keys import EXPIRY_BYTES
 
 
 class Remembered(msgspec.Struct, array_like=True, frozen=True):
-    """The last sequence that ran, when (Unix milliseconds of the owner), and the answer (`wire.replies`)."""
+    """Last sequence that ran, its time (Unix milliseconds of the owner), and its reply (`wire.replies`)."""
 
     sequence: int
     used_ms: int
@@ -19,14 +19,14 @@ encode_remembered = msgspec.msgpack.Encoder().encode
 
 
 def decode_remembered(value: bytes) -> Remembered:
-    """Raise Corrupt when the bytes are no such entry."""
+    """Decode an entry. Raises Corrupt."""
     try:
         return _decode(value)
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"what is remembered of a client: {error}") from error
+        raise Corrupt(f"deduplication entry of a client: {error}") from error
 
 
 def client_entry(client: bytes, stored: bytes) -> tuple[bytes, int, int]:
-    """(client, used_ms, bytes) of a stored entry, for `core.kv.dedup.Clients`."""
+    """Return (client, used_ms, bytes) of a stored entry, for `core.kv.dedup.RememberedClients`."""
     value = stored[EXPIRY_BYTES:]
     return client, decode_remembered(value).used_ms, len(client) + len(value)

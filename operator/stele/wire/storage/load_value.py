@@ -1,4 +1,4 @@
-"""What the log says of a bulk load: the file that a replica takes in when the record is applied."""
+"""Log record of a bulk load: the file that a replica ingests when the record is applied."""
 
 import re
 from typing import Annotated
@@ -14,7 +14,7 @@ Checksum = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 class LoadValue(msgspec.Struct, frozen=True, array_like=True):
-    """The value of a log record of kind LOAD; its key is the load's id, its keyspace the loaded one."""
+    """Value of a log record of kind LOAD; its key is the load's id, its keyspace the loaded one."""
 
     entries: Count
     bytes: Count
@@ -25,7 +25,7 @@ _value = msgspec.msgpack.Decoder(LoadValue).decode
 
 
 def decode_load(value: bytes) -> LoadValue:
-    """Raise Corrupt when the bytes are no value of a LOAD."""
+    """Decode the value of a LOAD. Raises Corrupt."""
     try:
         return _value(value)
     except msgspec.MsgspecError as error:

@@ -1,9 +1,9 @@
-"""One logged operation as bytes: the same in the log and between members.
+"""Encoding of a logged operation, the same in the log and between members.
 
 Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1), length of key (4), then
-keyspace, key and value. The index is in the log's key, and follows from the place in a message. A BATCH has
-neither keyspace nor key; its value is msgpack of changes that are applied as one, in order. A LOAD names a
-file that is ingested (`wire.copy.bulk`): its key is the load's id.
+keyspace, key and value. The index is in the log's key, or follows from the position in a message. A BATCH has
+neither keyspace nor key; its value is msgpack of changes that are applied atomically, in order. A LOAD names
+a file to ingest (`wire.copy.bulk`): its key is the load's id.
 """
 
 import struct
@@ -29,7 +29,7 @@ _EXPIRY_AT = 9
 _KEYSPACE_AT = 17
 _TERM = struct.Struct(">Q")
 term_of = _TERM.unpack_from
-"""(term,) of a record."""
+"""Return (term,) of a record."""
 
 _pack = _HEAD.pack
 _unpack = _HEAD.unpack_from
@@ -44,12 +44,12 @@ def delete_record(term: int, keyspace: bytes, key: bytes) -> bytes:
 
 
 def noop_record(term: int) -> bytes:
-    """The first operation of a term: it changes nothing."""
+    """Encode the first operation of a term, which changes nothing."""
     return _pack(term, NOOP, 0, 0, 0)
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True):
-    """What a batch makes of one entry; `value` None removes it."""
+    """Change of one entry in a batch; a `value` of None removes it."""
 
     keyspace: Annotated[bytes, msgspec.Meta(max_length=KEYSPACE_BYTES_MAX)]
     key: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
@@ -62,25 +62,25 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def batch_record(term: int, changes: list[Change]) -> bytes:
-    """One operation of several changes."""
+    """Encode several changes as one operation."""
     return _pack(term, BATCH, 0, 0, 0) + _encode(changes)
 
 
 def load_record(term: int, keyspace: bytes, load: bytes, value: bytes) -> bytes:
-    """`value` is a packed `load_value.LoadValue`."""
+    """Encode a bulk load; `value` is a packed `load_value.LoadValue`."""
     return _pack(term, LOAD, 0, len(keyspace), len(load)) + keyspace + load + value
 
 
 def split_batch(value: bytes) -> list[Change]:
-    """The changes of a batch, from its value. Raise Corrupt when the bytes are none."""
+    """Decode the changes of a batch from its value. Raises Corrupt."""
     try:
         return _changes.decode(value)
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"log record of several changes: {error}") from error
+        raise Corrupt(f"log record of a batch: {error}") from error
 
 
 def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
-    """(kind, keyspace, key, value, expire_at_ms)."""
+    """Decode a record into (kind, keyspace, key, value, expire_at_ms)."""
     _, kind, expire_at_ms, keyspace_bytes, key_bytes = _unpack(record)
     begin = HEAD_BYTES + keyspace_bytes
     end = begin + key_bytes
@@ -88,7 +88,7 @@ def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
 
 
 def split_put(record: bytes) -> tuple[bytes, bytes]:
-    """(what follows a tablet's prefix and USER in the data key, what is stored) of a PUT, without unpacking.
+    """Return (data key after the tablet's prefix and USER, stored value) of a PUT without unpacking it.
 
     Data key and stored value have the same parts in the same order as the record (`wire.storage.keys`).
     """
@@ -98,7 +98,7 @@ def split_put(record: bytes) -> tuple[bytes, bytes]:
 
 
 def check_record(record: bytes) -> None:
-    """Raise Corrupt when the bytes are no operation: for what comes from another process."""
+    """Raise Corrupt when bytes from another process are not an operation."""
     if len(record) < HEAD_BYTES:
         raise Corrupt(f"log record of {len(record)} bytes; at least {HEAD_BYTES} were expected")
     _, kind, _, keyspace_bytes, key_bytes = _unpack(record)

@@ -1,7 +1,7 @@
-"""Files on a member's volume, and the tablet's own state in the database (docs/design/tablets.md).
+"""Files on a member's volume, and a tablet's own state in the database.
 
-A file is one line that names its kind and format (readable with `head -1`), the crc32c of the rest (4 bytes,
-big-endian), and msgpack. Reading refuses what it does not know; nothing is guessed.
+A file is one line with its kind and format (readable with `head -1`), the crc32c of the rest (4 bytes,
+big-endian), and msgpack. Unknown kinds, formats and fields are rejected; nothing is guessed.
 """
 
 from typing import Annotated, Literal, TypeVar
@@ -21,7 +21,7 @@ TabletStateName = Literal["COPYING", "READY", "DELETED"]
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """Whose volume this is. `incarnation` counts the starts of its process."""
+    """Identity of a volume. `incarnation` counts the starts of its process."""
 
     cluster: str
     uuid: str
@@ -29,14 +29,14 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """The newest file of the write-ahead log at the last flush, and how much of it was synced then."""
+    """The newest file of the write-ahead log at the last flush, and how many bytes of it were synced."""
 
     name: str
     bytes: int
 
 
 class Quarantined(msgspec.Struct, frozen=True, array_like=True):
-    """A generation that was given up, when its data goes (Unix seconds), and its last operation."""
+    """A dropped generation, when its data is deleted (Unix seconds), and its last operation."""
 
     generation: int
     until_s: float
@@ -44,7 +44,7 @@ class Quarantined(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Superblock(msgspec.Struct, frozen=True):
-    """One tablet. `last` is its last OpId when it was deleted; `highest` no later generation ever has."""
+    """One tablet. `last` is its last OpId when it was deleted. Later generations are above `highest`."""
 
     state: TabletStateName
     generation: int
@@ -54,7 +54,7 @@ class Superblock(msgspec.Struct, frozen=True):
 
     @property
     def newest(self) -> int:
-        """The greatest generation that it names: it may have taken one in and not raised `highest`."""
+        """Greatest generation named here, which may exceed `highest` after an ingest."""
         return max(self.highest, self.generation, *(entry.generation for entry in self.quarantined))
 
 
@@ -67,14 +67,14 @@ class Waited(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Frozen(msgspec.Struct, frozen=True, array_like=True):
-    """The migration that this partition is frozen for, and the version it starts from."""
+    """The migration for which this partition is frozen, and the version that it starts from."""
 
     id: str
     base: int
 
 
 class CopyRecord(msgspec.Struct, frozen=True):
-    """A migration to this member. `kept`: the tablet was READY before it, so an abort keeps it."""
+    """A migration to this member. `kept`: the tablet was READY before, so an abort keeps it."""
 
     id: str
     base: int
@@ -84,9 +84,9 @@ class CopyRecord(msgspec.Struct, frozen=True):
 
 
 class Consensus(msgspec.Struct, frozen=True):
-    """What this member promised for one partition. Stays when the tablet is deleted.
+    """Promises of this member for one partition; they outlive the tablet.
 
-    `refused` is a migration whose row it told the owner never to accept.
+    `refused` is a migration whose row this member has told the owner it will never accept.
     """
 
     promised: int = 0
@@ -99,9 +99,9 @@ class Consensus(msgspec.Struct, frozen=True):
 
 
 class ServiceMigration(msgspec.Struct, frozen=True):
-    """A migration that services were told of and that is not over (`core.service_events.Begun`).
+    """A migration that was announced to services and has not ended (`core.service_events.Begun`).
 
-    `committed` is how it ended, when that is decided and only has to be told.
+    `committed` is its outcome, when that is decided and only the event is outstanding.
     """
 
     id: str
@@ -116,22 +116,22 @@ class ServiceMigration(msgspec.Struct, frozen=True):
 
 
 class ServicesFile(msgspec.Struct, frozen=True):
-    """What services were told had begun and not yet that it ended; written before they are told."""
+    """Migrations whose begin services know and whose end they do not; written before services are called."""
 
     begun: tuple[ServiceMigration, ...] = ()
 
 
 class StoredRow(msgspec.Struct, frozen=True, array_like=True):
-    """One partition of a persisted table; its place in the file is its number."""
+    """One partition of a stored table; its position in the file is its number."""
 
     version: VersionNumber
     replicas: Slots
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """The published table as this member knows it, with the highest epoch that it saw.
+    """The published table as this member knows it, and the highest epoch that it has seen.
 
-    After the member dictionary (index, name, UUID, address) come as many rows as there are partitions.
+    The member dictionary (index, name, UUID, address) is followed by one row per partition.
     """
 
     epoch: int = 0
@@ -144,7 +144,7 @@ class TableFile(msgspec.Struct, frozen=True):
 
 
 class LegacyTableFile(msgspec.Struct, frozen=True):
-    """The table as it was persisted before partitions had versions of their own; it is only read."""
+    """The stored table from before partitions had their own versions; read only."""
 
     version: VersionNumber
     members: tuple[MemberInfo, ...]
@@ -152,7 +152,7 @@ class LegacyTableFile(msgspec.Struct, frozen=True):
 
 
 class DataState(msgspec.Struct, array_like=True):
-    """In `data`, under meta_key(APPLIED), in the same batch as what was applied.
+    """State of a tablet in `data`, under meta_key(APPLIED), written in one batch with the applied operations.
 
     `keyspaces` maps a name to its number of entries and their bytes (key and value).
     """
@@ -174,52 +174,53 @@ _TITLES = {
     LegacyTableFile: b"stele TableFile 1\n",
     TableFile: b"stele TableFile 2\n",
 }
-"""The first line of each file: its kind and format."""
+"""First line of each file: its kind and format."""
 
 encode_state = _encoder.encode
 
 
 def decode_state(stored: bytes) -> DataState:
-    """Raise Corrupt when the bytes are no tablet state."""
+    """Decode a tablet's state. Raises Corrupt."""
     try:
-        found = _decoders[DataState].decode(stored)
+        state = _decoders[DataState].decode(stored)
     except UNREADABLE as error:
         raise Corrupt(f"tablet state: {error}") from error
-    assert isinstance(found, DataState)
-    return found
+    assert isinstance(state, DataState)
+    return state
 
 
 def encode_file(
     value: Instance | LogEnd | Superblock | Consensus | ServicesFile | TableFile | LegacyTableFile,
 ) -> bytes:
-    """The whole content of the file."""
+    """Encode a file."""
     body = _encoder.encode(value)
     return _TITLES[type(value)] + crc32c(body).to_bytes(4, "big") + body
 
 
 def decode_file(kind: type[T], content: bytes, name: str) -> T:
-    """Raise Corrupt, with the file's `name`, for another kind or format, a wrong checksum or wrong fields."""
+    """Decode a file. Raises Corrupt with `name` for a wrong kind, format or checksum, or invalid fields."""
     title = _TITLES[kind]
     if not content.startswith(title):
         raise Corrupt(
-            f"{name}: it begins with {content[:40]!r}, {title!r} was expected", code="UNKNOWN_FORMAT"
+            f"{name}: it begins with {content[:40]!r}; {title!r} was expected", code="UNKNOWN_FORMAT"
         )
     body = content[len(title) + 4 :]
     if crc32c(body).to_bytes(4, "big") != content[len(title) : len(title) + 4]:
         raise Corrupt(f"{name}: the checksum is wrong; the file is damaged")
     try:
-        found = _decoders[kind].decode(body)
+        value = _decoders[kind].decode(body)
     except UNREADABLE as error:
         raise Corrupt(f"{name}: {error}") from error
-    assert isinstance(found, kind)
-    return found
+    assert isinstance(value, kind)
+    return value
 
 
 def decode_table(content: bytes, name: str) -> TableFile:
-    """A persisted table of the present format or of the legacy one, whose version every partition gets.
+    """Decode a stored table of the present or the legacy format, whose version applies to every partition.
 
-    Raises Corrupt as `decode_file` does, and for a row or a dictionary that breaks a rule of
-    `core.table.table`."""
+    Raises Corrupt as `decode_file` does, and for a row or dictionary that breaks a rule of
+    `core.table.table`.
+    """
     if content.startswith(_TITLES[LegacyTableFile]):
         old = decode_file(LegacyTableFile, content, name)
         rows = tuple(StoredRow(old.version, replicas) for replicas in old.rows)
@@ -231,13 +232,13 @@ def decode_table(content: bytes, name: str) -> TableFile:
 
 
 def _check_table(table: TableFile, name: str) -> None:
-    """Rows may name members that the dictionary lacks: an owner's row can arrive before the master's word."""
+    """Check the rows. They may name unknown members: an owner's row can arrive before the dictionary."""
     for number, row in enumerate(table.rows):
         fault = row_fault(row.replicas)
         if fault is not None:
             raise Corrupt(f"{name}: partition {number} {fault}")
         if row.version == 0 and row.replicas:
-            raise Corrupt(f"{name}: partition {number} has version 0 (never assigned) and replicas")
+            raise Corrupt(f"{name}: partition {number} has version 0 (never assigned) but names replicas")
     indexes = {info.index for info in table.members}
     if len(indexes) != len(table.members) or len({info.uuid for info in table.members}) != len(indexes):
-        raise Corrupt(f"{name}: two members have one index or one UUID")
+        raise Corrupt(f"{name}: two members have the same index or UUID")
