@@ -298,7 +298,7 @@ async def test_garbage_ends_the_connection_after_what_came_before_it(case: Case,
     await until(case, lambda: there.reasons and raw.over)
     assert there.messages == [message(1)]
     (reason,) = there.reasons
-    assert reason.startswith("garbage from")
+    assert reason.startswith("invalid bytes from")
 
 
 EARLY = {
@@ -316,7 +316,7 @@ async def test_before_the_greeting_only_a_greeting_is_read(case: Case, what: str
     await until(case, lambda: there.reasons and raw.over)
     assert there.messages in ([], [message(1)])
     (reason,) = there.reasons
-    assert reason.startswith("garbage from")
+    assert reason.startswith("invalid bytes from")
 
 
 async def test_the_largest_frame_passes(case: Case) -> None:

@@ -1,4 +1,4 @@
-"""The in-memory fake of the table in ConfigMaps: same rules, no API server."""
+"""In-memory fake of the table in ConfigMaps: the same rules without an API server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from stele.wire.configmap import (
 
 @dataclass
 class StoredObjects:
-    """What several stores of one cluster share: name to (version, data)."""
+    """Objects shared by the stores of one cluster: name to (version, data)."""
 
     objects: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
     clock: int = 0
@@ -26,7 +26,7 @@ class StoredObjects:
     def put(self, name: str, data: dict[str, str], expected: int | None) -> int:
         present = self.objects.get(name)
         if (None if present is None else present[0]) != expected:
-            raise Conflict(f"{name} was changed by somebody else")
+            raise Conflict(f"{name} was changed by another writer")
         self.clock += 1
         self.objects[name] = (self.clock, data)
         return self.clock
@@ -77,15 +77,15 @@ class MemoryTableStore:
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
         stored = self._shared.objects.get(f"shard-{number}")
         if stored is None:
-            raise Corrupt(f"shard-{number} is gone while the head exists: restore a backup of it")
+            raise Corrupt(f"shard-{number} is missing but the head exists: restore it from a backup")
         rows = decode_shard(stored[1], number, partitions).rows
         await self.write_shard(number, rows)
         return rows
 
     async def _create(self, fresh: Head, epoch_above: int) -> TableSnapshot:
         numbers = range(shard_count(fresh.partitions))
-        found = [self._epoch_of_empty(number, fresh.partitions) for number in numbers]
-        self._epoch = max(epoch_above, *found) + 1
+        epochs = [self._epoch_of_empty(number, fresh.partitions) for number in numbers]
+        self._epoch = max(epoch_above, *epochs) + 1
         for number in numbers:
             await self.write_shard(number, [EMPTY] * len(shard_range(number, fresh.partitions)))
         head = replace(fresh, epoch=self._epoch)
@@ -93,13 +93,16 @@ class MemoryTableStore:
         return _snapshot(head, [EMPTY] * fresh.partitions)
 
     def _epoch_of_empty(self, number: int, partitions: int) -> int:
-        """Of a shard that has no head; 0 when there is none, Corrupt when it has rows."""
+        """Return the epoch of a shard without a head: 0 when there is no shard.
+
+        Raises Corrupt when it has rows.
+        """
         stored = self._shared.objects.get(f"shard-{number}")
         if stored is None:
             return 0
         shard = decode_shard(stored[1], number, partitions)
         if any(row.version for row in shard.rows):
-            raise Corrupt(f"the head is gone while shard-{number} has rows: restore a backup of it")
+            raise Corrupt(f"the head is missing but shard-{number} has rows: restore it from a backup")
         return shard.epoch
 
     async def write_head(self, head: Head) -> None:

@@ -1,4 +1,4 @@
-"""Bodies of HTTP answers, as a whole and with a limit."""
+"""Bounded reading of HTTP response bodies."""
 
 import aiohttp
 
@@ -6,15 +6,15 @@ from stele.errors import Corrupt
 
 
 async def read_body(answer: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The whole body; aiohttp's own `content.read(n)` gives what arrived so far.
+    """Read the whole body; aiohttp's `content.read(n)` returns whatever has arrived.
 
-    Raise Corrupt when there is more of it than `bytes_max`, and ClientError when the answer breaks off.
+    Raises Corrupt when it exceeds `bytes_max`, and ClientError when the response is cut off.
     """
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     left = bytes_max
-    while part := await answer.content.read(left + 1):
-        parts.append(part)
-        left -= len(part)
+    while chunk := await answer.content.read(left + 1):
+        chunks.append(chunk)
+        left -= len(chunk)
         if left < 0:
             raise Corrupt(f"{answer.url} answered with more than {bytes_max} bytes")
-    return b"".join(parts)
+    return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""What holds for every HTTP application of Stele, and for every token that one asks for."""
+"""Settings that all HTTP servers of Stele share, and the check of bearer tokens."""
 
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def application(
     *, body_bytes_max: int = BODY_BYTES_MAX, middlewares: Sequence[Middleware] = ()
 ) -> web.Application:
-    """Bodies are taken as they are sent: a few bytes that unpack to a volume's worth are refused."""
+    """Return an application that rejects compressed bodies, which could expand to a volume's size."""
     return web.Application(
         client_max_size=body_bytes_max,
         middlewares=[_only_plain_bodies, *middlewares],
@@ -31,7 +31,7 @@ async def _only_plain_bodies(request: web.Request, handler: Handler) -> web.Stre
 
 
 def bears(request: web.Request, token: str) -> bool:
-    """Whether the request has this token: `Authorization: Bearer TOKEN`. It takes as long for a wrong one."""
-    # aiohttp gives bytes that are no UTF-8 as surrogates, which only this way back makes bytes of.
+    """Return whether the request has `Authorization: Bearer TOKEN`, in constant time."""
+    # aiohttp decodes invalid UTF-8 to surrogates, which only this error handler encodes back.
     given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     return hmac.compare_digest(given, b"Bearer " + token.encode())

@@ -1,1 +1,1 @@
-"""The HTTP client of the members."""
+"""HTTP client of the members."""

@@ -1,4 +1,4 @@
-"""One exchange with one member over HTTP. The caller sets the deadline."""
+"""Exchanges with members over HTTP. The caller sets the deadline."""
 
 import aiohttp
 
@@ -11,13 +11,15 @@ from stele.wire.urls import http_root
 ADMIN_PORT = 7001
 
 CONNECT_SECONDS = 1.0
-"""A member in the same cluster network answers in milliseconds, or not at all."""
+"""A member in the same cluster network answers within milliseconds, or not at all."""
 
 
 class MemberClient:
-    """Keeps one connection per member alive. Raises Unavailable when there was no answer (its commands may
-    have
-    run: they are idempotent) and Corrupt when the answer was no reply of this protocol."""
+    """Client that keeps one connection per member alive.
+
+    Raises Unavailable when there was no answer (commands may have run: they are idempotent), and Corrupt when
+    the answer is not a reply of this protocol.
+    """
 
     def __init__(self, port: int = ADMIN_PORT) -> None:
         self._port = port
@@ -47,4 +49,4 @@ class MemberClient:
         try:
             return decode_reply(body)
         except BadInput as error:
-            raise Corrupt(f"{url} answered {status} with something that is no reply: {error}") from error
+            raise Corrupt(f"{url} answered {status}, and not with a valid reply: {error}") from error

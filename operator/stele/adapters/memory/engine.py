@@ -1,4 +1,4 @@
-"""The engine port in memory, with the same rules on what survives a crash."""
+"""The engine port in memory, with the same rules about what survives a crash."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Entries = list[tuple[bytes, bytes]]
 
 
 class _Sorted:
-    """A map with its keys in order."""
+    """A map that keeps its keys sorted."""
 
     def __init__(self, values: dict[bytes, bytes] | None = None) -> None:
         self.values = {} if values is None else dict(values)
@@ -35,14 +35,14 @@ class _Sorted:
         del self.keys[bisect_left(self.keys, begin) : bisect_left(self.keys, end)]
 
     def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX) -> Entries:
-        found: Entries = []
+        entries: Entries = []
         size = 0
         for key in self.between(begin, end)[: max(0, limit)]:
             if size >= bytes_max:
                 break
-            found.append((key, self.values[key]))
+            entries.append((key, self.values[key]))
             size += len(key) + len(self.values[key])
-        return found
+        return entries
 
 
 class MemoryView:
@@ -63,12 +63,12 @@ class MemoryView:
 
 def _bounds(entries: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
     if not entries:
-        raise Corrupt("SST files: one is empty or not there")
+        raise Corrupt("SST files: one is empty or missing")
     return entries[0][0], entries[-1][0]
 
 
 class MemoryEngine:
-    """See ports.Engine. `crashed(power_lost)` is the engine that a restart would find."""
+    """Implements ports.Engine. `crashed(power_lost)` returns the engine that a restart would find."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -79,12 +79,12 @@ class MemoryEngine:
         self.files: dict[str, Entries] = {}
 
     def crashed(self, *, power_lost: bool) -> "MemoryEngine":
-        found = MemoryEngine()
-        found._log = _Sorted((self._synced if power_lost else self._log).values)
-        found._data = _Sorted(self._flushed.values)
-        found._synced, found._flushed = _Sorted(found._log.values), _Sorted(found._data.values)
-        found.checkpoints, found.files = self.checkpoints, self.files
-        return found
+        engine = MemoryEngine()
+        engine._log = _Sorted((self._synced if power_lost else self._log).values)
+        engine._data = _Sorted(self._flushed.values)
+        engine._synced, engine._flushed = _Sorted(engine._log.values), _Sorted(engine._data.values)
+        engine.checkpoints, engine.files = self.checkpoints, self.files
+        return engine
 
     def _check_open(self) -> None:
         if self._closed:
@@ -136,14 +136,14 @@ class MemoryEngine:
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> Entries:
         self._check_open()
-        found: Entries = []
+        entries: Entries = []
         size = 0
         for key in self._log.between(begin, end):
-            found.append((key, self._log.values[key]))
+            entries.append((key, self._log.values[key]))
             size += len(self._log.values[key])
             if size >= bytes_max:
                 break
-        return found
+        return entries
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         self._check_open()
@@ -178,7 +178,7 @@ class MemoryEngine:
         self._check_open()
         missing = [path for path in paths if path not in self.files]
         if missing:
-            raise Unavailable(f"SST files were not taken in: {missing[0]} is not there")
+            raise Unavailable(f"SST files could not be ingested: {missing[0]} is missing")
         for path in paths:
             self.write_data(self.files.pop(path))
         self.flush()

@@ -1,7 +1,7 @@
-"""First and last keys of finished SST files, read by a process of its own (`python -m` this module).
+"""Reads the first and last keys of SST files in a separate process (`python -m` this module).
 
-RocksDB's Python binding reads a file only as a part of a database, and holds Python's lock while it takes it
-in, so clients would wait. The process takes second names of the files into a database that it throws away.
+RocksDB's Python binding reads a file only as part of a database, and holds the GIL while it ingests it, which
+would block clients. The process ingests hard links to the files into a temporary database.
 """
 
 import subprocess
@@ -14,27 +14,27 @@ import msgspec
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
 SECONDS_MAX = 60.0
-"""The process starts in a quarter of a second and takes some milliseconds for a file."""
+"""Timeout; the process starts in a quarter of a second and takes some milliseconds per file."""
 
 TEXT_MAX = 500
-"""Characters of what it said went wrong."""
+"""Characters of its error output that an error repeats."""
 
 Bounds = tuple[bytes, bytes]
 _decode = msgspec.msgpack.Decoder(list[Bounds]).decode
 
 
 def file_bounds(paths: Sequence[str]) -> list[Bounds]:
-    """See `ports.Engine`. Raise OSError or subprocess.SubprocessError, with RocksDB's text if it has any."""
+    """Implement `ports.Engine.file_bounds`. Raises OSError, or SubprocessError with RocksDB's text."""
     command = [sys.executable, "-m", __name__]
-    given = msgspec.msgpack.encode(paths)
-    done = subprocess.run(command, input=given, capture_output=True, timeout=SECONDS_MAX, check=False)
+    request = msgspec.msgpack.encode(paths)
+    done = subprocess.run(command, input=request, capture_output=True, timeout=SECONDS_MAX, check=False)
     if done.returncode:
         raise subprocess.SubprocessError(done.stderr.decode(errors="replace").strip()[-TEXT_MAX:])
     return _decode(done.stdout)
 
 
 def read_bounds(paths: Sequence[Path]) -> list[Bounds]:
-    """In this process. The files stay as they are."""
+    """Read the bounds in this process. The files do not change."""
     with TemporaryDirectory(dir=paths[0].parent, prefix="bounds-") as folder:
         return _read(paths, Path(folder))
 
@@ -43,15 +43,15 @@ def _read(paths: Sequence[Path], folder: Path) -> list[Bounds]:
     database = Rdict(str(folder / "data"), Options(raw_mode=True))
     options = IngestExternalFileOptions()
     options.set_move_files(True)
-    found: dict[str, Bounds] = {}
+    bounds: dict[str, Bounds] = {}
     for number, path in enumerate(paths):
         link = folder / f"{number}.sst"
         link.hardlink_to(path)
         database.ingest_external_file([str(link)], options)
         for file in database.live_files():
-            found.setdefault(file["name"], (file["start_key"], file["end_key"]))
+            bounds.setdefault(file["name"], (file["start_key"], file["end_key"]))
     database.close()
-    return list(found.values())
+    return list(bounds.values())
 
 
 if __name__ == "__main__":

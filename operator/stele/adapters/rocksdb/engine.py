@@ -1,6 +1,6 @@
 """The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without).
 
-RocksDB's own family `default` holds nothing.
+RocksDB's own family `default` is empty.
 """
 
 import os
@@ -27,34 +27,36 @@ from stele.errors import Corrupt, SteleError, Unavailable
 from stele.ports.engine import SCAN_BYTES_MAX
 
 DEFAULT_KEYS_MAX = 1000
-"""So many keys of the family `default` are counted at most."""
+"""Keys of the family `default` that are counted at most."""
 
 KEY_BYTES_MAX = 64
-"""No key of the log is as long."""
+"""Longer than any key of the log."""
 
 DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
-"""In RocksDB's text: files contradict themselves, or one that others name is missing."""
+"""Parts of RocksDB's errors for damage: files contradict each other, or one is missing."""
 
 FULL = ("No space left on device", "Disk quota exceeded", "Writer has previous error")
-"""In RocksDB's text: the volume is full, or was when a file had its first error. After other first errors the
-process ends before it hears the last of them.
+"""Parts of RocksDB's errors for a full volume, now or when a file first failed.
+
+After any other first error the process ends before it could get the last of these.
 """
 
 
 class _Closed:
-    """What takes the place of the database and its families once `close` began."""
+    """Replaces the database and its families once `close` has begun."""
 
     def __getattr__(self, name: str) -> Any:
         raise Unavailable.closed()
 
 
 class RocksEngine:
-    """See ports.Engine. One process at a time may have a directory open."""
+    """Implements ports.Engine. Only one process at a time can have a directory open."""
 
     def __init__(self, data: Path, wals: Path, damaged: Callable[[str], None] = lambda text: None) -> None:
-        """Raise Corrupt when the files contradict themselves, Unavailable when they cannot be opened now.
+        """Open the database. Raises Corrupt for damaged files, Unavailable when it cannot be opened now.
 
-        `damaged` is told what RocksDB found outside of a read, in a compaction say: it takes no more writes.
+        `damaged` is called with errors that RocksDB finds outside of reads, such as in a compaction; RocksDB
+        accepts no more writes then.
         """
         self._damaged = damaged
         self._db = self._opened(data, wals)
@@ -63,21 +65,22 @@ class RocksEngine:
         self._log_handle: Any = self._db.get_column_family_handle(LOG)
         self._data_handle: Any = self._db.get_column_family_handle(DATA)
         self._clear_default()
-        # An attribute in fact, a method according to the stub that comes with rocksdict.
+        # An attribute in fact, though rocksdict's stub declares a method.
         volatile: Any = WriteOptions()
         volatile.disable_wal = True
         self._volatile = volatile
         self._log_failed: Unavailable | None = None
 
     def _clear_default(self) -> None:
-        """RocksDB has a family `default` that belongs to nobody here. What is in it was written while the
-        database was being closed, and later operations went on without it.
+        """Empty RocksDB's family `default`, which Stele does not use.
+
+        Keys in it were written while the database was being closed; later operations went on without them.
         """
         if self.default_keys():
             self._writing(lambda: self._db.delete_range(b"", b"\xff" * KEY_BYTES_MAX))
 
     def default_keys(self) -> int:
-        """How many keys the family `default` has, DEFAULT_KEYS_MAX at most: none of them belongs there."""
+        """Return the number of stray keys in the family `default`, at most DEFAULT_KEYS_MAX."""
         return len(_scan(_walk(self._db), b"", b"\xff" * KEY_BYTES_MAX, DEFAULT_KEYS_MAX))
 
     def _open_database(self) -> Any:
@@ -88,7 +91,7 @@ class RocksEngine:
 
     @staticmethod
     def _batch(family: Any) -> WriteBatch:
-        """An empty batch. Without a handle of a family rocksdict would write to the family `default`."""
+        """Return an empty batch; without a family's handle rocksdict would write to the family `default`."""
         if family is None:
             raise Unavailable.closed()
         batch = WriteBatch(raw_mode=True)
@@ -96,8 +99,10 @@ class RocksEngine:
         return batch
 
     def _writing(self, work: Callable[[], None]) -> None:
-        """Raise Corrupt when RocksDB stopped because of damage, Unavailable when it is closed (CLOSED) or the
-        disk fails it: NO_SPACE when it is full, and DISK_ERROR.
+        """Run a write and convert its errors.
+
+        Raises Corrupt when RocksDB stopped because of damage, and Unavailable when it is closed (CLOSED), its
+        disk is full (NO_SPACE) or fails otherwise (DISK_ERROR).
         """
         try:
             work()
@@ -154,7 +159,7 @@ class RocksEngine:
         try:
             self._writing(lambda: self._db.write(batch))
         except Unavailable as error:
-            # What is behind a broken record of a file of the log is not to be relied on: only an opening is.
+            # Records after a broken one in a log file are unreliable until the database is reopened.
             self._log_failed = error if ".log" in str(error) else None
             raise
 
@@ -162,15 +167,15 @@ class RocksEngine:
         return _get(self._log, key)
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        walk, found, size = _walk(self._log, _until(end)), list[tuple[bytes, bytes]](), 0
+        walk, entries, size = _walk(self._log, _until(end)), list[tuple[bytes, bytes]](), 0
         walk.seek(begin)
         while size < bytes_max and walk.valid():
             value = walk.value()
-            found.append((walk.key(), value))
+            entries.append((walk.key(), value))
             size += len(value)
             walk.next()
         _check(walk)
-        return found
+        return entries
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         walk = _walk(self._log)
@@ -189,7 +194,7 @@ class RocksEngine:
         self._writing(lambda: self._data.flush(True))
 
     def checkpoint(self, path: str) -> None:
-        # A checkpoint flushes by itself, but holds Python's lock while it does.
+        # A checkpoint flushes by itself, but would hold the GIL meanwhile.
         self._writing(lambda: self._log.flush(True))
         self.flush()
         database = self._open_database()
@@ -221,7 +226,7 @@ class RocksEngine:
         except (OSError, SubprocessError) as error:
             if any(sign in str(error) for sign in DAMAGE):
                 raise Corrupt(f"SST files: {error}") from error
-            raise _unavailable("SST files were not read", error) from error
+            raise _unavailable("SST files could not be read", error) from error
 
     def ingest(self, paths: Sequence[str]) -> None:
         options = IngestExternalFileOptions()
@@ -230,13 +235,16 @@ class RocksEngine:
         try:
             ingest(list(paths), options)
         except Exception as error:  # rocksdict raises bare Exception
-            raise _unavailable("SST files were not taken in", error) from error
+            raise _unavailable("SST files could not be ingested", error) from error
 
     def close(self) -> None:
-        """Nothing is written once this began: whoever comes later is told so, whatever thread asks."""
+        """Close the database.
+
+        From the start of this call on, writes in any thread raise Unavailable (CLOSED).
+        """
         log, data, database = self._log, self._data, self._db
         self._log = self._data = self._db = _Closed()
-        # Handles of families keep the directory locked as long as they live.
+        # Handles of families keep the directory locked while they exist.
         self._log_handle = self._data_handle = None
         if isinstance(database, _Closed):
             return
@@ -251,13 +259,13 @@ class RocksEngine:
 
 
 class RocksReader(RocksEngine):
-    """A member's database, read-only: no file of it is changed. RocksDB's notes go to `notes`.
+    """A member's database, read-only: no file of it changes. RocksDB's info log goes to `notes`.
 
-    Whoever makes one has to know that no process has the database open.
+    The caller must ensure that no process has the database open.
     """
 
     def __init__(self, data: Path, wals: Path, notes: Path) -> None:
-        """Raise Corrupt or Unavailable when it cannot be read."""
+        """Open the database. Raises Corrupt or Unavailable."""
         self._notes = notes
         super().__init__(data, wals)
 
@@ -265,14 +273,14 @@ class RocksReader(RocksEngine):
         return _guarded(data, lambda: _open_read_only(data, wals, self._notes))
 
     def _clear_default(self) -> None:
-        """It is only read."""
+        """Do nothing: the database is read-only."""
 
     def _flush_last(self, data: Any) -> None:
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
 
 
 class RocksView:
-    """`data` as one iterator saw it when it was made.
+    """`data` as one iterator saw it at its creation.
 
     Not rocksdict's own Snapshot: in 0.3.29 its iterators read the newest state, only its lookups the old one.
     """
@@ -281,8 +289,8 @@ class RocksView:
         self._walk = walk
 
     def get(self, key: bytes) -> bytes | None:
-        found = _scan(self._walk, key, key + b"\0", 1)
-        return found[0][1] if found else None
+        entries = _scan(self._walk, key, key + b"\0", 1)
+        return entries[0][1] if entries else None
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         return _scan(self._walk, begin, end, limit)
@@ -292,10 +300,10 @@ class RocksView:
 
 
 class CheckpointReader:
-    """A checkpoint, opened read-only; another process may have it open too."""
+    """A checkpoint, opened read-only; other processes may have it open too."""
 
     def __init__(self, path: Path) -> None:
-        """Raise Corrupt or Unavailable when it cannot be read."""
+        """Open the checkpoint. Raises Corrupt or Unavailable."""
         self._db = _guarded(path, lambda: _open_read_only(path))
         self._data: Any = self._db.get_column_family(DATA)
 
@@ -311,7 +319,7 @@ class CheckpointReader:
 
 
 def open_checkpoint(path: Path) -> CheckpointReader:
-    """Read what `Engine.checkpoint` wrote to `path`."""
+    """Open a checkpoint that `Engine.checkpoint` wrote to `path`."""
     return CheckpointReader(path)
 
 
@@ -324,7 +332,7 @@ def _open_read_only(path: Path, wals: Path | None = None, notes: Path | None = N
 
 
 def _guarded(path: Path, opener: Any) -> Any:
-    """Tell damage from trouble of the moment: rocksdict raises bare exceptions with RocksDB's text."""
+    """Open a database, distinguishing damage from temporary errors by RocksDB's text."""
     try:
         return opener()
     except Exception as error:
@@ -335,7 +343,7 @@ def _guarded(path: Path, opener: Any) -> Any:
 
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
-    """The database is closed, or the disk failed RocksDB: it is full, or something else is wrong with it."""
+    """Return the error of a failed write: closed, full, or a failing disk."""
     if isinstance(error, DbClosedError):
         return Unavailable.closed()
     full = any(sign in str(error) for sign in FULL)
@@ -349,7 +357,7 @@ def _until(end: bytes) -> ReadOptions:
 
 
 def _corrupt(error: Exception) -> SteleError:
-    """What a read found wrong: rocksdict raises bare exceptions."""
+    """Return the error of a failed read; rocksdict raises bare exceptions."""
     if isinstance(error, SteleError):
         return error
     return Unavailable.closed() if isinstance(error, DbClosedError) else Corrupt(f"database: {error}")
@@ -373,23 +381,23 @@ def _walk(family: Any, *options: ReadOptions) -> Any:
 def _scan(
     walk: Any, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX
 ) -> list[tuple[bytes, bytes]]:
-    found: list[tuple[bytes, bytes]] = []
+    entries: list[tuple[bytes, bytes]] = []
     size = 0
     walk.seek(begin)
-    while len(found) < limit and size < bytes_max and walk.valid():
+    while len(entries) < limit and size < bytes_max and walk.valid():
         key = walk.key()
         if key >= end:
-            return found
+            return entries
         value = walk.value()
-        found.append((key, value))
+        entries.append((key, value))
         size += len(key) + len(value)
         walk.next()
     _check(walk)
-    return found
+    return entries
 
 
 def _check(walk: Any) -> None:
-    """An iterator ends at a damaged block as it ends at the last entry; only its status tells."""
+    """Raise when an iterator ended at a damaged block rather than after the last entry."""
     if walk.valid():
         return
     try:

@@ -1,4 +1,4 @@
-"""Settings of the member's database, each with its reason (docs/design/tablets.md)."""
+"""RocksDB options of a member's database, each with its reason."""
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
 
@@ -12,22 +12,22 @@ INFO_LOG_BYTES = 4 * 1024 * 1024
 INFO_LOG_FILES = 3
 BLOOM_BITS = 10
 FILES_UNTIL_COMPACTION = 8
-"""Files of level 0 that are merged at once; 8 full ones of the data are as large as the next level may be
-(256 MiB). Each snapshot for a copy makes a small one, and merging rewrites what is below, too: with 4, the
-default, members wrote several times what they copied while others joined.
+"""Files of level 0 that trigger a compaction.
+
+8 full files of `data` are as large as the next level's limit (256 MiB). Each snapshot for a copy adds a small
+file, and a compaction rewrites the level below as well: with the default of 4, members wrote several times
+what they copied while others joined.
 """
 SYNC_BYTES = 1024 * 1024
-"""Flushes and compactions hand their pages to the disk in pieces of this size: else a sync of the log waits
-for all of them.
-"""
+"""Step in which flushes and compactions hand pages to the disk; a sync of the log waits for all unwritten."""
 
 
 def database_options(wals: str | None) -> Options:
-    """Options of the database as a whole. `wals` is where the write-ahead log lives."""
+    """Return the options of the whole database. `wals` is the directory of the write-ahead log."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    # The default mode silently drops everything behind one flipped bit.
+    # The default mode silently drops everything after a single flipped bit.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_max_total_wal_size(WAL_BYTES_MAX)
     options.set_max_background_jobs(2)
@@ -40,7 +40,8 @@ def database_options(wals: str | None) -> Options:
 
 
 def data_options() -> Options:
-    """The family of the entries: compressed, and with filters because every write looks for its old value."""
+    """Return the options of the entries' family: compressed, with filters, as every write looks up the
+    old value."""
     options = Options(raw_mode=True)
     options.set_write_buffer_size(DATA_BUFFER_BYTES)
     options.set_level_zero_file_num_compaction_trigger(FILES_UNTIL_COMPACTION)
@@ -53,7 +54,7 @@ def data_options() -> Options:
 
 
 def log_options() -> Options:
-    """The family of the operations: written once, read seldom, deleted from the front."""
+    """Return the options of the log's family: written once, rarely read, deleted from the front."""
     options = Options(raw_mode=True)
     options.set_write_buffer_size(LOG_BUFFER_BYTES)
     options.set_level_zero_file_num_compaction_trigger(FILES_UNTIL_COMPACTION)
@@ -62,5 +63,5 @@ def log_options() -> Options:
 
 
 def families() -> dict[str, Options]:
-    """Options by family name, as rocksdict takes them."""
+    """Return the options by family name, as rocksdict expects them."""
     return {LOG: log_options(), DATA: data_options()}

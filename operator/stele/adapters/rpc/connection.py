@@ -1,4 +1,4 @@
-"""One TCP connection that carries frames of msgpack messages (asyncio streams cost twice as much)."""
+"""A TCP connection for frames of msgpack messages; asyncio streams would cost twice as much."""
 
 import asyncio
 from typing import Protocol, cast
@@ -7,27 +7,27 @@ from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameDecoder,
 from stele.wire.peer import Message, MessageError, decode_greeting, decode_message, encode_message
 
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
-"""Above this the connection counts as full, until half of it went out."""
+"""Above this many buffered bytes the connection is full, until half of them are sent."""
 
 
 class Handler(Protocol):
-    """What a connection tells. Nothing is told after `closed`."""
+    """Callbacks of a connection. None is called after `closed`."""
 
     def opened(self, connection: "Connection") -> None: ...
 
     def received(self, connection: "Connection", message: Message) -> None: ...
 
     def drained(self, connection: "Connection") -> None:
-        """There is room again after the connection was full."""
+        """The connection, which was full, has room again."""
         ...
 
     def closed(self, connection: "Connection", reason: str) -> None: ...
 
 
 class Connection(asyncio.Protocol):
-    """Whatever is wrong with the bytes closes the connection, with the reason; nothing else happens.
+    """A connection. Invalid bytes close it, with the reason, and have no other effect.
 
-    Until `greeted` only the small messages of a greeting are read: anybody may dial.
+    Until `greeted` only short greetings are accepted, since anyone can connect.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -54,15 +54,18 @@ class Connection(asyncio.Protocol):
                     return
                 self._handler.received(self, self._decode(body))
         except (FrameError, MessageError) as error:
-            self.close(f"garbage from {self.peer}: {error}")
+            self.close(f"invalid bytes from {self.peer}: {error}")
 
     def greeted(self) -> None:
-        """The other side is known: from now on it may send everything."""
+        """Accept all messages from now on: the other side is identified."""
         self._frames.bytes_max = FRAME_BYTES_MAX
         self._decode = decode_message
 
     def send(self, message: Message) -> None:
-        """Queue a message; all of one turn of the loop go out in one write. Dropped once closed."""
+        """Queue a message; all messages of one turn of the loop go out in one write.
+
+        Dropped after `close`.
+        """
         if self._closed or self._transport is None:
             return
         loop = asyncio.get_running_loop()
@@ -71,16 +74,16 @@ class Connection(asyncio.Protocol):
         try:
             self._waiting.append(encode_frame(encode_message(message)))
         except FrameError as error:
-            # Not now: who sends goes on as if the connection ended a moment later.
-            loop.call_soon(self.close, f"{type(message).__name__} to {self.peer} does not fit: {error}")
+            # Deferred, so that the sender continues as if the connection ended a moment later.
+            loop.call_soon(self.close, f"{type(message).__name__} to {self.peer} is too large: {error}")
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if self._transport is not None and not self._transport.is_closing() and waiting:
-            self._transport.write(b"".join(waiting))
+        frames, self._waiting = self._waiting, []
+        if self._transport is not None and not self._transport.is_closing() and frames:
+            self._transport.write(b"".join(frames))
 
     def close(self, reason: str) -> None:
-        """Send what waits, then close."""
+        """Send queued messages, then close."""
         if self._closed or self._transport is None:
             return
         self._reason = reason

@@ -1,4 +1,4 @@
-"""The master's client of the copier pod: submit, ask about and cancel copy jobs."""
+"""The master's client of the copier pod: submits, queries and cancels copy jobs."""
 
 import aiohttp
 import msgspec
@@ -17,10 +17,10 @@ _decode = msgspec.json.Decoder(CopyJobStatus).decode
 
 
 class CopierClient:
-    """One copier at `http://HOST:PORT`; use inside `async with`. Every call may be repeated.
+    """Client of one copier at `http://HOST:PORT`; use inside `async with`. Every call can be repeated.
 
-    Raise Unavailable (the copier does not answer, or is busy: ask again), Conflict (another job has this
-    session), BadInput (the copier refuses the job as it is), Corrupt (the answer is not of this protocol).
+    Raises Unavailable (no answer, or busy: retry), Conflict (another job has this session), BadInput (the
+    copier rejects the job), Corrupt (the answer is not of this protocol).
     """
 
     def __init__(self, url: str, deadline_seconds: float = REQUEST_SECONDS_MAX) -> None:
@@ -38,17 +38,18 @@ class CopierClient:
             await self._session.close()
 
     async def submit(self, job: CopyJob) -> CopyJobStatus:
-        """Begin the job, or learn how the same job stands."""
+        """Start the job, or return the status of the same job."""
         status, body = await self._ask("POST", "/v1/jobs", _encode(job))
         return self._status(status, body)
 
     async def status(self, session: str) -> CopyJobStatus | None:
-        """How the job stands; None when the copier does not know it (it restarted): submit again."""
+        """Return the job's status; None when the copier does not know it, after a restart: submit it
+        again."""
         status, body = await self._ask("GET", f"/v1/jobs/{session}")
         return None if status == 404 else self._status(status, body)
 
     async def cancel(self, session: str) -> None:
-        """Stop and forget the job; fine when it is not known."""
+        """Stop and forget the job; an unknown one is fine."""
         status, body = await self._ask("DELETE", f"/v1/jobs/{session}")
         if status not in (204, 404):
             self._status(status, body)
