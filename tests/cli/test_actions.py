@@ -97,11 +97,11 @@ def test_drain_and_its_undoing(run: Run, desk: Any) -> None:
     ("arguments", "present", "said"),
     [
         (["approve", "p"], ({"mode": "DryRun"}, "Proposed"), "is a preview"),
-        (["approve", "p"], ({}, "Superseded"), "approve the plan that took its place"),
+        (["approve", "p"], ({}, "Superseded"), "approve the plan that replaced it"),
         (["cancel", "p"], ({}, "Done"), "nothing left to cancel"),
         (["cancel", "p", "--roll-back", "-p", "1"], ({}, "Running"), "--roll-back is for whole plans"),
         (["move", "demo", "7"], ({}, ""), "--from MEMBER --to MEMBER"),
-        (["move", "demo", "7", "--from", "a", "--to", "a"], ({}, ""), "name two members"),
+        (["move", "demo", "7", "--from", "a", "--to", "a"], ({}, ""), "name two different members"),
         (["move", "demo", "31", "--to", "demo-0"], ({}, ""), "the last one is 30"),
         (
             ["move", "demo", "7", "--to", "demo-9"],

@@ -33,7 +33,7 @@ def parquet(tmp_path):
     ("words", "text"),
     [
         (["load", "{here}/none.parquet", "--cluster", "demo"], "none.parquet cannot be read: No such file"),
-        (["load", "{here}/text", "--cluster", "demo"], "is no Parquet file: it does not begin with PAR1"),
+        (["load", "{here}/text", "--cluster", "demo"], "is not a Parquet file: it does not begin with PAR1"),
         (["load", "{file}"], "name the TabletCluster with --cluster, or a member with --address"),
         (["load", "{file}", "--cluster", "demo", "--duplicates", "first"], "--duplicates is first"),
         (
@@ -44,8 +44,8 @@ def parquet(tmp_path):
         (["load", "{file}", "--address", "demo..stele"], "address is 'demo..stele'; expected HOST"),
         (["load", "{file}", "--address", "m:123456"], "address is 'm:123456'; expected HOST"),
         (["dump", "{here}/new.parquet", "--address", "demo..stele"], "address is 'demo..stele'; expected"),
-        (["dump", "{file}", "--cluster", "demo"], "is there already: remove it, or name another file"),
-        (["dump", "{here}/no/folder.parquet", "--cluster", "demo"], "no is no folder"),
+        (["dump", "{file}", "--cluster", "demo"], "exists already: remove it, or name another file"),
+        (["dump", "{here}/no/folder.parquet", "--cluster", "demo"], "no is not a directory"),
     ],
 )
 def test_what_is_wrong_is_named(parquet, capsys, words, text):

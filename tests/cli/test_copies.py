@@ -55,7 +55,7 @@ async def test_sessions_are_listed_and_silent_members_are_named(run: Run, tmp_pa
         assert 0 < one["lease_left_seconds"] <= 60
         (silent,) = ran.json["silent"]
         assert "m2" in silent
-        assert "its sessions are not listed" in ran.err
+        assert "the sessions of a member are not listed" in ran.err
         head, row = (await ask("copies")).out.splitlines()
         assert head.split()[:5] == ["SESSION", "SOURCE", "DESTINATION", "ENGINE", "TABLETS"]
         assert row.split()[:5] == ["s1-7", "m0", "m1", "Spark", "2"]
@@ -119,7 +119,7 @@ def test_why_tells_what_is_copied_by_whom_and_why() -> None:
     assert list(copied_lines([over, plan("demo-1-2")])) == [
         "demo-1-2 to demo-3: 500.0 kB of about 2.0 MB copied by Direct "
         "(Spark failed for this destination: NO_EXECUTORS: none could be placed), 1.5 MB/s; "
-        "2 tasks, 1 begun again, 1 sessions failed"
+        "2 tasks, 1 retries, 1 failed sessions"
     ]
 
 

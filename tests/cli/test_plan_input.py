@@ -74,9 +74,9 @@ def test_the_example_is_good(run: Run) -> None:
         (changed("partitions", to=4), "$.current is a list of 3; $.partitions is 4: give one row for each"),
         (changed("replicas", to=8), "$.replicas is 8; expected a whole number from 1 to 7"),
         (changed("replicas", to=0), "$.replicas is 0; expected"),
-        (changed("partition", to=3), '$.partition is not known; did you mean "partitions"?'),
-        (changed("x", to=3), "$.x is not known; known are partitions, replicas, members, current, moves"),
-        (changed("a b", to=3), '$["a b"] is not known'),
+        (changed("partition", to=3), '$.partition is unknown; did you mean "partitions"?'),
+        (changed("x", to=3), "$.x is unknown; known keys are partitions, replicas, members, current, moves"),
+        (changed("a b", to=3), '$["a b"] is unknown'),
         (changed("members", to=[]), "$.members is a list of 0; expected a list of 1 to 1000 members"),
         (changed("members", to={}), "$.members is an object of 0 keys; expected a list"),
         (
@@ -89,14 +89,14 @@ def test_the_example_is_good(run: Run) -> None:
         (changed("members", 1, "name", to="x" * 254), '$.members[1].name is "xxxx'),
         (changed("members", 1, "name", to="a\nb"), '$.members[1].name is "a\\nb"; expected a string'),
         (changed("members", 1, "name", to="\ud800"), '$.members[1].name is "\\ud800"; expected'),
-        (changed("members", 1, "name", to="a"), '$.members[1].name is "a"; $.members[0] has this name'),
+        (changed("members", 1, "name", to="a"), '$.members[1].name is "a"; $.members[0] has the same name'),
         (
             changed("members", 2, "weight", to=0),
             "$.members[2].weight is 0; expected a whole number from 1 to 1000000",
         ),
         (changed("members", 2, "weight", to=None), "$.members[2].weight is null; expected"),
         (changed("members", 2, "weight", to=10**7), "$.members[2].weight is 10000000; expected"),
-        (changed("members", 2, "wieght", to=1), '$.members[2].wieght is not known; did you mean "weight"?'),
+        (changed("members", 2, "wieght", to=1), '$.members[2].wieght is unknown; did you mean "weight"?'),
         (changed("members", 2, "zone", to=""), '$.members[2].zone is ""; expected'),
         (changed("members", 2, "zone", to=1), "$.members[2].zone is 1; expected a string"),
         (changed("members", 2, "lite", to=1), "$.members[2].lite is 1; expected true or false"),
@@ -104,17 +104,20 @@ def test_the_example_is_good(run: Run) -> None:
         (changed("members", 2, "away", to=1), "$.members[2].away is 1; expected true or false"),
         (
             {**GOOD, "members": [*GOOD["members"], {"name": "z", "away": True, "leaving": True}]},
-            ".away is true; nobody waits for a member that is leaving",
+            ".away is true; a member that is leaving is not waited for",
         ),
         (
             {**GOOD, "members": [{**each, "away": True} for each in GOOD["members"][:2]]},
-            ", which is away: nothing is moved before it is back",
+            ", which is away: nothing can be moved until it is back",
         ),
         (changed("current", to=None), "$.current is null; expected a list with one row for each partition"),
         (changed("current", 1, to="ab"), '$.current[1] is "ab"; expected a row'),
         (changed("current", 1, to=[None] * 8), "$.current[1] is a list of 8; expected a row of at most 7"),
-        (changed("current", 1, to=["a", 1]), "$.current[1][1] is 1; expected null for nobody, or the name"),
-        (changed("current", 1, to=["a", "b", "a"]), '$.current[1][2] is "a"; index 0 of the row is, too'),
+        (
+            changed("current", 1, to=["a", 1]),
+            "$.current[1][1] is 1; expected null for an empty index, or the name",
+        ),
+        (changed("current", 1, to=["a", "b", "a"]), '$.current[1][2] is "a"; index 0 of the row too'),
         (changed("current", 1, to=["gone", "gone"]), '$.current[1][1] is "gone"; index 0'),
         (changed("current", 1, to=["\x00"]), '$.current[1][0] is "\\u0000"; expected'),
         (changed("current", 1, to=["\ud800"]), '$.current[1][0] is "\\ud800"; expected'),
@@ -127,9 +130,9 @@ def test_the_example_is_good(run: Run) -> None:
         ),
         (
             changed("moves", 0, "to", to="a"),
-            "$.moves[0].to is not known; known are partition, source, destination",
+            "$.moves[0].to is unknown; known keys are partition, source, destination",
         ),
-        ({**GOOD, "\ud800": 1}, "$ has a key that is no text"),
+        ({**GOOD, "\ud800": 1}, "$ has a key that is not valid text"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -140,17 +143,17 @@ def test_a_fault_is_told_with_its_path(run: Run, value: object, said: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "standard input: nothing at line 1, column 1"),
-        (b"{\n  'a': 1}", "no JSON at line 2, column 3"),
-        (b'{"partitions": 3,}', "no JSON at line 1, column"),
-        (b'{"partitions": 3} x', "no JSON at line 1, column 19"),
-        (b"\xff\xfe{}", "byte 0 (line 1) is no UTF-8"),
-        (b'{\n"a": "\xff"}', "byte 8 (line 2) is no UTF-8"),
+        (b"", "standard input: no content at line 1, column 1"),
+        (b"{\n  'a': 1}", "invalid JSON at line 2, column 3"),
+        (b'{"partitions": 3,}', "invalid JSON at line 1, column"),
+        (b'{"partitions": 3} x', "invalid JSON at line 1, column 19"),
+        (b"\xff\xfe{}", "byte 0 (line 1) is not UTF-8"),
+        (b'{\n"a": "\xff"}', "byte 8 (line 2) is not UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
         (b"1" * 5_000, "$ is Infinity; expected an object"),
-        (b'{"replicas": 1, "replicas": 2}', "$.replicas is there twice; give each key once"),
-        (b'{"members": [{}, {"name": "a", "name": "b"}]}', "$.members[1].name is there twice"),
-        (b'{"a": {"b": 1, "b": 2}, "a": 1}', "$.a is there twice"),
+        (b'{"replicas": 1, "replicas": 2}', "$.replicas is repeated; give each key once"),
+        (b'{"members": [{}, {"name": "a", "name": "b"}]}', "$.members[1].name is repeated"),
+        (b'{"a": {"b": 1, "b": 2}, "a": 1}', "$.a is repeated"),
     ],
 )
 def test_text_that_is_no_json_is_told_with_its_place(run: Run, text: bytes, said: str) -> None:
@@ -176,7 +179,7 @@ def test_files_that_cannot_be_read(run: Run, tmp_path: Path, monkeypatch: pytest
     assert "cannot be read: embedded null" in refused(run, b"", "plan", "--offline", "a\0b")
     monkeypatch.setattr(plan_file, "INPUT_BYTES_MAX", 10)
     assert "TOO_LARGE: standard input has more than 10 bytes" in refused(run, b" " * 11)
-    assert "nothing at line 1" in refused(run, b" " * 10)
+    assert "no content at line 1" in refused(run, b" " * 10)
 
 
 def paths(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:

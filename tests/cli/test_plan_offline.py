@@ -118,8 +118,8 @@ def test_a_member_that_is_away_is_expected_back_and_planned_around(run: Run) -> 
     assert any("d" in row for row in answer["target"])
     assert not any("c" in (each["source"], each["destination"]) for each in answer["migrations"])
     text = planned(run, file(rows, members)).out
-    assert f"{len(waiting)} partitions wait for a member that is away" in text
-    assert "3 members that take data" in text
+    assert f"{len(waiting)} partitions are not planned: they wait for a member that is away" in text
+    assert "3 members available for data" in text
     # Gone for good, what it held is made anew.
     gone = planned(run, file(rows, [each for each in members if each["name"] != "c"]), "-o", "json").json
     assert not any("c" in row for row in gone["target"])

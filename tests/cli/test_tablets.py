@@ -75,7 +75,7 @@ async def test_a_deleted_tablet_is_listed_restored_and_purged(run: Run, tmp_path
         purged = await ask("quarantine", "purge", "m0", item, stdin=b"y\n")
         assert (purged.code, f"{item} of m0 is deleted" in purged.out) == (0, True)
         again = await ask("quarantine", "purge", "m0", item, "--yes")
-        assert again.out == f"{item} of m0 is gone already\n"
+        assert again.out == f"{item} of m0 is already gone\n"
         missing = await ask("quarantine", "restore", "m0", item)
         assert (missing.code, "NOT_FOUND" in missing.err) == (1, True)
 

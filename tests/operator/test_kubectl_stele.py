@@ -154,7 +154,7 @@ def test_a_plan_of_what_the_operator_would_do(ask: Run, stored: str) -> None:
     assert answer["stats"]["replica_spread"] <= 1
     shown = ask("plan", "demo", "-n", stored).out
     assert "gone" in shown
-    assert "Not carried out" not in shown
+    assert "Not executed" not in shown
 
 
 def test_a_plan_says_when_it_would_not_be_carried_out(
@@ -163,7 +163,7 @@ def test_a_plan_says_when_it_would_not_be_carried_out(
     change = '{"metadata":{"annotations":{"stele.dev/paused":"true"}},"spec":{"state":"Frozen"}}'
     control_plane.kubectl("patch", "-n", stored, "tabletcluster", "demo", "--type=merge", "-p", change)
     found = ask("plan", "demo", "-n", stored).out
-    assert "Not carried out now: annotation stele.dev/paused is true, spec.state is Frozen" in found
+    assert "Not executed now: annotation stele.dev/paused is true, spec.state is Frozen" in found
 
 
 @pytest.mark.parametrize("command", ["partitions", "plan", "why"])
@@ -173,7 +173,7 @@ def test_a_cluster_that_no_operator_has_seen(
     control_plane.apply(namespace, CLUSTER)
     ran = ask(command, "demo", "-n", namespace)
     assert (ran.code, '"demo" has no partition table yet' in ran.err) == (1, True)
-    assert "the operator has not looked at it yet" in ask("status", "demo", "-n", namespace).out
+    assert "not reconciled by the operator yet" in ask("status", "demo", "-n", namespace).out
 
 
 def test_a_plan_for_a_table_without_members(ask: Run, control_plane: ControlPlane, namespace: str) -> None:
@@ -249,7 +249,7 @@ def test_why_a_cluster_is_as_it_is(ask: Run, stored: str, control_plane: Control
     assert any(fact.startswith("planned: ") for fact in facts)
     paused = '{"spec":{"migration":{"paused":true}}}'
     control_plane.kubectl("patch", "-n", stored, "tabletcluster", "demo", "--type=merge", "-p", paused)
-    assert "nothing is migrated now: spec.migration.paused is true" in ask("why", "demo", "-n", stored).out
+    assert "migrations are blocked: spec.migration.paused is true" in ask("why", "demo", "-n", stored).out
 
 
 def test_why_a_state_is_not_in_force(ask: Run, stored: str, control_plane: ControlPlane) -> None:
@@ -267,12 +267,12 @@ def test_why_a_state_is_not_in_force(ask: Run, stored: str, control_plane: Contr
     }
     patch({"spec": {"state": "Passive"}})
     patch({"status": {"state": "Active", "conditions": [paused]}}, "--subresource=status")
-    fact = f"nothing is migrated now: spec.state is Passive and Active is still in force ({waits})"
+    fact = f"migrations are blocked: spec.state is Passive and Active is still in force ({waits})"
     for about in ("demo", "demo/1", "demo-1"):
         assert fact in ask("why", about, "-n", stored, "-o", "json").json["facts"]
     patch({"status": {"state": "Passive", "conditions": []}}, "--subresource=status")
     facts = ask("why", "demo", "-n", stored, "-o", "json").json["facts"]
-    assert "nothing is migrated now: spec.state is Passive" in facts
+    assert "migrations are blocked: spec.state is Passive" in facts
 
 
 def test_why_a_member_may_not_go(ask: Run, stored: str, control_plane: ControlPlane) -> None:
@@ -280,19 +280,17 @@ def test_why_a_member_may_not_go(ask: Run, stored: str, control_plane: ControlPl
         "patch", "-n", stored, "tabletmember", "demo-1", "--type=merge", "-p", '{"spec":{"drain":true}}'
     )
     facts = ask("why", "demo-1", "-n", stored, "-o", "json").json["facts"]
-    assert "it is being emptied: spec.drain is true" in facts
-    assert any(
-        fact.startswith("no other member that is alive holds 201 partitions: 1, 4, 7") for fact in facts
-    )
-    assert "planned: 0 replicas come to it; afterwards it holds 0" in facts
+    assert "it is being drained: spec.drain is true" in facts
+    assert any(fact.startswith("no other live member holds 201 partitions: 1, 4, 7") for fact in facts)
+    assert "planned: it receives 0 replicas, and holds 0 afterwards" in facts
     joining = ask("why", "demo-4", "-n", stored, "-o", "json").json["facts"]
-    assert "it has not joined: the partition table does not know it" in joining
+    assert "it has not joined: the partition table does not name it" in joining
 
 
 @pytest.mark.parametrize(
     ("about", "code", "said"),
     [
-        ("other", 1, '"other" is no TabletCluster and no TabletMember'),
+        ("other", 1, '"other" is neither a TabletCluster nor a TabletMember'),
         ("other/1", 1, 'there is no TabletCluster "other"'),
         ("demo/600", 2, 'PARTITION is "600"; expected a whole number from 0 to 599'),
         ("demo/x", 2, 'PARTITION is "x"'),

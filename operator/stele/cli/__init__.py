@@ -1,5 +1,5 @@
-"""`kubectl stele`: what people and scripts ask of clusters, members and plans.
+"""`kubectl stele`: commands for clusters, members and plans.
 
-Each command imports what it needs when it runs: `plan --offline` works where no Kubernetes library is
-installed, and starts fast.
+Each command imports its dependencies when it runs, so `plan --offline` starts fast and works without any
+Kubernetes library.
 """

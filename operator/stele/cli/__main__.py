@@ -1,4 +1,4 @@
-"""`python -m stele.cli`, the same as `kubectl stele`."""
+"""Run `kubectl stele` as `python -m stele.cli`."""
 
 import sys
 

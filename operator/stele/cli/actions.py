@@ -1,4 +1,4 @@
-"""`kubectl stele approve`, `cancel`, `move` and `drain`: they write what people want into objects' specs."""
+"""`kubectl stele approve`, `cancel`, `move` and `drain`: commands that change the specs of objects."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ def approve(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Let a plan start that is Proposed.
+    """Approve a Proposed plan, so that it starts.
 
     \b
     Example:
@@ -37,11 +37,11 @@ async def _approve(console: "Console", name: str) -> None:
     plan = await console.rebalance(name)
     if plan.spec.mode.value == "DryRun":
         raise BadInput(
-            f"{name} is a preview (spec.mode DryRun): it is never run, so there is nothing to approve"
+            f"{name} is a preview (spec.mode DryRun), which never runs: there is nothing to approve"
         )
     if plan.status.phase in FINAL:
         raise BadInput(
-            f"{name} is {plan.status.phase}: approve the plan that took its place, see kubectl get str"
+            f"{name} is {plan.status.phase}: approve the plan that replaced it, see kubectl get str"
         )
     await console.change_rebalance(name, {"approved": True})
 
@@ -50,21 +50,26 @@ def cancel(
     name: PlanArgument,
     *,
     roll_back: Annotated[
-        bool, typer.Option("--roll-back", help="Undo what is under way, too, where that is still possible.")
+        bool, typer.Option("--roll-back", help="Also undo running migrations, where that is still possible.")
     ] = False,
     partition: Annotated[
         list[int] | None,
         typer.Option(
-            "-p", "--partition", min=0, max=PARTITIONS_MAX - 1, help="Only this one; may be repeated."
+            "-p",
+            "--partition",
+            min=0,
+            max=PARTITIONS_MAX - 1,
+            help="Cancel this partition only; may be repeated.",
         ),
     ] = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Start nothing more of a plan, or leave single partitions out of it.
+    """Cancel the rest of a plan, or single partitions of it.
 
-    What is under way ends, unless --roll-back is given; single partitions are rolled back in any case.
+    Running migrations are completed, unless --roll-back is given; those of single partitions are rolled back
+    in any case.
 
     \b
     Examples:
@@ -73,7 +78,7 @@ def cancel(
       kubectl stele cancel demo-4-1 -p 17 -p 18 -n stele
     """
     if partition and roll_back:
-        raise BadInput("--roll-back is for whole plans; single partitions are rolled back in any case")
+        raise BadInput("--roll-back is for whole plans; single partitions are always rolled back")
     numbers = partition or []
     where = Where(namespace, context, kubeconfig)
     where.ask(lambda console: _cancel(console, name, numbers, roll_back))
@@ -99,20 +104,20 @@ def move(
     ],
     *,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="MEMBER", help="Who gives its replica up.")
+        str | None, typer.Option("--from", metavar="MEMBER", help="Member that gives up its replica.")
     ] = None,
     destination: Annotated[
-        str | None, typer.Option("--to", metavar="MEMBER", help="Who gets the replica.")
+        str | None, typer.Option("--to", metavar="MEMBER", help="Member that receives the replica.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Move a replica of one partition to a member that you name.
+    """Move a replica of one partition to a named member.
 
-    Makes a TabletRebalance and prints its name. With --to only, a missing replica is made; with --from only,
-    one that is too many is given up.
+    Creates a TabletRebalance and prints its name. With only --to, a missing replica is created; with only
+    --from, a surplus replica is dropped.
 
     \b
     Examples:
@@ -120,9 +125,9 @@ def move(
       kubectl get str -n stele -w
     """
     if source is None and destination is None:
-        raise BadInput("say who gives the replica up and who gets it: --from MEMBER --to MEMBER")
+        raise BadInput("name the members that give up and receive the replica: --from MEMBER --to MEMBER")
     if source == destination:
-        raise BadInput(f"--from and --to are both {source}: name two members")
+        raise BadInput(f"--from and --to are both {source}: name two different members")
     named_move = {"partition": partition} | ({"from": source} if source else {})
     named_move |= {"to": destination} if destination else {}
     spec = {"cluster": cluster, "mode": "DryRun" if dry_run else "Execute", "moves": [named_move]}
@@ -137,7 +142,7 @@ async def _move(console: "Console", spec: dict[str, Any]) -> str:
         raise BadInput(
             f"there is no partition {named_move['partition']} in {spec['cluster']}; the last one is {last}"
         )
-    names = [each.metadata.name for each in await console.members(spec["cluster"])]
+    names = [member.metadata.name for member in await console.members(spec["cluster"])]
     for option in ("from", "to"):
         if option in named_move and named_move[option] not in names:
             raise BadInput(
@@ -149,12 +154,14 @@ async def _move(console: "Console", spec: dict[str, Any]) -> str:
 def drain(
     member: Annotated[str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember.")],
     *,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it hold data again.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Stop draining and let the member hold data again.")
+    ] = False,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Move everything off a member; it stays until members are too many, and is the first to go then.
+    """Move all data off a member. It keeps running, and is the first to be removed on scale-down.
 
     \b
     Examples:
@@ -164,4 +171,4 @@ def drain(
     Where(namespace, context, kubeconfig).ask(
         lambda console: console.change_member(member, {"drain": not undo})
     )
-    print(f"{member} {'holds data again' if undo else 'gives up what it holds'}")
+    print(f"{member} is {'no longer drained' if undo else 'being drained'}")

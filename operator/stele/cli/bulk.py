@@ -1,7 +1,7 @@
-"""`kubectl stele load` and `dump`: a Parquet file into a cluster, and a cluster into a Parquet file.
+"""`kubectl stele load` and `dump`: a Parquet file into a cluster, and a keyspace into a Parquet file.
 
-Spark runs in a pod of the cluster's namespace, and the file goes through the API server; or, with --address,
-it runs on this machine, which then has to reach the members.
+Spark runs in a pod of the cluster's namespace, and the file goes through the API server. With --address it
+runs on this machine, which then has to reach the members.
 """
 
 import json
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
 
 PARQUET = b"PAR1"
 STRAY_LINES_MAX = 5
-"""Of what Java prints besides, the last lines are told when the job fails."""
+"""Lines of other output of Java that the error of a failed job includes."""
 
 ClusterOption = Annotated[str, typer.Option("--cluster", metavar="NAME", help="The TabletCluster.")]
-KeyspaceOption = Annotated[
-    str, typer.Option("--keyspace", metavar="NAME", help="Into or from this keyspace.")
-]
+KeyspaceOption = Annotated[str, typer.Option("--keyspace", metavar="NAME", help="Keyspace to load or dump.")]
 AddressOption = Annotated[
     str,
     typer.Option(
         "--address",
         metavar="HOST[:PORT]",
-        help="Run Spark here; a member's admin port to begin with.",
+        help="Run Spark on this machine; the admin port of any member.",
     ),
 ]
 ImageOption = Annotated[
     str,
-    typer.Option("--image", metavar="IMAGE", help="Image of the pod; beside the members' one if left out."),
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="Image of the pod; by default the Spark image that belongs to the members' image.",
+    ),
 ]
 MemoryOption = Annotated[str, typer.Option("--memory", help="Memory of the pod; Spark gets half of it.")]
 
@@ -53,16 +55,26 @@ def load(
     *,
     cluster: ClusterOption = "",
     keyspace: KeyspaceOption = "default",
-    key_column: Annotated[str, typer.Option("--key-column", help="Text or binary.")] = "key",
-    value_column: Annotated[str, typer.Option("--value-column", help="Text or binary.")] = "value",
+    key_column: Annotated[str, typer.Option("--key-column", help="Column of text or binary keys.")] = "key",
+    value_column: Annotated[
+        str, typer.Option("--value-column", help="Column of text or binary values.")
+    ] = "value",
     expire_column: Annotated[
-        str, typer.Option("--expire-column", help="A timestamp, or milliseconds since 1970; null for never.")
+        str,
+        typer.Option(
+            "--expire-column", help="Column of timestamps or milliseconds since 1970; null for never."
+        ),
     ] = "",
     duplicates: Annotated[
-        str, typer.Option("--duplicates", metavar="error|last", help="What a key is that comes twice.")
+        str,
+        typer.Option(
+            "--duplicates",
+            metavar="error|last",
+            help="Treat a repeated key as an error, or let its last row win.",
+        ),
     ] = "error",
     load_id: Annotated[
-        str, typer.Option("--load", metavar="ID", help="Go on with this load: what it loaded is skipped.")
+        str, typer.Option("--load", metavar="ID", help="Resume this load: completed tablets are skipped.")
     ] = "",
     address: AddressOption = "",
     image: ImageOption = "",
@@ -74,7 +86,7 @@ def load(
 ) -> None:
     """Load a Parquet file into a cluster.
 
-    Each tablet takes its rows in as a whole, at all replicas. A load that was interrupted or failed goes on
+    Each tablet loads its rows atomically, at all replicas. An interrupted or failed load can be resumed
     with its id, which is printed first.
 
     \b
@@ -91,15 +103,15 @@ def load(
         arguments += [f"--{option}-column", column]
     print(f"load {name}", file=sys.stderr)
     job = _Job("load", file, arguments, Where(namespace, context, kubeconfig))
-    again = f"it goes on with: kubectl stele load {file} --load {name} and the other options as before"
+    again = f"resume it with: kubectl stele load {file} --load {name} and the same other options"
     with _interrupted(again):
-        found = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
-    fresh = found["tablets"] - found["skipped"]
-    _show(found, output, f"{found['rows']} rows in {found['seconds']} s; {fresh} tablets took them in now")
+        result = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
+    loaded = result["tablets"] - result["skipped"]
+    _show(result, output, f"{result['rows']} rows in {result['seconds']} s; {loaded} tablets loaded")
 
 
 def dump(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to make.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file to create.")],
     *,
     cluster: ClusterOption = "",
     keyspace: KeyspaceOption = "default",
@@ -113,20 +125,20 @@ def dump(
 ) -> None:
     """Write all rows of a keyspace to a Parquet file: key, value, expire_at_ms (0: never).
 
-    Each tablet is as it was at one moment; different tablets may be of slightly different moments.
+    Each tablet is a consistent snapshot; those of different tablets may differ slightly in time.
 
     \b
     Example:
       kubectl stele dump users.parquet --cluster demo --keyspace users -n stele
     """
     if file.exists():
-        raise BadInput(f"{file} is there already: remove it, or name another file")
+        raise BadInput(f"{file} exists already: remove it, or name another file")
     if not file.absolute().parent.is_dir():
-        raise BadInput(f"{file.absolute().parent} is no folder")
+        raise BadInput(f"{file.absolute().parent} is not a directory")
     job = _Job("dump", file, ["--keyspace", keyspace], Where(namespace, context, kubeconfig))
-    with _interrupted("nothing was written; start it again"):
-        found = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
-    _show(found, output, f"{found['rows']} rows, {out.size(found['bytes'])}, in {found['seconds']} s")
+    with _interrupted("nothing was written; run the command again"):
+        result = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
+    _show(result, output, f"{result['rows']} rows, {out.size(result['bytes'])}, in {result['seconds']} s")
 
 
 class _Job:
@@ -136,7 +148,7 @@ class _Job:
         self._command, self._file, self._arguments, self._where = command, file, arguments, where
 
     def run_here(self, address: str, memory: str) -> dict[str, Any]:
-        """On this machine."""
+        """Run the job on this machine."""
         line = [sys.executable, "-m", "stele.client.job", self._command, str(self._file)]
         line += [*self._arguments, "--address", address, "--memory", _half(memory)]
         latest: dict[str, Any] = {}
@@ -159,14 +171,16 @@ class _Job:
                 raise
             process.wait()
             noise.seek(0)
-            words = noise.read().strip()[-1000:]
+            stderr_text = noise.read().strip()[-1000:]
         if "result" not in latest:
-            raise _failure(latest.get("error") or {"code": "FAILED", "detail": words}, "; ".join(other_lines))
-        found: dict[str, Any] = latest["result"]
-        return found
+            raise _failure(
+                latest.get("error") or {"code": "FAILED", "detail": stderr_text}, "; ".join(other_lines)
+            )
+        result: dict[str, Any] = latest["result"]
+        return result
 
     def run_there(self, cluster: str, image: str, memory: str) -> dict[str, Any]:
-        """In a pod."""
+        """Run the job in a pod."""
         if not cluster:
             raise BadInput("name the TabletCluster with --cluster, or a member with --address")
         _half(memory)
@@ -183,10 +197,10 @@ class _Job:
             _progress({"step": "sending the file to the pod", "done": 0, "all": 0})
             await pod.send(self._file)
         await pod.start(self._command, [*self._arguments, "--address", address, "--memory", _half(memory)])
-        found = await pod.follow(_progress)
+        result = await pod.follow(_progress)
         if self._command == "dump":
             await pod.receive(self._file)
-        return found
+        return result
 
 
 def _check_file(file: Path) -> None:
@@ -196,11 +210,11 @@ def _check_file(file: Path) -> None:
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror}") from None
     if head != PARQUET:
-        raise BadInput(f"{file} is no Parquet file: it does not begin with PAR1")
+        raise BadInput(f"{file} is not a Parquet file: it does not begin with PAR1")
 
 
 def _facts(line: str) -> dict[str, Any] | None:
-    """What the job reported; None for a line of another kind: Java warns and fails on the same output."""
+    """Parse a report of the job; None for any other line, since Java logs to the same output."""
     try:
         facts = json.loads(line)
     except ValueError:
@@ -209,15 +223,15 @@ def _facts(line: str) -> dict[str, Any] | None:
 
 
 def _failure(facts: dict[str, str], other_lines: str) -> SteleError:
-    """The job's error. What else Java wrote is the only reason that there is when it did not start."""
+    """Return the job's error. When it did not start, Java's other output is the only reason available."""
     code, detail = facts["code"], facts["detail"]
     if code == "FAILED" and other_lines:
-        detail = f"{detail}; Java said: {other_lines}"
+        detail = f"{detail}; output of Java: {other_lines}"
     return (BadInput if code == "BAD_INPUT" else SteleError)(detail, code)
 
 
 def _half(memory: str) -> str:
-    """Half of a Kubernetes quantity, as Spark takes it: Python and the page cache need the rest."""
+    """Return half of a Kubernetes quantity in Spark's format: Python and the page cache need the rest."""
     number, unit = memory[:-2], memory[-2:]
     if unit not in ("Mi", "Gi") or not number.isascii() or not number.isdigit() or int(number) < 1:
         raise BadInput(f"--memory is {memory}; expected a number with Mi or Gi, such as 2Gi")
@@ -244,8 +258,8 @@ def _interrupted(advice: str) -> Iterator[None]:
         raise
 
 
-def _show(found: dict[str, Any], output: Output | None, text: str) -> None:
+def _show(result: dict[str, Any], output: Output | None, text: str) -> None:
     if output in (Output.JSON, Output.YAML):
-        out.data(found, output)
+        out.data(result, output)
     else:
         print(text)

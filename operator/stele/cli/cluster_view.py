@@ -1,4 +1,4 @@
-"""A cluster that runs, and the situation as the master would plan it."""
+"""A running cluster, and its situation as the master would plan it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ _GONE = frozenset({MemberState.UNREACHABLE, MemberState.LOST, MemberState.LEFT})
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The objects of one cluster; `members` by member index."""
+    """The objects of one cluster; `members` is by member index."""
 
     cluster: "TabletCluster"
     members: "dict[MemberIndex, TabletMember]"
@@ -31,20 +31,20 @@ class ClusterView:
 
     @property
     def leaving(self) -> "frozenset[MemberIndex]":
-        """Members that are one too many, drained or deleted."""
+        """Surplus, drained and deleted members."""
         surplus = leaving([_candidate(each) for each in self.members.values()], self.cluster.spec.members)
         return surplus | {index for index, each in self.members.items() if each.spec.drain}
 
     @property
     def situation(self) -> Situation:
-        """Members that joined and can be reached hold data.
+        """The situation for the planner: joined members that can be reached hold data.
 
-        Migrations under way are not taken into account: the rows are those that are stored.
+        Running migrations are not considered: the rows are the stored ones.
         """
         joined = {each.index: each for each in self.table.head.members}
-        going = self.leaving
+        leaving = self.leaving
         data = tuple(
-            DataMember(index, *_placed(self.members.get(index)), leaving=index in going)
+            DataMember(index, *_placed(self.members.get(index)), leaving=index in leaving)
             for index, member in sorted(joined.items())
             if not member.lite and index in self.members and not is_gone(self.members[index])
         )
@@ -58,40 +58,42 @@ class ClusterView:
 
     @property
     def obstacles(self) -> list[str]:
-        """What keeps the master from migrating."""
-        spec, found = self.cluster.spec, []
+        """Settings that keep the master from migrating."""
+        spec, obstacles = self.cluster.spec, []
         if self.cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
-            found.append(f"annotation {PAUSED_ANNOTATION} is true")
+            obstacles.append(f"annotation {PAUSED_ANNOTATION} is true")
         if spec.migration.paused:
-            found.append("spec.migration.paused is true")
+            obstacles.append("spec.migration.paused is true")
         if spec.migration.approval is Approval.MANUAL:
-            found.append(
-                "spec.migration.approval is Manual, so what only balances waits: kubectl stele approve"
+            obstacles.append(
+                "spec.migration.approval is Manual: plans that only balance wait for kubectl stele approve"
             )
         in_force = self.cluster.status.state or spec.state
         if in_force is not spec.state:
-            found.append(self._pending(in_force))
+            obstacles.append(self._pending(in_force))
         elif spec.state is not ClusterState.ACTIVE:
-            found.append(f"spec.state is {spec.state.value}")
-        return found
+            obstacles.append(f"spec.state is {spec.state.value}")
+        return obstacles
 
     def _pending(self, in_force: ClusterState) -> str:
-        """A state that is desired and not in force, and what it waits for."""
+        """Describe a desired state that is not in force yet, and what it waits for."""
         text = f"spec.state is {self.cluster.spec.state.value} and {in_force.value} is still in force"
         paused = find_condition(self.cluster.status.conditions, ConditionType.PAUSED)
-        told = paused is not None and paused.status.value == "True"
-        return f"{text} ({paused.message})" if told and paused is not None else text
+        is_paused = paused is not None and paused.status.value == "True"
+        return f"{text} ({paused.message})" if is_paused and paused is not None else text
 
 
 async def read_cluster(console: "Console", cluster: str) -> ClusterView:
-    """Read all objects of a cluster; raises NotFound."""
-    found = await console.cluster(cluster)
+    """Read all objects of a cluster. Raises NotFound."""
+    cluster_object = await console.cluster(cluster)
     members = await console.members(cluster)
-    return ClusterView(found, {each.spec.index: each for each in members}, await console.table(cluster))
+    return ClusterView(
+        cluster_object, {each.spec.index: each for each in members}, await console.table(cluster)
+    )
 
 
 def _placed(member: "TabletMember | None") -> tuple[int, tuple[str, ...] | None]:
-    """Weight and place."""
+    """Return the member's weight and zone path."""
     return (1, None) if member is None else (member.spec.weight, member.status.zone or None)
 
 

@@ -1,4 +1,4 @@
-"""`kubectl stele copies`: the sessions that copy tablets now, as their sources tell."""
+"""`kubectl stele copies`: the current copy sessions, as reported by their sources."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stele.wire.admin import SessionFacts
 
 ASKED_AT_ONCE_MAX = 16
-"""Members that are asked side by side."""
+"""Members that are queried concurrently."""
 
 HEADERS = [
     "SESSION",
@@ -33,7 +33,7 @@ HEADERS = [
 ]
 
 app = typer.Typer(
-    help="""List the sessions that copy tablets now, or cancel one.
+    help="""List the current copy sessions, or cancel one.
 
     \b
     Examples:
@@ -46,7 +46,8 @@ app = typer.Typer(
 )
 
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME", help="Only of this cluster; of all when left out.")
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Cluster whose sessions to list; all by default."),
 ]
 
 
@@ -63,28 +64,28 @@ def copies(
     if ctx.invoked_subcommand is not None:
         return
     where = Where(namespace, context, kubeconfig)
-    found, silent = where.ask(lambda console: _ask_all(console, cluster))
-    for text in silent:
-        out.say_error(f"its sessions are not listed: {text}")
+    sessions, errors = where.ask(lambda console: _ask_all(console, cluster))
+    for text in errors:
+        out.say_error(f"the sessions of a member are not listed: {text}")
     if output in (Output.JSON, Output.YAML):
         import msgspec
 
-        out.data({"sessions": msgspec.to_builtins(found), "silent": silent}, output)
+        out.data({"sessions": msgspec.to_builtins(sessions), "silent": errors}, output)
         return
     wide = output is Output.WIDE
-    out.table([*HEADERS, *(["LIMIT", "NOTE"] if wide else [])], [_row(each, wide) for each in found])
+    out.table([*HEADERS, *(["LIMIT", "NOTE"] if wide else [])], [_row(each, wide) for each in sessions])
 
 
 @app.command()
 def cancel(
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="As the list shows it, such as s3-17.")],
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Name in the list, such as s3-17.")],
     cluster: ClusterOption = None,
     *,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """End a session now: its migrations are rolled back, and planned again by the operator.
+    """End a session: the operator rolls its migrations back and plans them again.
 
     \b
     Example:
@@ -92,25 +93,25 @@ def cancel(
     """
 
     async def asked(console: "Console") -> str:
-        found, silent = await _ask_all(console, cluster)
-        sources = [each.source for each in found if each.session == session and not each.ended]
+        sessions, errors = await _ask_all(console, cluster)
+        sources = [each.source for each in sessions if each.session == session and not each.ended]
         if not sources:
-            there = ", ".join(each.session for each in found if not each.ended) or "none"
-            unknown = f"; not asked with success: {'; '.join(silent)}" if silent else ""
-            raise BadInput(f'SESSION is "{session}"; the open sessions are: {there}{unknown}', "NOT_FOUND")
+            listed = ", ".join(each.session for each in sessions if not each.ended) or "none"
+            unknown = f"; members that did not answer: {'; '.join(errors)}" if errors else ""
+            raise BadInput(f'SESSION is "{session}"; the open sessions are: {listed}{unknown}', "NOT_FOUND")
         if len(sources) > 1:
             raise Refused(
-                f"{session} is open at {', '.join(sources)}; name its cluster with --cluster", "NOT_UNIQUE"
+                f"{session} is open at {', '.join(sources)}; select a cluster with --cluster", "NOT_UNIQUE"
             )
         await console.ask_member("DELETE", sources[0], f"/v1/sessions/{quote(session, safe='')}")
         return sources[0]
 
     source = Where(namespace, context, kubeconfig).ask(asked)
-    print(f"{session} of {source} is cancelled; its migrations are rolled back and planned again")
+    print(f"{session} of {source} is cancelled; the operator rolls its migrations back and plans them again")
 
 
 async def _ask_all(console: "Console", cluster: str | None) -> tuple[list["SessionFacts"], list[str]]:
-    """The sessions of all members that answer, and what the others said."""
+    """Return the sessions of all members that answer, and the errors of the others."""
     import asyncio
 
     import msgspec
@@ -125,16 +126,16 @@ async def _ask_all(console: "Console", cluster: str | None) -> tuple[list["Sessi
 
     members = [each.metadata.name for each in await console.members(cluster)]
     answers: Sequence[Any] = await asyncio.gather(*map(ask, members), return_exceptions=True)
-    found: list[SessionFacts] = []
-    silent: list[str] = []
+    sessions: list[SessionFacts] = []
+    errors: list[str] = []
     for answer in answers:
         if isinstance(answer, SteleError):
-            silent.append(str(answer))
+            errors.append(str(answer))
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            found += msgspec.convert(answer, SessionList).sessions
-    return found, silent
+            sessions += msgspec.convert(answer, SessionList).sessions
+    return sessions, errors
 
 
 def _row(each: "SessionFacts", wide: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and what an error means for the exit code."""
+"""The command line: its commands, and exit codes of errors."""
 
 import sys
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ PROGRAM = "kubectl stele"
 _ANYWHERE = frozenset({"-n", "--namespace", "--context", "--kubeconfig", "-o", "--output"})
 
 app = typer.Typer(
-    help="""Look at Stele's clusters, members and plans, and say what should become of them.
+    help="""Inspect and manage Stele's clusters, members and plans.
 
     \b
     Exit codes:
-      0    done
-      1    the request was understood and failed
-      2    wrong usage or bad input; the message says what to correct
-      3    the cluster, or a member, cannot be reached
+      0    success
+      1    the request failed
+      2    invalid usage or input; the message says what to correct
+      3    the cluster or a member cannot be reached
       130  interrupted
     """,
     no_args_is_help=True,
@@ -62,13 +62,13 @@ def version() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # Names may hold letters that the terminal's encoding lacks.
+        # Names may contain characters that the terminal's encoding lacks.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    given = sys.argv[1:] if arguments is None else arguments
+    raw_arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        get_command(app)(args=_command_first(given), prog_name=PROGRAM)
+        get_command(app)(args=_command_first(raw_arguments), prog_name=PROGRAM)
     except SteleError as error:
         out.say_error(str(error))
         return exit_code(error)
@@ -78,17 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command_first(arguments: Sequence[str]) -> list[str]:
-    """kubectl takes these options anywhere; ours belong to the commands, so they go behind them."""
-    rest, moved = list(arguments), []
-    while rest and rest[0].partition("=")[0] in _ANYWHERE:
-        count = 1 if "=" in rest[0] else 2
-        moved += rest[:count]
-        rest = rest[count:]
-    return rest + moved
+    """Move leading options behind the command: kubectl accepts them anywhere, typer only there."""
+    remaining, moved = list(arguments), []
+    while remaining and remaining[0].partition("=")[0] in _ANYWHERE:
+        count = 1 if "=" in remaining[0] else 2
+        moved += remaining[:count]
+        remaining = remaining[count:]
+    return remaining + moved
 
 
 def exit_code(error: SteleError) -> int:
-    """What the type of an error says to the calling script."""
+    """Return the exit code for an error."""
     if isinstance(error, BadInput):
         return out.EXIT_BAD_INPUT
     return out.EXIT_UNREACHABLE if isinstance(error, Unavailable | Uncertain) else out.EXIT_FAILURE

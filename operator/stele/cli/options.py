@@ -1,4 +1,4 @@
-"""Options that many commands have, and the way to the cluster that they name."""
+"""Options shared by many commands, and the connection to the cluster that they select."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ T = TypeVar("T")
 
 OutputOption = Annotated[
     Output | None,
-    typer.Option("-o", "--output", help="Print JSON, YAML, or the table with nothing left out."),
+    typer.Option("-o", "--output", help="Print JSON, YAML, or a table with all columns and rows."),
 ]
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("-n", "--namespace", metavar="NAME", help="Namespace; that of the context when left out."),
+    typer.Option("-n", "--namespace", metavar="NAME", help="Namespace; by default that of the context."),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig.")
+    str | None, typer.Option("--context", metavar="NAME", help="Context in the kubeconfig.")
 ]
 KubeconfigOption = Annotated[
     str | None,
     typer.Option(
-        "--kubeconfig", metavar="FILE", help="Kubeconfig; KUBECONFIG or ~/.kube/config when left out."
+        "--kubeconfig", metavar="FILE", help="Kubeconfig file; by default KUBECONFIG or ~/.kube/config."
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Where:
-    """Which cluster and namespace is asked."""
+    """The selected cluster and namespace."""
 
     namespace: str | None = None
     context: str | None = None
     kubeconfig: str | None = None
 
     def ask(self, question: Callable[["Console"], Awaitable[T]]) -> T:
-        """Log in, ask, log out."""
+        """Connect, run the query, and disconnect."""
         import asyncio
 
         from stele.adapters.kubernetes.console import connect

@@ -1,4 +1,4 @@
-"""What commands print: JSON and YAML for programs, plain sentences for errors, tables for people."""
+"""Output of commands: JSON and YAML for programs, sentences for errors, tables for people."""
 
 import json
 import sys
@@ -15,34 +15,34 @@ EXIT_UNREACHABLE = 3
 
 
 class Output(StrEnum):
-    """`wide` is the table for people, with nothing left out."""
+    """Output format; `wide` is the table with all columns and rows."""
 
     JSON = "json"
     YAML = "yaml"
     WIDE = "wide"
 
 
-def data(found: Mapping[str, Any], output: Output) -> None:
+def data(document: Mapping[str, Any], output: Output) -> None:
     """Print a document as JSON or YAML; keys keep their order."""
     if output is Output.JSON:
-        json.dump(found, sys.stdout, ensure_ascii=False)
+        json.dump(document, sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
         return
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    yaml.dump(found, sys.stdout, dumper, default_flow_style=None, sort_keys=False, allow_unicode=True)
+    yaml.dump(document, sys.stdout, dumper, default_flow_style=None, sort_keys=False, allow_unicode=True)
 
 
 def console() -> "Console":
-    """For people; without a terminal it has no colours and the width of COLUMNS, or 80 letters."""
+    """Return a console for people; without a terminal, uncoloured and COLUMNS or 80 characters wide."""
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, markup=False)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as kubectl prints them: lines are never wrapped, so that grep and awk can take them apart."""
+    """Print aligned columns as kubectl does; lines are never wrapped, for grep and awk."""
     cells = [headers, *rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     for row in cells:
@@ -50,7 +50,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def size(number: int) -> str:
-    """Bytes as people read them, in powers of 1,000."""
+    """Format bytes for people, in powers of 1,000."""
     amount = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:

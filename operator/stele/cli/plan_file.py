@@ -1,7 +1,7 @@
-"""The file of `plan --offline`: read, checked, and turned into what the planner takes.
+"""The file of `plan --offline`: reads and validates it, and converts it for the planner.
 
-Every fault is told with the path of the value, the value, and what is expected there; all that one look
-finds are told together.
+Every fault names the path of the value, the value and what was expected; all faults of one pass are reported
+together.
 """
 
 import json
@@ -24,15 +24,15 @@ from stele.core.table.table import Member, Partition, PartitionTable, trimmed
 from stele.errors import BadInput
 
 INPUT_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of one file; the largest table with names of 60 letters fits."""
+"""Largest file; the largest table with names of 60 characters fits."""
 NAME_LETTERS_MAX = 253
-"""Letters of the name of a member or a zone, as for names in Kubernetes."""
+"""Longest name of a member or a zone, as in Kubernetes."""
 MOVES_MAX = PARTITIONS_MAX
-"""Requested moves in one file."""
+"""Most moves in one file."""
 FAULTS_SHOWN_MAX = 20
-"""Faults that one message lists; the others are counted."""
+"""Faults that one message lists; further ones are counted."""
 DIGITS_MAX = 4_000
-"""Digits of a number that is read as it is; a longer one is out of every range here."""
+"""Digits of a number that is parsed; a longer one is out of range everywhere."""
 SHOWN_LETTERS_MAX = 60
 
 Location = tuple[str | int, ...]
@@ -44,7 +44,7 @@ class _Strict(BaseModel):
 
 
 class MemberEntry(_Strict):
-    """A member; leaving ones are emptied, lite ones hold nothing, ones that are away are expected back."""
+    """A member. Leaving members are emptied, lite ones hold no data, away ones are expected back."""
 
     name: str
     weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1
@@ -55,7 +55,7 @@ class MemberEntry(_Strict):
 
 
 class MoveEntry(_Strict):
-    """A requested move: the replica of `partition` on `source` should be on `destination`."""
+    """A requested move of the replica of `partition` from `source` to `destination`."""
 
     partition: Annotated[int, Field(ge=0, le=PARTITIONS_MAX - 1)]
     source: str
@@ -63,7 +63,7 @@ class MoveEntry(_Strict):
 
 
 class PlanFile(_Strict):
-    """The whole file; names are compared letter by letter."""
+    """The whole file; names are case-sensitive."""
 
     partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)]
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
@@ -89,12 +89,12 @@ _EXPECTED = {
     "$.members[].away": "true or false; leave it out for false",
     "$.current": f"a list with one row for each partition, at most {PARTITIONS_MAX}",
     "$.current[]": f'a row of at most {MAX_REPLICAS} names by replica index, the owner first: ["a", null]',
-    "$.current[][]": f"null for nobody, or the name of a member: {_NAME}",
+    "$.current[][]": f"null for an empty index, or the name of a member: {_NAME}",
     "$.moves": f"a list of at most {MOVES_MAX} moves; leave it out for none",
     "$.moves[]": 'an object such as {"partition": 0, "source": "a", "destination": "b"}',
-    "$.moves[].partition": "a whole number, the place of the partition in $.current",
+    "$.moves[].partition": "a whole number, the index of the partition in $.current",
     "$.moves[].source": "the name of the member that holds the replica today",
-    "$.moves[].destination": "the name of a member that is to hold it",
+    "$.moves[].destination": "the name of the member that should hold it",
 }
 _KEYS = {
     "$": tuple(PlanFile.model_fields),
@@ -104,18 +104,18 @@ _KEYS = {
 
 
 def load(file: str) -> Situation:
-    """Read a file, or standard input for `-`; raises BadInput with all faults."""
+    """Read a file, or standard input for `-`. Raises BadInput with all faults."""
     where = "standard input" if file == "-" else file
     return situation(_parsed(_text(_bytes(file, where), where), where), where)
 
 
 def situation(value: object, where: str) -> Situation:
-    """Check a parsed file; raises BadInput with all faults."""
+    """Validate a parsed file. Raises BadInput with all faults."""
     try:
         spec = PlanFile.model_validate(value)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        raise _refused(where, map(_fault, found), len(found)) from None
+        errors = error.errors(include_url=False)
+        raise _refused(where, map(_fault, errors), len(errors)) from None
     faults = [*_member_faults(spec), *_row_faults(spec), *_move_faults(spec)]
     if faults:
         raise _refused(where, faults, len(faults))
@@ -129,7 +129,7 @@ def _situation(spec: PlanFile) -> Situation:
             if name is not None:
                 index.setdefault(name, len(index))
     rows = (trimmed(None if name is None else index[name] for name in row) for row in spec.current)
-    # A row that names nobody was never assigned; one that names members that are gone has lost its copies.
+    # A row without names was never assigned; one with only unknown names has lost its copies.
     partitions = tuple(Partition(1 if row else 0, row) for row in rows)
     members = tuple(
         DataMember(number, member.weight, member.zone, member.leaving, member.away)
@@ -152,9 +152,9 @@ def _bytes(file: str, where: str) -> bytes:
                 data = stream.read(INPUT_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"{where} cannot be read: {reason}; give a file, or - for standard input") from None
+        raise BadInput(f"{where} cannot be read: {reason}; name a file, or - for standard input") from None
     if len(data) > INPUT_BYTES_MAX:
-        raise BadInput(f"{where} has more than {INPUT_BYTES_MAX} bytes, the most that is read", "TOO_LARGE")
+        raise BadInput(f"{where} has more than {INPUT_BYTES_MAX} bytes, the limit", "TOO_LARGE")
     return data
 
 
@@ -163,7 +163,7 @@ def _text(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        text = f"byte {error.start} (line {line}) is no UTF-8; write the file as UTF-8"
+        text = f"byte {error.start} (line {line}) is not UTF-8; save the file as UTF-8"
         raise BadInput(f"{where}: {text}") from None
 
 
@@ -180,11 +180,11 @@ def _parsed(text: str, where: str) -> object:
     try:
         value: object = json.loads(text, object_pairs_hook=pairs, parse_int=_whole)
     except json.JSONDecodeError as error:
-        found = "nothing" if not text.strip() else "no JSON"
+        found = "no content" if not text.strip() else "invalid JSON"
         text = f"{found} at line {error.lineno}, column {error.colno}: {error.msg}"
         raise BadInput(f"{where}: {text}") from None
     except RecursionError:
-        raise BadInput(f"{where} is nested too deeply; lists of lists are all that is needed") from None
+        raise BadInput(f"{where} is nested too deeply; lists of lists suffice") from None
     if twice:
         faults = list(_twice_faults(value, {at: keys for at, (_, keys) in twice.items()}))
         raise _refused(where, faults, len(faults))
@@ -196,21 +196,21 @@ def _whole(digits: str) -> int | float:
 
 
 def _twice_faults(value: object, twice: Mapping[int, Sequence[str]]) -> Iterator[Fault]:
-    """Outer objects come first, so at least one that is still part of the value is found."""
-    for location, found in _walk(value):
-        for key in twice.get(id(found), ()):
-            yield f"{_path((*location, key))} is there twice; give each key once"
+    """Iterate faults for repeated keys. Outer objects come first, so at least one is still in the value."""
+    for location, node in _walk(value):
+        for key in twice.get(id(node), ()):
+            yield f"{_path((*location, key))} is repeated; give each key once"
 
 
 def _walk(value: object) -> Iterator[tuple[Location, object]]:
-    todo: list[tuple[Location, object]] = [((), value)]
-    while todo:
-        location, found = todo.pop()
-        yield location, found
-        if isinstance(found, dict):
-            todo.extend(((*location, key), each) for key, each in found.items())
-        elif isinstance(found, list):
-            todo.extend(((*location, place), each) for place, each in enumerate(found))
+    pending: list[tuple[Location, object]] = [((), value)]
+    while pending:
+        location, node = pending.pop()
+        yield location, node
+        if isinstance(node, dict):
+            pending.extend(((*location, key), each) for key, each in node.items())
+        elif isinstance(node, list):
+            pending.extend(((*location, index), each) for index, each in enumerate(node))
 
 
 def _refused(where: str, faults: Iterable[Fault], count: int) -> BadInput:
@@ -221,13 +221,13 @@ def _refused(where: str, faults: Iterable[Fault], count: int) -> BadInput:
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:
-    """What pydantic found, in our words; what is expected tells more than how it was missed."""
+    """Translate pydantic's error; what is expected is more helpful than how the value differs."""
     location: Location = error["loc"]
     path = _path(location)
     if error["type"] == "string_unicode":
-        return f"{path} has a key that is no text (half of a surrogate pair); correct the key"
+        return f"{path} has a key that is not valid text (half of a surrogate pair); correct the key"
     if error["type"] == "extra_forbidden":
-        return f"{path} is not known; {_known(location)}"
+        return f"{path} is unknown; {_known(location)}"
     expected = _EXPECTED[_pattern(location)]
     if error["type"] == "missing":
         return f"{path} is missing; expected {expected}"
@@ -237,7 +237,7 @@ def _fault(error: Mapping[str, Any]) -> Fault:
 def _known(location: Location) -> str:
     keys = _KEYS[_pattern(location[:-1])]
     near = get_close_matches(str(location[-1]), keys, 1)
-    return f'did you mean "{near[0]}"?' if near else f"known are {', '.join(keys)}"
+    return f'did you mean "{near[0]}"?' if near else f"known keys are {', '.join(keys)}"
 
 
 def _path(location: Location) -> str:
@@ -255,7 +255,7 @@ def _pattern(location: Location) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: never long, never over several lines."""
+    """Render a value for a message, on one short line."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
@@ -274,12 +274,12 @@ def _member_faults(spec: PlanFile) -> Iterator[Fault]:
         if not _is_name(member.name):
             yield _not_expected(("members", number, "name"), member.name)
         elif member.name in places:
-            first = f"$.members[{places[member.name]}] has this name"
-            yield f"$.members[{number}].name is {shown(member.name)}; {first}: give each member its own"
+            first = f"$.members[{places[member.name]}] has the same name"
+            yield f"$.members[{number}].name is {shown(member.name)}; {first}: give each member a unique name"
         places.setdefault(member.name, number)
         if member.away and (member.leaving or member.lite):
             other = "leaving" if member.leaving else "lite"
-            text = f"nobody waits for a member that is {other}: make one of them false"
+            text = f"a member that is {other} is not waited for: set one of them to false"
             yield f"$.members[{number}].away is true; {text}"
         if member.zone is not None and not _is_name(member.zone):
             yield _not_expected(("members", number, "zone"), member.zone)
@@ -290,24 +290,24 @@ def _row_faults(spec: PlanFile) -> Iterator[Fault]:
         rows = f"$.current is a list of {len(spec.current)}; $.partitions is {spec.partitions}"
         yield f"{rows}: give one row for each partition"
     lite = {member.name for member in spec.members if member.lite}
-    fine = {None} | {member.name for member in spec.members} - lite
+    valid = {None} | {member.name for member in spec.members} - lite
     for number, row in enumerate(spec.current):
-        held = [name for name in row if name is not None]
-        if not fine.issuperset(row) or len(set(held)) < len(held):
+        holders = [name for name in row if name is not None]
+        if not valid.issuperset(row) or len(set(holders)) < len(holders):
             yield from _slot_faults(number, row, lite)
 
 
 def _slot_faults(number: int, row: Sequence[str | None], lite: Iterable[str]) -> Iterator[Fault]:
-    for place, name in enumerate(row):
+    for index, name in enumerate(row):
         if name is None:
             continue
-        found = f"$.current[{number}][{place}] is {shown(name)}"
+        value_text = f"$.current[{number}][{index}] is {shown(name)}"
         if not _is_name(name):
-            yield _not_expected(("current", number, place), name)
+            yield _not_expected(("current", number, index), name)
         elif name in lite:
-            yield f"{found}; lite members hold no replica: make it leaving instead, or take it out of the row"
-        elif row.index(name) < place:
-            yield f"{found}; index {row.index(name)} of the row is, too: a member holds one copy at most"
+            yield f"{value_text}; lite members hold no replicas: set leaving, or remove it from the row"
+        elif row.index(name) < index:
+            yield f"{value_text}; index {row.index(name)} of the row too: a member holds at most one copy"
 
 
 def _move_faults(spec: PlanFile) -> Iterator[Fault]:
@@ -319,7 +319,7 @@ def _move_faults(spec: PlanFile) -> Iterator[Fault]:
             yield f"$.moves[{number}].partition is {move.partition}; {text}"
         for key, name in (("source", move.source), ("destination", move.destination)):
             if name in away:
-                text = "which is away: nothing is moved before it is back"
+                text = "which is away: nothing can be moved until it is back"
                 yield f"$.moves[{number}].{key} is {shown(name)}, {text}"
             if name not in names:
                 near = get_close_matches(name, names, 1)

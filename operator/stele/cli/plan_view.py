@@ -1,4 +1,4 @@
-"""A plan as people see it: what each member holds before and after, and what it takes."""
+"""Display of a plan: what each member holds before and after."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ from stele.core.table.table import Replicas
 
 MEMBERS_SHOWN_MAX = 40
 REFUSALS_SHOWN_MAX = 10
-"""Rows of each that the plain table has; -o wide shows all."""
+"""Rows of the default table; -o wide shows all."""
 BAR_LETTERS_MAX = 24
 BAR_LETTERS_MIN = 5
-"""Where not even such bars fit beside names and numbers, the numbers stand alone."""
+"""Without space for bars of this length, only numbers are shown."""
 
 _BLOCKS, _PLAIN = ("█", "▓", "░"), ("#", "+", "-")
 _STYLES = ("", "green", "red")
@@ -37,32 +37,32 @@ class Line:
 
 
 def show(console: Console, outcome: Outcome, wide: bool) -> None:
-    """Print everything; `wide` leaves nothing out and adds the migrations in their order."""
+    """Print the plan; `wide` omits nothing and adds the migrations in order."""
     situation = outcome.situation
     able = sum(not (member.leaving or member.away) for member in situation.members)
     console.print(
         f"Plan for {len(situation.table.partitions)} partitions, {situation.replicas} replicas, "
-        f"{able} members that take data"
+        f"{able} members available for data"
     )
     console.print()
     _show_members(console, outcome, wide)
     console.print()
     _show_facts(console, outcome)
     if waiting := _waiting(situation):
-        console.print(f"{waiting} partitions wait for a member that is away: nothing is planned for them")
+        console.print(f"{waiting} partitions are not planned: they wait for a member that is away")
     _show_refusals(console, outcome, wide)
     if wide:
         _show_migrations(console, outcome)
 
 
 def _waiting(situation: Situation) -> int:
-    """Rows that name a member that is expected back."""
+    """Return how many rows name a member that is expected back."""
     away = {member.index for member in situation.members if member.away}
     return sum(not away.isdisjoint(row) for row in situation.rows)
 
 
 def lines(outcome: Outcome) -> list[Line]:
-    """Members that are alive, then those that are gone and still in rows."""
+    """Return a line per live member, then per member that is gone but still in rows."""
     situation = outcome.situation
     before, after = _held(situation.rows), _held(outcome.plan.targets)
     notes = _notes(situation)
@@ -98,8 +98,8 @@ def _notes(situation: Situation) -> dict[MemberIndex, str]:
 
 
 def _show_members(console: Console, outcome: Outcome, wide: bool) -> None:
-    found = lines(outcome)
-    shown = found if wide else found[:MEMBERS_SHOWN_MAX]
+    all_lines = lines(outcome)
+    shown = all_lines if wide else all_lines[:MEMBERS_SHOWN_MAX]
     width = _bar_width(console, shown)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("MEMBER", overflow="fold")
@@ -110,8 +110,8 @@ def _show_members(console: Console, outcome: Outcome, wide: bool) -> None:
     noted = any(line.note for line in shown)
     if noted:
         table.add_column("", overflow="fold")
-    most_owners = max((max(line.owners) for line in found), default=0)
-    most_replicas = max((max(line.replicas) for line in found), default=0)
+    most_owners = max((max(line.owners) for line in all_lines), default=0)
+    most_replicas = max((max(line.replicas) for line in all_lines), default=0)
     for line in shown:
         cells: list[str | Text] = [line.name]
         for counts, most in ((line.owners, most_owners), (line.replicas, most_replicas)):
@@ -120,8 +120,8 @@ def _show_members(console: Console, outcome: Outcome, wide: bool) -> None:
                 cells.append(_bar(console, counts, most, width))
         table.add_row(*cells, *([line.note] if noted else []))
     console.print(table)
-    if len(shown) < len(found):
-        console.print(f"and {len(found) - len(shown)} more members; -o wide shows all")
+    if len(shown) < len(all_lines):
+        console.print(f"and {len(all_lines) - len(shown)} more members; -o wide shows all")
     if width:
         same, more, less = _letters(console)
         console.print(f"{same} as before  {more} more  {less} less", style="dim")
@@ -154,7 +154,7 @@ def _letters(console: Console) -> tuple[str, str, str]:
 
 
 def _bar(console: Console, counts: tuple[int, int], most: int, width: int) -> Text:
-    """What stays, then what comes or what goes; the longest bar is the most that anybody holds."""
+    """Return a bar of what stays, then of what is added or removed, relative to the greatest number."""
     before, after = (-(-count * width // most) if most else 0 for count in counts)
     same = min(before, after)
     bar = Text()
@@ -165,17 +165,17 @@ def _bar(console: Console, counts: tuple[int, int], most: int, width: int) -> Te
 
 
 def _show_facts(console: Console, outcome: Outcome) -> None:
-    made = outcome.plan
+    plan = outcome.plan
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    kinds = Counter(each.type.value for each in made.migrations)
+    kinds = Counter(each.type.value for each in plan.migrations)
     parts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
-    table.add_row("Migrations", f"{len(made.migrations)}: {parts}" if parts else "none")
-    table.add_row("Copies", f"{made.copies} (lower bound {made.lower_bound})")
+    table.add_row("Migrations", f"{len(plan.migrations)}: {parts}" if parts else "none")
+    table.add_row("Copies", f"{plan.copies} (lower bound {plan.lower_bound})")
     table.add_row("Spread", f"owners {outcome.owner_spread}, replicas {outcome.replica_spread}")
     table.add_row("Planned in", f"{outcome.seconds:.3f} s")
-    table.add_row("Refusals", str(len(made.refusals) or "none"))
+    table.add_row("Refusals", str(len(plan.refusals) or "none"))
     console.print(table)
 
 
@@ -185,19 +185,21 @@ def _show_refusals(console: Console, outcome: Outcome, wide: bool) -> None:
 
 
 def refusal_lines(outcome: Outcome, most: int | None) -> list[str]:
-    """Refusals with the partitions that share them; the first `most` of each, all when None."""
-    found: dict[str, list[PartitionId]] = {}
+    """Return refusals with their partitions; the first `most` of each, all when None."""
+    partitions_of: dict[str, list[PartitionId]] = {}
     for refusal in outcome.plan.refusals:
         reason = f"{refusal.reason}: {refusal.detail}"
-        found.setdefault(reason, []).append(refusal.partition)
-    lines = [f"{reason} ({places(partitions, most)})" for reason, partitions in list(found.items())[:most]]
-    if len(lines) < len(found):
-        lines.append(f"and {len(found) - len(lines)} more; plan -o wide shows all")
+        partitions_of.setdefault(reason, []).append(refusal.partition)
+    lines = [
+        f"{reason} ({places(partitions, most)})" for reason, partitions in list(partitions_of.items())[:most]
+    ]
+    if len(lines) < len(partitions_of):
+        lines.append(f"and {len(partitions_of) - len(lines)} more; plan -o wide shows all")
     return lines
 
 
 def places(partitions: Sequence[PartitionId], most: int | None) -> str:
-    """Partitions by number, the first `most` of them."""
+    """Format the numbers of partitions, the first `most` of them."""
     if partitions[0] == WHOLE_CLUSTER:
         return "cluster"
     shown = partitions[:most]

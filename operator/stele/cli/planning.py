@@ -1,4 +1,4 @@
-"""`kubectl stele plan`."""
+"""`kubectl stele plan`: shows a plan without running it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -16,26 +16,28 @@ if TYPE_CHECKING:
 
 def plan(
     cluster: Annotated[
-        str | None, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster to plan for.")
+        str | None, typer.Argument(metavar="CLUSTER", help="Name of the TabletCluster to plan for.")
     ] = None,
     *,
     offline: Annotated[
         str | None,
-        typer.Option("--offline", metavar="FILE", help="A table as JSON instead; - reads standard input."),
+        typer.Option(
+            "--offline", metavar="FILE", help="Plan for a table in a JSON file; - reads standard input."
+        ),
     ] = None,
     output: OutputOption = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Show which migrations would balance a partition table, without doing anything.
+    """Show the migrations that would balance a partition table, without running them.
 
-    For CLUSTER it is what the operator would plan now, by the stored table and the states of the members.
+    For CLUSTER, show what the operator would plan now, given the stored table and the members' states.
 
     FILE needs no cluster. It holds {"partitions": P, "replicas": R, "members": [{"name", "weight"?, "zone"?,
     "lite"?, "leaving"?, "away"?}], "current": [[name or null, ...], ...], "moves"?: [{"partition", "source",
-    "destination"}]}. Names in "current" that "members" does not have are of members that are gone for
-    good; one that is "away" is expected back, and planned around.
+    "destination"}]}. Names in "current" that "members" lacks are of members that are gone for
+    good; a member that is "away" is expected back and left alone.
 
     \b
     Examples:
@@ -44,7 +46,7 @@ def plan(
       kubectl stele plan --offline - -o json < table.json | jq .stats
     """
     if (cluster is None) == (offline is None):
-        raise BadInput("give either the name of a cluster or --offline FILE: kubectl stele plan --help")
+        raise BadInput("give either the name of a cluster or --offline FILE; see kubectl stele plan --help")
     if offline is not None:
         from stele.cli.plan_file import load
 
@@ -53,10 +55,8 @@ def plan(
     from stele.cli import cluster_view
 
     name = str(cluster)
-    found = Where(namespace, context, kubeconfig).ask(
-        lambda console: cluster_view.read_cluster(console, name)
-    )
-    _show(found.situation, output, found.obstacles)
+    view = Where(namespace, context, kubeconfig).ask(lambda console: cluster_view.read_cluster(console, name))
+    _show(view.situation, output, view.obstacles)
 
 
 def _show(situation: "Situation", output: Output | None, obstacles: Sequence[str] = ()) -> None:
@@ -71,4 +71,4 @@ def _show(situation: "Situation", output: Output | None, obstacles: Sequence[str
     console = out.console()
     plan_view.show(console, outcome, wide=output is Output.WIDE)
     if obstacles:
-        console.print(f"\nNot carried out now: {', '.join(obstacles)}")
+        console.print(f"\nNot executed now: {', '.join(obstacles)}")

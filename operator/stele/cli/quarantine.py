@@ -1,4 +1,4 @@
-"""`kubectl stele quarantine`: data that a member put aside instead of deleting it."""
+"""`kubectl stele quarantine`: data that a member set aside instead of deleting."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -13,7 +13,7 @@ from stele.cli.tablets import MemberArgument, op_text
 from stele.errors import BadInput
 
 app = typer.Typer(
-    help="""Look at, restore or purge data that a member put aside.
+    help="""List, restore or purge data that a member has set aside.
 
     \b
     Examples:
@@ -38,7 +38,7 @@ def list_(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """List tablets and volumes in a member's quarantine.
+    """List the tablets and volumes in a member's quarantine.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def list_(
 
     from stele.wire.admin import Quarantine
 
-    found = msgspec.convert(answer, Quarantine)
+    quarantine = msgspec.convert(answer, Quarantine)
     rows = [
         [
             f"{t.partition}/{t.generation}",
@@ -64,10 +64,10 @@ def list_(
             _time(t.until_s),
             "-",
         ]
-        for t in found.tablets
+        for t in quarantine.tablets
     ]
-    rows += [[v.name, "volume", out.size(v.bytes), "-", "-", "never", v.reason] for v in found.volumes]
-    out.table(["ITEM", "KIND", "SIZE", "ENTRIES", "LAST", "GOES", "REASON"], rows)
+    rows += [[v.name, "volume", out.size(v.bytes), "-", "-", "never", v.reason] for v in quarantine.volumes]
+    out.table(["ITEM", "KIND", "SIZE", "ENTRIES", "LAST", "EXPIRES", "REASON"], rows)
 
 
 @app.command()
@@ -79,10 +79,10 @@ def restore(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Make a deleted tablet READY again, as one that the table does not name.
+    """Restore a deleted tablet to READY, though the table does not name it.
 
-    The operator decides what becomes of it: it rejoins its row, is kept while the partition has no live
-    copy, or is deleted again. A volume is restored by hand: docs/internals/member.md.
+    The operator decides what happens next: the tablet rejoins its row, is kept while the partition has
+    no live copy, or is deleted again. Volumes are restored by hand: see docs/internals/member.md.
 
     \b
     Example:
@@ -104,30 +104,30 @@ def purge(
     member: MemberArgument,
     item: ItemArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Delete an item of a member's quarantine for ever.
+    """Delete an item of a member's quarantine permanently.
 
     \b
     Example:
       kubectl stele quarantine purge demo-0 3/1 -n stele
     """
     path = _path(item)
-    if not yes and not typer.confirm(f"Delete {item} of {member}? It cannot be brought back."):
+    if not yes and not typer.confirm(f"Delete {item} of {member}? This cannot be undone."):
         raise typer.Exit(out.EXIT_FAILURE)
     where = Where(namespace, context, kubeconfig)
     answer = where.ask(lambda console: console.ask_member("DELETE", member, path))
-    print(f"{item} of {member} is {'deleted' if answer.get('purged') else 'gone already'}")
+    print(f"{item} of {member} is {'deleted' if answer.get('purged') else 'already gone'}")
 
 
 _TABLETS, _VOLUMES = "/v1/quarantine/tablets/", "/v1/quarantine/volumes/"
 
 
 def _path(item: str) -> str:
-    """Where an item is; raises BadInput for what can be none."""
+    """Return the path of an item. Raises BadInput when it is malformed."""
     partition, slash, generation = item.partition("/")
     if not slash and item not in ("", ".", ".."):
         return _VOLUMES + quote(item, safe="")

@@ -1,4 +1,4 @@
-"""What a plan is made from and what came of it, with names for member indexes."""
+"""Input and outcome of a plan, with names for member indexes."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ SPREAD_DIGITS = 3
 
 @dataclass(frozen=True)
 class Situation:
-    """`names` has all members that are alive, and all that rows name."""
+    """Input of a plan. `names` has all live members, and all that rows name."""
 
     names: Mapping[MemberIndex, str]
     table: PartitionTable
@@ -28,7 +28,7 @@ class Situation:
 
     @property
     def staying(self) -> dict[MemberIndex, int]:
-        """Weights of the members that hold data for good, those that are away too."""
+        """Weights of the members that keep data, including those that are away."""
         return {member.index: member.weight for member in self.members if not member.leaving}
 
     @property
@@ -38,7 +38,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan and how long it took to make, reading and printing left out."""
+    """A plan, and the seconds it took, without reading and printing."""
 
     situation: Situation
     plan: Plan
@@ -54,17 +54,17 @@ class Outcome:
 
 
 def planned(situation: Situation) -> Outcome:
-    """Plan; raises BadInput for what the planner refuses as a whole."""
+    """Compute the plan. Raises BadInput for invalid input."""
     begin = time.perf_counter()
-    made = plan(situation.table, situation.members, situation.replicas, situation.moves, first=True)
-    return Outcome(situation, made, time.perf_counter() - begin)
+    new_plan = plan(situation.table, situation.members, situation.replicas, situation.moves, first=True)
+    return Outcome(situation, new_plan, time.perf_counter() - begin)
 
 
 def spread(holders: Iterable[MemberIndex | None], situation: Situation) -> float:
-    """The most that a member holds above its fair share, plus the most that one holds below.
+    """Return the greatest excess over a member's fair share plus the greatest deficit.
 
-    With equal weights that is the most minus the fewest. Fair is what the weights give each of all replicas
-    that members which stay hold, at most one of each partition. Leaving and lite members do not count.
+    With equal weights that is the maximum minus the minimum. The fair share is a member's part, by weight, of
+    all replicas on staying members, at most one per partition. Leaving and lite members do not count.
     """
     weights = situation.staying
     held = Counter(dict.fromkeys(weights, 0))
@@ -72,40 +72,40 @@ def spread(holders: Iterable[MemberIndex | None], situation: Situation) -> float
     if not held:
         return 0
     shares = _fair(held.total(), len(situation.table.partitions), weights)
-    apart = [held[member] - shares[member] for member in weights]
-    found = max(apart) - min(apart)
-    return int(found) if found.denominator == 1 else round(float(found), SPREAD_DIGITS)
+    excess = [held[member] - shares[member] for member in weights]
+    difference = max(excess) - min(excess)
+    return int(difference) if difference.denominator == 1 else round(float(difference), SPREAD_DIGITS)
 
 
 def _fair(total: int, cap: int, weights: Mapping[MemberIndex, int]) -> dict[MemberIndex, Fraction]:
-    """Exact shares; what a heavy member cannot hold goes to the others."""
+    """Return exact shares; the excess of members at the cap goes to the others."""
     shares: dict[MemberIndex, Fraction] = {}
-    rest = dict(weights)
-    while rest:
-        each = Fraction(total, sum(rest.values()))
-        full = [member for member, weight in rest.items() if each * weight > cap]
+    left = dict(weights)
+    while left:
+        per_weight = Fraction(total, sum(left.values()))
+        full = [member for member, weight in left.items() if per_weight * weight > cap]
         if not full:
-            return shares | {member: each * weight for member, weight in rest.items()}
+            return shares | {member: per_weight * weight for member, weight in left.items()}
         for member in full:
             shares[member] = Fraction(cap)
             total -= cap
-            del rest[member]
+            del left[member]
     return shares
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """What `-o json` prints; docs/reference/kubectl-stele.md says what each key means."""
+    """Return the document of `-o json`; docs/reference/kubectl-stele.md explains its keys."""
     names = outcome.situation.names
-    made = outcome.plan
+    plan = outcome.plan
     return {
-        "target": [_named(row, names) for row in made.targets],
-        "migrations": [_migration(each, names) for each in made.migrations],
+        "target": [_named(row, names) for row in plan.targets],
+        "migrations": [_migration(each, names) for each in plan.migrations],
         "refusals": [
-            {"partition": each.partition, "reason": f"{each.reason}: {each.detail}"} for each in made.refusals
+            {"partition": each.partition, "reason": f"{each.reason}: {each.detail}"} for each in plan.refusals
         ],
         "stats": {
-            "copies": made.copies,
-            "lower_bound": made.lower_bound,
+            "copies": plan.copies,
+            "lower_bound": plan.lower_bound,
             "owner_spread": outcome.owner_spread,
             "replica_spread": outcome.replica_spread,
             "seconds": round(outcome.seconds, 6),

@@ -1,4 +1,4 @@
-"""`kubectl stele status`, `members` and `partitions`: what the operator and the table say."""
+"""`kubectl stele status`, `members` and `partitions`: reported status and the stored table."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ BAR_LETTERS = 30
 
 ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster.")]
 OptionalCluster = Annotated[
-    str | None, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster; all when left out.")
+    str | None, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster; all by default.")
 ]
 
 
@@ -30,7 +30,7 @@ def status(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Show how clusters are: phase, members, partitions, migrations; for one cluster its conditions, too.
+    """Show the state of clusters: phase, members, partitions and migrations; for one cluster also conditions.
 
     \b
     Examples:
@@ -38,13 +38,13 @@ def status(
       kubectl stele status demo -n stele
       kubectl stele status demo -o json | jq .clusters[0].partitions
     """
-    found = Where(namespace, context, kubeconfig).ask(lambda console: console.clusters(cluster))
+    clusters = Where(namespace, context, kubeconfig).ask(lambda console: console.clusters(cluster))
     if output in (Output.JSON, Output.YAML):
-        out.data({"clusters": [_cluster_facts(each) for each in found]}, output)
+        out.data({"clusters": [_cluster_facts(each) for each in clusters]}, output)
     elif cluster is not None:
-        _show_cluster(found[0])
+        _show_cluster(clusters[0])
     else:
-        _list_clusters(found, wide=output is Output.WIDE)
+        _list_clusters(clusters, wide=output is Output.WIDE)
 
 
 def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
@@ -53,10 +53,10 @@ def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
     return head | desired | cluster.status.model_dump(mode="json", by_alias=False)
 
 
-def _list_clusters(found: Sequence["TabletCluster"], wide: bool) -> None:
+def _list_clusters(clusters: Sequence["TabletCluster"], wide: bool) -> None:
     headers = ["NAME", "PHASE", "MEMBERS", "PARTITIONS", "SAFE", "UNDER-REPLICATED", "LOST", "MIGRATING"]
     rows = []
-    for each in found:
+    for each in clusters:
         status = each.status
         rows.append(
             [
@@ -77,7 +77,7 @@ def _list_clusters(found: Sequence["TabletCluster"], wide: bool) -> None:
 def _phase(cluster: "TabletCluster") -> str:
     phase = cluster.status.phase
     if phase is None:
-        return "(the operator has not looked at it yet)"
+        return "(not reconciled by the operator yet)"
     return phase.value
 
 
@@ -107,7 +107,7 @@ def _facts(cluster: "TabletCluster") -> Iterable[tuple[str, str]]:
     members, partitions, migrations = status.members, status.partitions, status.migrations
     yield "Cluster", f"{cluster.metadata.name} (namespace {cluster.metadata.namespace})"
     yield "Phase", f"{_phase(cluster)}{': ' if status.message else ''}{status.message}"
-    yield "Members", f"{members.ready} ready of {cluster.spec.members} wanted, {members.lite} lite"
+    yield "Members", f"{members.ready} of {cluster.spec.members} ready, {members.lite} lite"
     yield (
         "Partitions",
         f"{partitions.total}: {partitions.safe} with {cluster.spec.replicas} copies, "
@@ -131,21 +131,21 @@ def members(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """List members: their state, what they own and hold, and whether their pods may go.
+    """List members: state, partitions owned and held, and whether their pods can be evicted.
 
     \b
     Examples:
       kubectl stele members
       kubectl stele members demo -n stele -o wide
     """
-    found = Where(namespace, context, kubeconfig).ask(lambda console: console.members(cluster))
+    members_found = Where(namespace, context, kubeconfig).ask(lambda console: console.members(cluster))
     if output in (Output.JSON, Output.YAML):
-        out.data({"members": [_member_facts(each) for each in found]}, output)
+        out.data({"members": [_member_facts(each) for each in members_found]}, output)
         return
     wide = output is Output.WIDE
     headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "SAFE-TO-EVICT", "NOTE"]
     headers += ["INDEX", "UUID", "ADDRESS", "RESTARTS"] if wide else []
-    out.table(headers, [_member_row(each, wide) for each in found])
+    out.table(headers, [_member_row(each, wide) for each in members_found])
 
 
 def _member_facts(member: "TabletMember") -> dict[str, Any]:
@@ -175,10 +175,10 @@ def partitions(
     cluster: ClusterArgument,
     *,
     member: Annotated[
-        str | None, typer.Option("--member", metavar="NAME", help="Only partitions that this member holds.")
+        str | None, typer.Option("--member", metavar="NAME", help="Only partitions held by this member.")
     ] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only partitions with fewer copies than wanted.")
+        bool, typer.Option("--under-replicated", help="Only partitions with fewer copies than configured.")
     ] = False,
     output: OutputOption = None,
     namespace: NamespaceOption = None,
@@ -228,8 +228,8 @@ def _index_of(head: "Head", name: str) -> int:
     for each in head.members:
         if each.name == name:
             return each.index
-    there = ", ".join(each.name for each in head.members) or "none"
-    raise BadInput(f'--member is "{name}"; the members of this cluster are: {there}', "UNKNOWN_MEMBER")
+    listed = ", ".join(each.name for each in head.members) or "none"
+    raise BadInput(f'--member is "{name}"; the members of this cluster are: {listed}', "UNKNOWN_MEMBER")
 
 
 def _name(index: int | None, names: dict[int, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""`kubectl stele tablet`: what a member itself says of its tablets."""
+"""`kubectl stele tablet`: the tablets that a member reports."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from stele.core.control.commands import OpId
     from stele.wire.admin import TabletFacts
 
-MemberArgument = Annotated[str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember, as its pod.")]
+MemberArgument = Annotated[
+    str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember, which is also that of its pod.")
+]
 
 
 def tablet(
@@ -23,7 +25,7 @@ def tablet(
     partition: Annotated[
         int | None,
         typer.Argument(
-            metavar="PARTITION", min=0, max=PARTITIONS_MAX - 1, help="One partition; all when left out."
+            metavar="PARTITION", min=0, max=PARTITIONS_MAX - 1, help="Number of a partition; all by default."
         ),
     ] = None,
     *,
@@ -34,7 +36,7 @@ def tablet(
 ) -> None:
     """Show a member's tablets: state, generation, term, last operation, log, lag, sizes.
 
-    The member is asked through the API server, which needs the right to get pods/proxy.
+    Queries the member through the API server, which requires permission to get pods/proxy.
 
     \b
     Examples:
@@ -50,13 +52,13 @@ def tablet(
 
 
 async def _all_tablets(console: "Console", member: str) -> dict[str, Any]:
-    """All pages as one document."""
-    found = await console.ask_member("GET", member, "/v1/tablets")
-    while found.get("next") is not None:
-        more = await console.ask_member("GET", member, "/v1/tablets", after=str(found["next"]))
-        found["tablets"] += more["tablets"]
-        found["next"] = more.get("next")
-    return found
+    """Return all pages as one document."""
+    answer = await console.ask_member("GET", member, "/v1/tablets")
+    while answer.get("next") is not None:
+        page = await console.ask_member("GET", member, "/v1/tablets", after=str(answer["next"]))
+        answer["tablets"] += page["tablets"]
+        answer["next"] = page.get("next")
+    return answer
 
 
 def _show_all(answer: dict[str, Any], output: Output | None) -> None:
@@ -67,15 +69,15 @@ def _show_all(answer: dict[str, Any], output: Output | None) -> None:
 
     from stele.wire.admin import TabletList
 
-    found: TabletList = msgspec.convert(answer, TabletList)
+    tablet_list: TabletList = msgspec.convert(answer, TabletList)
     wide = output is Output.WIDE
     headers = ["PARTITION", "ROLE", "STATE", "GEN", "VERSION", "TERM", "LAST", "APPLIED", "LOG", "LAG"]
     headers += ["ENTRIES", "SIZE", *(["FLUSHED", "COMMITTED", "LOG-SIZE", "COPY"] if wide else []), "OFFLINE"]
-    out.table(headers, [_tablet_row(each, wide) for each in found.tablets])
+    out.table(headers, [_tablet_row(each, wide) for each in tablet_list.tablets])
 
 
 def _tablet_row(each: "TabletFacts", wide: bool) -> list[str]:
-    more = [str(each.flushed), _or_dash(each.committed), out.size(each.log.bytes), each.copy or "-"]
+    wide_cells = [str(each.flushed), _or_dash(each.committed), out.size(each.log.bytes), each.copy or "-"]
     return [
         str(each.partition),
         each.role,
@@ -89,7 +91,7 @@ def _tablet_row(each: "TabletFacts", wide: bool) -> list[str]:
         _lag(each),
         str(each.entries),
         out.size(each.bytes),
-        *(more if wide else []),
+        *(wide_cells if wide else []),
         each.offline or "-",
     ]
 
@@ -136,13 +138,13 @@ def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def op_text(found: "OpId") -> str:
-    """An operation's place in a log: term, then index."""
-    return f"{found.term}.{found.index}"
+def op_text(op: "OpId") -> str:
+    """Format an operation's position in a log: term, then index."""
+    return f"{op.term}.{op.index}"
 
 
 def _lag(each: "TabletFacts") -> str:
-    """Of a backup its own, of an owner that of each member which takes operations from it."""
+    """Return a backup's lag, or, for an owner, that of each member which it feeds."""
     if each.behind:
         return ",".join(f"{member}:{count}" for member, count in sorted(each.behind.items()))
     return _or_dash(each.lag)

@@ -1,6 +1,6 @@
-"""`kubectl stele why`: what is known about why something is as it is, in sentences.
+"""`kubectl stele why`: sentences that explain the state of a cluster, partition or member.
 
-All of it is in the objects, the table, and the plan that follows from both; nothing is guessed.
+All of them follow from the objects, the table, and the plan computed from both; nothing is guessed.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stele.model.conditions import Condition
 
 LISTED_MAX = 10
-"""Partitions or refusals that one sentence or one answer lists."""
+"""Partitions or refusals listed in one sentence."""
 
 _GOOD_WHEN_FALSE = frozenset({"Degraded", "Paused", "DataLoss", "Stalled", "Progressing"})
 
@@ -38,7 +38,7 @@ def why(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Say why a cluster, a partition or a member is as it is, and what is planned for it.
+    """Explain the state of a cluster, a partition or a member, and what is planned for it.
 
     \b
     Examples:
@@ -46,12 +46,12 @@ def why(
       kubectl stele why demo/17 -n stele
       kubectl stele why demo-3 -n stele
     """
-    found = Where(namespace, context, kubeconfig).ask(lambda console: _explain(console, about))
+    facts = Where(namespace, context, kubeconfig).ask(lambda console: _explain(console, about))
     if output in (Output.JSON, Output.YAML):
-        out.data({"about": about, "facts": found}, output)
+        out.data({"about": about, "facts": facts}, output)
         return
     console = out.console()
-    for fact in found:
+    for fact in facts:
         console.print(f"- {fact}")
 
 
@@ -69,8 +69,8 @@ async def _explain(console: "Console", about: str) -> list[str]:
             cluster_view = await read_cluster(console, member.spec.cluster)
             return list(View(cluster_view, []).of_member(member.spec.index))
     raise NotFound(
-        f'"{name}" is no TabletCluster and no TabletMember in namespace "{console.namespace}"; '
-        f"the clusters there are: {', '.join(clusters) or 'none'}"
+        f'"{name}" is neither a TabletCluster nor a TabletMember in namespace "{console.namespace}"; '
+        f"the clusters are: {', '.join(clusters) or 'none'}"
     )
 
 
@@ -86,7 +86,7 @@ class View:
         self.alive = frozenset(each.index for each in self.outcome.situation.members)
 
     def number(self, text: str) -> "PartitionId":
-        """The partition that a user named; raises BadInput."""
+        """Parse the number of a partition. Raises BadInput."""
         count = len(self.cluster_view.table.rows)
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < count):
             raise BadInput(f'PARTITION is "{text}"; expected a whole number from 0 to {count - 1}')
@@ -99,13 +99,15 @@ class View:
         phase = cluster.status.phase
         yield f"phase {phase.value if phase else 'unknown'}: {cluster.status.message or 'no message'}"
         yield from _conditions(cluster.status.conditions)
-        wanted = cluster.spec.replicas
-        thin = [number for number in range(len(self.cluster_view.table.rows)) if self._alive(number) < wanted]
+        replicas = cluster.spec.replicas
+        thin = [
+            number for number in range(len(self.cluster_view.table.rows)) if self._alive(number) < replicas
+        ]
         if thin:
-            yield f"fewer than {wanted} copies on members that are alive: {places(thin, LISTED_MAX)}"
+            yield f"fewer than {replicas} copies on live members: {places(thin, LISTED_MAX)}"
         kinds = Counter(each.type.value for each in self.outcome.plan.migrations)
         counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
-        yield f"planned: {counts}" if counts else "nothing is planned: the table suits its members"
+        yield f"planned: {counts}" if counts else "nothing is planned: the table is balanced"
         yield from refusal_lines(self.outcome, LISTED_MAX)
         yield from self._refused_before(None)
         yield from copied_lines(self.rebalances)
@@ -118,13 +120,13 @@ class View:
         holders = [
             self._holder(index, member) for index, member in enumerate(row.replicas) if member is not None
         ]
-        yield f"version {row.version}, held by {', '.join(holders) or 'nobody'}"
-        wanted = self.cluster_view.cluster.spec.replicas
-        yield f"{self._alive(number)} of {wanted} wanted copies are on members that are alive"
+        yield f"version {row.version}, held by {', '.join(holders) or 'no member'}"
+        replicas = self.cluster_view.cluster.spec.replicas
+        yield f"{self._alive(number)} of {replicas} copies are on live members"
         steps = [each for each in self.outcome.plan.migrations if each.partition == number]
         yield from (f"planned: {self._step(each)}" for each in steps)
         if not steps:
-            yield "nothing is planned for it"
+            yield "no migration is planned"
 
         for refusal in self.outcome.plan.refusals:
             if refusal.partition in (number, WHOLE_CLUSTER):
@@ -139,21 +141,23 @@ class View:
         state = member.status.state
         yield f"state {state.value if state else 'unknown'}, {out.size(member.status.bytes)} on its volume"
         if all(each.index != index for each in self.cluster_view.table.head.members):
-            yield "it has not joined: the partition table does not know it"
+            yield "it has not joined: the partition table does not name it"
         yield from _conditions(member.status.conditions)
         yield from self._leaving(index)
         owned = sum(row.owner == index for row in rows)
-        held = [number for number, row in enumerate(rows) if index in row.replicas]
-        yield f"owns {owned} partitions and holds backups of {len(held) - owned}"
+        held_partitions = [number for number, row in enumerate(rows) if index in row.replicas]
+        yield f"owns {owned} partitions and holds backups of {len(held_partitions) - owned}"
         only = [
-            number for number in held if self.cluster_view.table.rows[number].members & self.alive <= {index}
+            number
+            for number in held_partitions
+            if self.cluster_view.table.rows[number].members & self.alive <= {index}
         ]
         if only:
-            yield f"no other member that is alive holds {places(only, LISTED_MAX)}"
+            yield f"no other live member holds {places(only, LISTED_MAX)}"
         steps = self.outcome.plan.migrations
-        come = sum(each.destination == index and each.copies for each in steps)
+        incoming = sum(each.destination == index and each.copies for each in steps)
         after = sum(index in row for row in self.outcome.plan.targets)
-        yield f"planned: {come} replicas come to it; afterwards it holds {after}"
+        yield f"planned: it receives {incoming} replicas, and holds {after} afterwards"
         yield from self._obstacles()
 
     def _leaving(self, index: "MemberIndex") -> Iterator[str]:
@@ -161,12 +165,12 @@ class View:
         if member.spec.lite:
             yield "it is lite: it holds no partitions"
         if member.spec.drain:
-            yield "it is being emptied: spec.drain is true"
+            yield "it is being drained: spec.drain is true"
         elif member.metadata.deletion_timestamp is not None:
-            yield "it is being emptied: its TabletMember is being deleted"
+            yield "it is being drained: its TabletMember is being deleted"
         elif index in self.cluster_view.leaving:
             yield (
-                "it is being emptied: spec.members of the cluster is "
+                "it is being drained: spec.members of the cluster is "
                 f"{self.cluster_view.cluster.spec.members}"
             )
 
@@ -174,8 +178,8 @@ class View:
         return len(self.cluster_view.table.rows[number].members & self.alive)
 
     def _holder(self, index: int, member: "MemberIndex") -> str:
-        found = self.cluster_view.members.get(member)
-        state = found.status.state if found is not None else None
+        member_object = self.cluster_view.members.get(member)
+        state = member_object.status.state if member_object is not None else None
         what = "owner" if index == 0 else f"backup {index}"
         return f"{self._name(member)} ({what}, {state.value if state else 'no TabletMember'})"
 
@@ -188,45 +192,44 @@ class View:
             parts.append(f"{self._name(each.destination)} takes index {each.destination_new_index}")
         if each.source is not None:
             stays = each.source_new_index >= 0
-            parts.append(
-                f"{self._name(each.source)} {f'goes to index {each.source_new_index}' if stays else 'leaves'}"
-            )
+            change = f"moves to index {each.source_new_index}" if stays else "leaves"
+            parts.append(f"{self._name(each.source)} {change}")
         return f"{each.type.value}: {', '.join(parts)}"
 
     def _refused_before(self, number: "PartitionId | None") -> Iterator[str]:
-        """What the operator's own plans say, the newest first; None: only what is about a whole plan."""
+        """Iterate the refusals of the operator's plans, newest first; for None, those about a whole plan."""
         newest = sorted(
             self.rebalances, key=lambda each: each.metadata.creation_timestamp or "", reverse=True
         )
-        found = [
+        lines = [
             f"{each.metadata.name}: {refusal.reason}: {refusal.message}"
             for each in newest
             for refusal in each.status.refusals
             if refusal.partition == number
         ]
-        yield from found[:LISTED_MAX]
+        yield from lines[:LISTED_MAX]
 
     def _obstacles(self) -> Iterator[str]:
         if self.cluster_view.obstacles:
-            yield f"nothing is migrated now: {', '.join(self.cluster_view.obstacles)}"
+            yield f"migrations are blocked: {', '.join(self.cluster_view.obstacles)}"
 
 
 def copied_lines(rebalances: "Iterable[TabletRebalance]") -> Iterator[str]:
-    """What the plans under way copy to whom, who does it, and why it."""
+    """Iterate lines about the copies of running plans: destination, engine and its reason."""
     for each in rebalances:
         if each.status.finished_at is not None:
             continue
         for to in each.status.destinations[:LISTED_MAX]:
-            engine = to.engine.value if to.engine else "nobody yet"
+            engine = to.engine.value if to.engine else "no engine yet"
             speed = f", {to.megabytes_per_second} MB/s" if to.megabytes_per_second else ""
             done = f"{out.size(to.bytes_copied)} of about {out.size(to.bytes_planned)} copied by {engine}"
-            counts = f"{to.tasks} tasks, {to.retries} begun again, {to.failures} sessions failed"
+            counts = f"{to.tasks} tasks, {to.retries} retries, {to.failures} failed sessions"
             why = f" ({to.engine_reason})" if to.engine_reason else ""
             yield f"{each.metadata.name} to {to.member}: {done}{why}{speed}; {counts}"
 
 
 def _conditions(conditions: "Iterable[Condition]") -> Iterator[str]:
-    """Those that are not as they are at rest."""
+    """Iterate the conditions that differ from their normal status."""
     for each in conditions:
         at_rest = "False" if each.type in _GOOD_WHEN_FALSE else "True"
         if each.status.value != at_rest:

@@ -1,9 +1,8 @@
 """Messages between members (port 7000), as msgpack in frames.
 
 There is one connection per ordered pair of members. The dialling member is owner, prober or forwarder;
-answers come back on the same connection, in order. docs/reference/protocol.md explains each message. Every list has a
-limit that is checked before its items are decoded: an empty list takes one byte in a message and 72 in
-memory.
+answers come back on the same connection, in order (docs/reference/protocol.md). Every list has a limit that
+is checked before its items are decoded: an empty list takes one byte in a message and 72 in memory.
 """
 
 from collections.abc import Callable
