@@ -524,7 +524,7 @@ def test_a_port_that_is_taken_is_told(volume):
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(
-        f"stele-transfer: it cannot listen on 127.0.0.1 port {port}: "
+        f"stele-transfer: cannot listen on 127.0.0.1 port {port}: "
     )
     assert "Traceback" not in done.stderr
 

@@ -1,7 +1,7 @@
 """`stele-transfer`: the second container of a member's pod, on the same volume.
 
-It serves checkpoints to whoever copies from this member, and copies tablets to this member (engine Direct),
-so that serving clients never waits for copying.
+It serves checkpoints to processes that copy from this member, and copies tablets to this member (engine
+Direct), so that clients are never delayed by copies.
 """
 
 import sys
@@ -36,27 +36,27 @@ AnyPort = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the volume is and where to listen."""
+    """Directory of the volume, and address to listen on."""
 
     data: Path = setting(
         "STELE_DATA_DIR",
         "the same as the member's",
-        expected="the folder of the member's volume",
+        expected="the directory of the member's volume",
         accepts=Path.is_dir,
     )
     bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
-    port: AnyPort = setting("STELE_TRANSFER_PORT", "copies; 0 is any free one", default=7002)
+    port: AnyPort = setting("STELE_TRANSFER_PORT", "copies; 0 picks a free one", default=7002)
 
 
 def make_app(settings: Settings) -> web.Application:
-    """The HTTP application of one member's transfer process."""
+    """Return the HTTP application of one member's transfer process."""
     app = http.application(body_bytes_max=JOB_BYTES_MAX)
     sessions = OpenCheckpoints(settings.data / "checkpoints")
 
     async def sent(request: web.Request) -> web.Response:
-        """What was sent of each session, for the member of this pod."""
+        """Report the bytes sent per session, to the member of this pod."""
         if not _is_local(request):
-            raise web.HTTPForbidden(text="sessions are only told to the member in the same pod\n")
+            raise web.HTTPForbidden(text="sessions are only reported to the member in the same pod\n")
         return web.Response(body=msgspec.json.encode(sessions.sent()), content_type="application/json")
 
     StreamServer(sessions).add_routes(app)
@@ -69,16 +69,17 @@ def make_app(settings: Settings) -> web.Application:
         yield
         await runner.close()
 
-    # Cleaned up in reverse: first the jobs are cancelled, then the processes that wait for jobs end.
+    # Contexts are cleaned up in reverse order: jobs are cancelled before the processes that wait for jobs
+    # end.
     app.cleanup_ctx.append(copying)
     add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
     return app
 
 
 def transfer_place(data: Path, port: int, member: int) -> tuple[str, int]:
-    """Where another member's transfer process listens: as the member of this pod has it in its table.
+    """Return where another member's transfer process listens, according to this pod's member's table.
 
-    Raise Unavailable (SOURCE) when it knows no such member yet, or its table cannot be read now.
+    Raises Unavailable (SOURCE) when the table does not name the member, or cannot be read now.
     """
     try:
         table = decode_table((data / TABLE_FILE).read_bytes(), TABLE_FILE)
@@ -91,13 +92,13 @@ def transfer_place(data: Path, port: int, member: int) -> tuple[str, int]:
 
 
 def _is_local(request: web.Request) -> bool:
-    """Copies into this volume are only asked for by the member in the same pod."""
+    """Return whether the member of this pod sent the request: only it may start copies."""
     return request.remote in ("127.0.0.1", "::1")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
-    parser = parser_of("stele-transfer", "Copies tablets from and to one Stele member.", Settings)
+    """Run until SIGTERM. Return 2 for an invalid setting or argument, 1 when it cannot listen."""
+    parser = parser_of("stele-transfer", "Copy tablets from and to one Stele member.", Settings)
     settings = begin(parser, arguments, partial(environment.read, Settings))
     if settings is None:
         return SETTINGS_WRONG

@@ -1,4 +1,4 @@
-"""How `stele-transfer` and `stele-copier` begin: the log, settings, listening."""
+"""Start-up of `stele-transfer` and `stele-copier`: arguments, logging, settings from the environment."""
 
 import argparse
 import asyncio
@@ -13,7 +13,7 @@ from aiohttp import web
 from stele.errors import BadInput
 
 SETTINGS_WRONG = 2
-"""The exit code when a setting is wrong; argparse ends with the same for an argument."""
+"""Exit code for an invalid setting; argparse uses the same for invalid arguments."""
 CANNOT_LISTEN = 1
 SHUTDOWN_SECONDS = 5.0
 S = TypeVar("S")
@@ -24,7 +24,7 @@ def begin(
     arguments: Sequence[str] | None,
     read_settings: Callable[[Mapping[str, str]], S],
 ) -> S | None:
-    """The settings; None when one is wrong (`read_settings` raises BadInput), which standard error names."""
+    """Read the settings; None when one is invalid (BadInput), after printing the error."""
     parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
@@ -37,7 +37,7 @@ def begin(
 def serve(
     program: str, app: web.Application, host: str, port: int, loop: asyncio.AbstractEventLoop | None = None
 ) -> int:
-    """Serve until SIGTERM; the exit code. What does not let it listen is on standard error."""
+    """Serve until SIGTERM and return the exit code. An error of listening is printed."""
     try:
         web.run_app(
             app,
@@ -49,7 +49,7 @@ def serve(
             loop=loop,
         )
     except OSError as error:
-        text = f"it cannot listen on {host} port {port}: {error}; STELE_BIND and the port are settings"
+        text = f"cannot listen on {host} port {port}: {error}; set STELE_BIND or the port"
         print(f"{program}: {text}, see --help", file=sys.stderr)
         return CANNOT_LISTEN
     return 0

@@ -1,11 +1,11 @@
-"""The copy function: tablets from a source's streams into SST files below `staging/<session>/`.
+"""The copy function: copies tablets from a source's streams into SST files in `staging/<session>/`.
 
-It knows neither Spark nor asyncio; a Spark task and a member's transfer process run the same code (design
-50-copy, "Who moves the bytes"). A tablet comes fragment by fragment: the next is asked for once the one
-before is written, synced and noted, and fragments of several tablets take turns: while one's file is synced
-another's stream is read. Whoever runs it twice, late, or at the same time as another does no harm: files get
-names that are used once, notes and the manifest are linked into place by the first to end, and nothing
-outside the session's folder is touched. When that folder was removed meanwhile, the copy fails.
+It depends on neither Spark nor asyncio: Spark tasks and a member's transfer process run the same code. A
+tablet arrives fragment by fragment: the next one is requested when the previous is written, synced and
+recorded. Fragments of several tablets take turns, so that one file is synced while another stream is read.
+Running it twice, late or concurrently is harmless: file names are unique, records and the manifest are linked
+into place by the first run to finish, and nothing outside the session's directory is touched. If that
+directory is removed meanwhile, the copy fails.
 """
 
 import errno
@@ -33,13 +33,13 @@ from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manif
 from stele.wire.unreadable import UNREADABLE
 
 ATTEMPTS_MAX = 5
-"""For each fragment."""
+"""Attempts per fragment."""
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 5.0
 TABLETS_AT_ONCE = 4
-"""Tablets whose fragments take turns in one slot: a large one holds up the others for one fragment."""
+"""Tablets per slot whose fragments take turns: a large tablet delays others by one fragment at a time."""
 
-# Called with the bytes that came since the last call, negative when an attempt starts over. May raise.
+# Called with the bytes received since the last call; negative when an attempt starts over. May raise.
 Progress = Callable[[int], None]
 Finished = Callable[[Manifest], None]
 
@@ -56,12 +56,12 @@ def copy_tablets(
     finished: Finished,
     again: Callable[[], None] = lambda: None,
 ) -> None:
-    """Copy these tablets of the job; `finished` gets each manifest, at once when it is complete already.
-    `again` is called when a fragment is begun again.
+    """Copy these tablets of the job; call `finished` with each manifest, at once for completed tablets.
 
-    `staging` is the destination's folder of that name. Raise Unavailable (SOURCE) or Corrupt (BAD_STREAM)
-    after `ATTEMPTS_MAX` attempts at a fragment, Stale or BadInput (SOURCE) for what the source refuses,
-    Refused (NO_SPACE) for a full disk, and whatever `progress` raises.
+    `staging` is the destination's directory of that name; `again` is called when a fragment is restarted.
+    Raises Unavailable (SOURCE) or Corrupt (BAD_STREAM) after ATTEMPTS_MAX attempts at a fragment, Stale or
+    BadInput (SOURCE) when the source rejects the request, Refused (NO_SPACE) for a full disk, and anything
+    that `progress` raises.
     """
     source, folder = StreamClient(job.source_url, job.token, job.session), staging / job.session
     tune_malloc()
@@ -89,7 +89,7 @@ def copy_tablets(
 
 
 def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
-    """The manifest of this very copy, if it is complete; one of another format is no copy that counts."""
+    """Return the manifest of exactly this copy if it is complete; another format does not count."""
     try:
         name = f"{item.partition}.json"
         manifest = decode_manifest((folder / name).read_bytes(), f"{folder.name}/{name}")
@@ -105,7 +105,7 @@ def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What the tablets of one job share; `syncing` brings their files to disk."""
+    """Shared by the tablets of one job; `syncing` writes their files to disk."""
 
     source: StreamClient
     folder: Path
@@ -115,7 +115,7 @@ class _Job:
 
 
 class _TabletCopy:
-    """One tablet on its way. After every other step all that came is on disk and noted."""
+    """A tablet being copied. After every other step, everything received is on disk and recorded."""
 
     def __init__(self, job: _Job, item: CopyItem) -> None:
         self._job, self._item = job, item
@@ -125,15 +125,16 @@ class _TabletCopy:
         self._begun = False
 
     def step(self) -> Manifest | None:
-        """One fragment received, or noted once it is on disk. The manifest when that was the last, or when
-        all was there before.
+        """Receive one fragment, or record it once it is on disk.
+
+        Returns the manifest after the last fragment, or when the copy was complete before.
         """
         if not self._begun:
             self._begun = True
-            complete = find_manifest(self._job.folder, self._item)
-            if complete is not None:
-                self._job.progress(complete.bytes)
-                return complete
+            manifest = find_manifest(self._job.folder, self._item)
+            if manifest is not None:
+                self._job.progress(manifest.bytes)
+                return manifest
             self._find_fragments()
         return self._attempt()
 
@@ -153,7 +154,7 @@ class _TabletCopy:
         return None
 
     def drop(self) -> None:
-        """Remove the file that nothing names yet."""
+        """Remove a file that no record names yet."""
         if self._arrived is not None:
             with suppress(OSError, SteleError):
                 (self._job.folder / self._arrived[1].result().file).unlink()
@@ -164,7 +165,7 @@ class _TabletCopy:
         return self._fragments[-1].next if self._fragments else FIRST
 
     def _find_fragments(self) -> None:
-        """What an earlier run noted, as far as it goes without a gap."""
+        """Load the records of an earlier run, up to the first gap."""
         while (fragment := self._read_line(len(self._fragments))) is not None:
             self._fragments.append(fragment)
             self._job.progress(fragment.bytes)
@@ -173,21 +174,22 @@ class _TabletCopy:
         return self._job.folder / f"{self._item.partition}-{self._item.generation}.{number}.line"
 
     def _read_line(self, number: int) -> Fragment | None:
-        """The note of a fragment, if it is of this copy, follows the one before, and its file is there."""
+        """Return the record of a fragment, if it belongs to this copy, is next in order, and its file
+        exists."""
         try:
             line = _decode_line(self._line(number).read_bytes())
         except (FileNotFoundError, *UNREADABLE):
             return None
-        wanted = (MANIFEST_FORMAT, self._job.source.session, self._item.source_generation, self._at)
+        expected = (MANIFEST_FORMAT, self._job.source.session, self._item.source_generation, self._at)
         fragment = line.fragment
-        if (line.format, line.session, line.source_generation, fragment.at) != wanted or not fragment.next:
+        if (line.format, line.session, line.source_generation, fragment.at) != expected or not fragment.next:
             return None
         if fragment.file and _size(self._job.folder / fragment.file) != fragment.file_bytes:
             return None
         return fragment
 
     def _receive(self) -> None:
-        """Fetch the next fragment; its file goes to disk while others are fetched."""
+        """Fetch the next fragment; its file is synced while others are fetched."""
         arrival = _Arrival(self._job, self._item)
         try:
             arrival.fetch(self._at)
@@ -197,7 +199,7 @@ class _TabletCopy:
         self._arrived = arrival, self._job.syncing.submit(arrival.finish)
 
     def _take(self, arrival: "_Arrival", finished: Future[Fragment]) -> Manifest | None:
-        """Note the fragment that is on disk now."""
+        """Record the fragment whose file is on disk now."""
         fragment = finished.result()
         try:
             if arrival.end.applied is not None:
@@ -210,19 +212,19 @@ class _TabletCopy:
         return None
 
     def _note(self, fragment: Fragment) -> Fragment:
-        """Link the note; another run's that was there first counts instead."""
+        """Link the record; if another run linked one first, use that."""
         number = len(self._fragments)
         line = Line(MANIFEST_FORMAT, self._job.source.session, self._item.source_generation, fragment)
         if self._link(self._line(number), line, fragment):
             return fragment
         first = self._read_line(number)
-        if first is None:  # Of a former life of this session, or its file is gone.
+        if first is None:  # Of an earlier session of this name, or its file is gone.
             self._line(number).unlink(missing_ok=True)
-            raise Unavailable(f"partition {self._item.partition}: a stale note was removed", "SOURCE")
+            raise Unavailable(f"partition {self._item.partition}: removed a stale record", "SOURCE")
         return first
 
     def _publish(self, fragments: list[Fragment], applied: OpId) -> Manifest:
-        """Link the manifest: the first to link it wins."""
+        """Link the manifest; the first run to do so wins."""
         manifest = Manifest(
             format=MANIFEST_FORMAT,
             session=self._job.source.session,
@@ -239,17 +241,16 @@ class _TabletCopy:
             return manifest
         first = find_manifest(self._job.folder, self._item)
         if first is None:
-            raise Unavailable(f"partition {self._item.partition}: another copy of it is under way", "SOURCE")
+            raise Unavailable(f"partition {self._item.partition}: another copy of it is running", "SOURCE")
         return first
 
     def _link(self, target: Path, content: Line | Manifest, newest: Fragment) -> bool:
-        """Write what names `newest` to a temporary file, and give it its name.
+        """Write a file that names `newest`, and link it into place.
 
-        It is not synced, as entries are: who loses power loses the copy, because the member starts again, and
-        what is torn names no file with the right crc32c.
-
-        False when there is a file of that name: another run of the same copy ended first. Its files are as
-        good; what `newest` names goes then, as it does when the disk fails.
+        It is not synced, unlike the data: after a loss of power the member restarts and the copy is lost
+        anyway, and a torn record names no file with a matching crc32c. Returns False when the name is taken
+        because another run of the same copy finished first, whose files are as good; the file of `newest` is
+        then removed, as it is on a disk error.
         """
         temporary = self._job.folder / f"{target.name}.{uuid.uuid4().hex}.part"
         linked = False
@@ -267,7 +268,7 @@ class _TabletCopy:
 
 
 class _Arrival:
-    """One attempt at one fragment, of which `came` bytes. It leaves a complete file or nothing of its own."""
+    """One attempt at one fragment, with `came` bytes received. Leaves a complete file or nothing."""
 
     def __init__(self, job: _Job, item: CopyItem) -> None:
         self._job, self._item = job, item
@@ -279,7 +280,7 @@ class _Arrival:
         self._writer: SstWriter
 
     def fetch(self, at: str) -> None:
-        """Write the fragment at this place to a file; afterwards `end` is the stream's last block."""
+        """Write the fragment at this position to a file; afterwards `end` is the stream's last block."""
         self.at = at
         self._writer = SstWriter(self._part, self._item)
         try:
@@ -290,7 +291,7 @@ class _Arrival:
             raise
 
     def finish(self) -> Fragment:
-        """The fragment, once its file is on disk under its name. In any thread."""
+        """Return the fragment once its file is on disk under its final name. Runs in any thread."""
         try:
             file_bytes, file_crc32c = self._writer.finish()
             file = f"{self._name}.sst" if self._writer.entries else ""
@@ -304,11 +305,13 @@ class _Arrival:
         return Fragment(self.at, end.next, end.namespaces, *counts, file, file_bytes, file_crc32c)
 
     def _checked(self, end: End | None, at: str) -> End:
-        wanted = (self._item.partition, self._item.source_generation)
-        if end is None or (end.partition, end.generation) != wanted:
-            raise Corrupt(f"{wanted} (partition, generation) was asked for, {end} was sent", "BAD_STREAM")
+        expected = (self._item.partition, self._item.source_generation)
+        if end is None or (end.partition, end.generation) != expected:
+            raise Corrupt(f"requested {expected} (partition, generation), received {end}", "BAD_STREAM")
         if (end.applied is None) is not bool(end.next) or end.next == at:
-            raise Corrupt(f"{self._origin()}: the fragment at {at} says {end.next!r} is next", "BAD_STREAM")
+            raise Corrupt(
+                f"{self._origin()}: the fragment at {at} names {end.next!r} as the next one", "BAD_STREAM"
+            )
         return end
 
     def _receive(self, writer: SstWriter, at: str) -> BlockReader:
@@ -316,9 +319,9 @@ class _Arrival:
             reader = BlockReader(self._job.source.open(self._item, at).read)
             for keys, values in reader:
                 writer.write(keys, values)
-                more = reader.bytes - self.came
+                received = reader.bytes - self.came
                 self.came = reader.bytes
-                self._job.progress(more)
+                self._job.progress(received)
         except (OSError, http.client.HTTPException) as error:
             detail = f"{self._origin()}: {str(error) or type(error).__name__}"
             raise Unavailable(detail, "SOURCE") from error

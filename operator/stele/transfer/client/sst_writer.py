@@ -1,4 +1,4 @@
-"""SST files and small files below a session's staging folder, on disk when they are named."""
+"""Writes SST files in a session's staging directory, synced before they are named."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from stele.core.copy.pacing import STOP_FREE_BYTES
 from stele.errors import Corrupt, Refused
 from stele.wire.storage.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, tablet_prefix
 
-# An entry is left out only when it expired this long ago: the clock here is not the owner's.
+# Entries are dropped only if they expired this long ago, since this clock is not the owner's.
 EXPIRED_MARGIN_MS = 600_000
 READ_BYTES = 1024 * 1024
 
@@ -22,9 +22,9 @@ _NEVER = bytes(EXPIRY_BYTES)
 
 
 class SstWriter:
-    """A fragment under another generation. RocksDB wants the keys ascending, as the stream has them.
+    """Writes a fragment under another generation. Keys must ascend, as they do in the stream.
 
-    `entries` and `bytes` (keys and values) count what is in the file. Methods raise Refused (NO_SPACE,
+    `entries` and `bytes` (keys and values) count the content of the file. Methods raise Refused (NO_SPACE,
     INTERNAL) when the disk or RocksDB fails.
     """
 
@@ -40,15 +40,16 @@ class SstWriter:
         self._sum = _Sum(path)
 
     def write(self, keys: list[bytes], values: list[bytes]) -> None:
-        """Append what did not expire long ago. Raise Corrupt for keys of another tablet.
+        """Append entries, except those that expired long ago. Raises Corrupt for keys of another tablet.
 
-        The last of the disk is the member's own: a copy that took it would end a process that serves.
+        Refused near the end of the volume, which is reserved for the member: a full disk would end its
+        process.
         """
         if not (keys[0].startswith(self._source_prefix) and keys[-1].startswith(self._source_prefix)):
             raise Corrupt("the stream holds keys of another tablet or generation")
         usage = os.statvfs(self._path.parent)
         if (free := usage.f_bavail * usage.f_frsize) < STOP_FREE_BYTES:
-            text = f"{free} bytes of the volume are free, a copy goes on with {STOP_FREE_BYTES} or more"
+            text = f"the volume has {free} bytes free; a copy needs {STOP_FREE_BYTES} or more"
             raise Refused(text, "NO_SPACE")
         self._guard(lambda: self._append(keys, values))
         self._sum.follow()
@@ -70,19 +71,19 @@ class SstWriter:
         return 0 < int.from_bytes(value[:EXPIRY_BYTES], "big") <= self._expired_ms
 
     def finish(self) -> tuple[int, int]:
-        """(bytes, crc32c) of the file on disk; (0, 0) when it holds no entry and RocksDB makes none."""
+        """Return (bytes, crc32c) of the file on disk; (0, 0) without a file when there are no entries."""
         try:
             if not self.entries:
                 self._path.unlink(missing_ok=True)
                 return 0, 0
             self._sum.sync()
-            self._guard(self._sst.finish)  # It writes and syncs the rest.
+            self._guard(self._sst.finish)  # Writes and syncs the rest.
             return self._sum.follow()
         finally:
             self._sum.close()
 
     def drop(self) -> None:
-        """Remove the file under the name that it was written with."""
+        """Remove the file under its temporary name."""
         self._sum.close()
         self._path.unlink(missing_ok=True)
 
@@ -98,9 +99,9 @@ class SstWriter:
 
 
 class _Sum:
-    """Size and crc32c of a file that only grows, read as it grows.
+    """Size and crc32c of a growing file, computed as it grows.
 
-    RocksDB drops a file from the page cache when it finishes it: all of it would come from disk then.
+    RocksDB drops a file from the page cache when it finishes it, so a later pass would read it from disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,14 +110,14 @@ class _Sum:
         self._bytes = self._crc = 0
 
     def follow(self) -> tuple[int, int]:
-        """(bytes, crc32c) of what is in the file now."""
+        """Return (bytes, crc32c) of the content so far."""
         while count := self._file.readinto(self._buffer):
             self._crc = crc32c(self._buffer[:count], self._crc)
             self._bytes += count
         return self._bytes, self._crc
 
     def sync(self) -> None:
-        """Unlike RocksDB's own, without Python's lock: what it then has left to sync is little."""
+        """Sync without holding the GIL, so that RocksDB's own sync, which holds it, has little left to do."""
         os.fdatasync(self._file.fileno())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a session's streams come from: one connection to a transfer process, kept for the next request."""
+"""Client of a session's streams: one connection to a transfer process, kept for the next request."""
 
 import http.client
 
@@ -10,10 +10,10 @@ SILENCE_SECONDS_MAX = 30.0
 
 
 class StreamClient:
-    """For one thread. `url` is `http://host:port`."""
+    """Client for one thread. `url` is `http://host:port`."""
 
     def __init__(self, url: str, token: str, session: str) -> None:
-        """Raise BadInput for another kind of URL; nothing is connected yet."""
+        """Check the URL, without connecting. Raises BadInput."""
         self.url, self.session = url, session
         place = host_and_port(url)
         if place is None:
@@ -25,10 +25,10 @@ class StreamClient:
         self._connection: http.client.HTTPConnection | None = None
 
     def open(self, item: CopyItem, at: str) -> http.client.HTTPResponse:
-        """The stream of a tablet's fragment from place `at` on. Read it to its end, or `close`.
+        """Return the stream of a tablet's fragment from position `at`. Read it to its end, or `close`.
 
-        Raise Stale or BadInput (SOURCE) for what the source refuses, Unavailable (SOURCE) for what may pass,
-        and OSError or HTTPException when the connection fails.
+        Raises Stale or BadInput (SOURCE) when the source rejects it, Unavailable (SOURCE) for temporary
+        errors, and OSError or HTTPException when the connection fails.
         """
         response = self._ask(
             f"/v1/sessions/{self.session}/partitions/{item.partition}"
@@ -41,7 +41,7 @@ class StreamClient:
         return response
 
     def _ask(self, path: str) -> http.client.HTTPResponse:
-        """On a connection that was kept, and once more on a new one: the source may have let it go."""
+        """Send a request on the kept connection, and once more on a new one if the source has closed it."""
         kept = self._connection
         if kept is not None:
             try:
@@ -56,7 +56,7 @@ class StreamClient:
         return connection.getresponse()
 
     def close(self) -> None:
-        """End the connection; what comes next is asked on a new one."""
+        """Close the connection; the next request opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

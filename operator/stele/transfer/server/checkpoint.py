@@ -1,4 +1,4 @@
-"""The source's side of a copy: a member's checkpoint, opened read-only, as streams of blocks."""
+"""The source's side of a copy: streams of blocks from a member's checkpoint, opened read-only."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ from stele.wire.unreadable import UNREADABLE
 COLUMN_FAMILIES = ("log", "data")
 READAHEAD_BYTES = 256 * 1024
 PLANS_MAX = 256
-"""Tablets of one checkpoint whose fragments are remembered while they are copied."""
+"""Tablets of one checkpoint whose fragments are cached while they are copied."""
 
 _decode = msgspec.json.Decoder(SessionFile).decode
 
 
 def read_session(folder: Path) -> SessionFile | None:
-    """`session.json` of `checkpoints/<session>`; None when there is no such session (any more)."""
+    """Read `session.json` of `checkpoints/<session>`; None when there is no such session (any more)."""
     try:
         return _decode((folder / "session.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -35,10 +35,10 @@ def read_session(folder: Path) -> SessionFile | None:
 
 
 class Checkpoint:
-    """One open checkpoint. Threads may read it at the same time; `close` only when nobody does."""
+    """One open checkpoint. Any number of threads may read it; `close` only when none does."""
 
     def __init__(self, folder: Path) -> None:
-        """Raise Unavailable when RocksDB cannot open it."""
+        """Open the checkpoint. Raises Unavailable when RocksDB cannot."""
         families = {name: Options(raw_mode=True) for name in COLUMN_FAMILIES}
         mode = AccessType.read_only(error_if_log_file_exist=False)
         path = str(folder / "db")
@@ -50,36 +50,36 @@ class Checkpoint:
         self._plans: dict[tuple[int, int], list[Planned]] = {}
 
     def entries(self, planned: Planned, after: bytes = b"") -> Iterator[Entry]:
-        """All entries of a fragment from the key `after` on, ascending. Raise Corrupt for a damaged block.
+        """Iterate the entries of a fragment from key `after`, ascending. Raises Corrupt for a damaged block.
 
-        `items()` of rocksdict ends silently at a damaged block; only `status()` of its iterator tells.
+        rocksdict's `items()` ends silently at a damaged block; only `status()` of its iterator reveals it.
         """
         for begin, end in planned.ranges:
             if after < end:
                 yield from self.range(max(begin, after), end)
 
     def range(self, begin: bytes, end: bytes) -> Iterator[Entry]:
-        """Entries of [begin, end), which are all of one partition; as `entries`."""
+        """Iterate the entries of [begin, end), all of one partition; see `entries`."""
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         options.set_readahead_size(READAHEAD_BYTES)
-        # Each block is read once, and keeping it costs more than reading it.
+        # Each block is read once, so caching costs more than it saves.
         options.fill_cache(False)  # type: ignore[call-arg]
-        place = self._data.iter(options)
-        place.seek(begin)
-        while place.valid():
-            yield place.key(), place.value()
-            place.next()
+        iterator = self._data.iter(options)
+        iterator.seek(begin)
+        while iterator.valid():
+            yield iterator.key(), iterator.value()
+            iterator.next()
         try:
-            place.status()
+            iterator.status()
         except Exception as error:  # rocksdict raises bare Exception
             partition = int.from_bytes(begin[:2], "big")
             raise Corrupt(f"checkpoint, partition {partition}: {error}") from error
 
     def blocks(self, tablet: SessionTablet, at: str = "") -> Iterator[bytearray]:
-        """The stream of one fragment from place `at` on; of the whole tablet without a place.
+        """Return the stream of one fragment from position `at`, or of the whole tablet when it is empty.
 
-        Raise BadInput for a place that the tablet does not have.
+        Raises BadInput for a position that the tablet does not have.
         """
         if not at:
             planned = whole(tablet.partition, tablet.generation, self._keyspaces(tablet))
@@ -87,7 +87,7 @@ class Checkpoint:
         number, key = read_place(at)
         plan = self._plan(tablet)
         if number >= len(plan) or (key and not any(b <= key < e for b, e in plan[number].ranges)):
-            raise BadInput(f"at is '{at[:80]}', partition {tablet.partition} has no such place")
+            raise BadInput(f"at is '{at[:80]}', and partition {tablet.partition} has no such position")
         piece = _Piece(self.entries(plan[number], key))
         following = "" if number + 1 == len(plan) else place_text(number + 1)
         return self._stream(tablet, plan[number], piece, lambda: piece.next_place(number) or following)
@@ -106,24 +106,25 @@ class Checkpoint:
         return encode_stream(entries, end)
 
     def _plan(self, tablet: SessionTablet) -> list[Planned]:
-        """The tablet's fragments; those of large tablets are remembered, small ones are asked for once."""
-        known = self._plans.get((tablet.partition, tablet.generation))
-        if known is not None:
-            return known
-        made = plan(tablet.partition, tablet.generation, self._keyspaces(tablet))
-        made = [Planned(each.namespaces, self._filled(each.ranges)) for each in made]
-        if len(made) > 1:
+        """Return the tablet's fragments; only large tablets are cached, since small ones are requested
+        once."""
+        cached = self._plans.get((tablet.partition, tablet.generation))
+        if cached is not None:
+            return cached
+        fragments = plan(tablet.partition, tablet.generation, self._keyspaces(tablet))
+        fragments = [Planned(fragment.namespaces, self._filled(fragment.ranges)) for fragment in fragments]
+        if len(fragments) > 1:
             if len(self._plans) >= PLANS_MAX:
                 self._plans.clear()
-            self._plans[tablet.partition, tablet.generation] = made
-        return made
+            self._plans[tablet.partition, tablet.generation] = fragments
+        return fragments
 
     def _filled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """Those ranges that hold anything; most gaps between keyspaces do not."""
+        """Return the ranges that hold entries; most gaps between keyspaces hold none."""
         if len(ranges) == 1:
             return ranges
-        place = self._data.iter(ReadOptions())
-        return tuple(each for each in ranges if _holds(place, *each))
+        iterator = self._data.iter(ReadOptions())
+        return tuple(key_range for key_range in ranges if _holds(iterator, *key_range))
 
     def _keyspaces(self, tablet: SessionTablet) -> dict[bytes, tuple[int, int]]:
         try:
@@ -133,18 +134,18 @@ class Checkpoint:
         return {} if stored is None else decode_state(stored).keyspaces
 
     def close(self) -> None:
-        """Let go of the files, so that the disk space of a removed session is free."""
+        """Close the files, which frees the disk space of a removed session."""
         self._db.close()
 
 
-def _holds(place: Any, begin: bytes, end: bytes) -> bool:
-    """Whether any key is in the range; an error of the disk shows when the range is read."""
-    place.seek(begin)
-    return not place.valid() or bool(place.key() < end)
+def _holds(iterator: Any, begin: bytes, end: bytes) -> bool:
+    """Return whether a key is in the range. A disk error surfaces when the range is read."""
+    iterator.seek(begin)
+    return not iterator.valid() or bool(iterator.key() < end)
 
 
 class _Piece:
-    """Entries up to about FRAGMENT_BYTES; then it is known with which key the rest begins."""
+    """Entries up to about FRAGMENT_BYTES, and the key with which the rest begins."""
 
     def __init__(self, entries: Iterator[Entry]) -> None:
         self._entries = entries
@@ -160,12 +161,12 @@ class _Piece:
             yield key, value
 
     def next_place(self, fragment: int) -> str:
-        """Where the rest begins; empty when there is none. Only after all entries were taken."""
+        """Return the position of the rest, empty for none. Valid after all entries were taken."""
         return place_text(fragment, self._next) if self._next else ""
 
 
 def find_tablet(session: SessionFile, partition: int, generation: int) -> SessionTablet | None:
-    """The tablet in this session, None when it is not part of it; Stale when it has another generation."""
+    """Return the tablet, None when the session lacks it. Raises Stale when its generation differs."""
     for tablet in session.tablets:
         if tablet.partition == partition:
             if tablet.generation != generation:

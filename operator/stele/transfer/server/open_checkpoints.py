@@ -1,4 +1,4 @@
-"""The sessions that a transfer process serves: which checkpoints are open, for how long, and how fast."""
+"""Sessions that a transfer process serves: open checkpoints, their use and their rates."""
 
 import asyncio
 import threading
@@ -17,15 +17,15 @@ from stele.wire.copy.jobs import SentSession, SentSessions, SessionFile, damage_
 SESSIONS_OPEN_MAX = 32
 
 RATE_SECONDS = 0.5
-"""How old the rate may be that a stream is held to; the member changes it in the session's description."""
+"""How often a stream checks its rate, which the member can change in the session's file."""
 
 PIECE_BYTES = 64 * 1024
-"""With a rate no more is written at once: who reads takes a stream for dead when nothing comes for long."""
+"""Largest write of a rate-limited stream: readers time out when nothing arrives for long."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """One open checkpoint, how many streams read it now, and what they sent so far."""
+    """An open checkpoint, its current readers and the bytes sent so far."""
 
     checkpoint: Checkpoint
     readers: int = 0
@@ -35,7 +35,7 @@ class _Open:
 
 
 class OpenCheckpoints:
-    """Checkpoints below `checkpoints/`, each opened once. May be used by many threads."""
+    """Checkpoints below `checkpoints/`, each opened once. Thread-safe."""
 
     def __init__(self, checkpoints: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._checkpoints = checkpoints
@@ -44,17 +44,17 @@ class OpenCheckpoints:
         self._lock = threading.Lock()
 
     def describe(self, session: str) -> SessionFile | None:
-        """The session's file as it is now; None when there is no such session (any more)."""
+        """Return the current content of the session's file; None when it does not exist (any more)."""
         return read_session(self._checkpoints / session)
 
     @contextmanager
     def reading(self, session: str) -> Iterator[Checkpoint]:
-        """The session's checkpoint, which stays open until the block ends."""
+        """Yield the session's checkpoint, which stays open until the block ends."""
         with self._lock:
             entry = self._open.get(session)
             if entry is None:
                 if len(self._open) >= SESSIONS_OPEN_MAX:
-                    raise Refused(f"{SESSIONS_OPEN_MAX} sessions are open: ask again later", "BUSY")
+                    raise Refused(f"{SESSIONS_OPEN_MAX} sessions are open: retry later", "BUSY")
                 entry = self._open[session] = _Open(Checkpoint(self._checkpoints / session))
             entry.readers += 1
         try:
@@ -64,30 +64,30 @@ class OpenCheckpoints:
                 entry.readers -= 1
 
     async def send(self, session: str, data: bytes, write: Callable[[memoryview], Awaitable[None]]) -> None:
-        """Write a part of a stream as fast as the session's rate allows; inside `reading`, on the loop."""
-        entry, rest = self._open[session], memoryview(data)
-        while rest:
+        """Write part of a stream at the session's rate; inside `reading`, on the event loop."""
+        entry, remaining = self._open[session], memoryview(data)
+        while remaining:
             self._look_at_rate(session)
-            piece = rest[:PIECE_BYTES] if entry.pace.bytes_per_second else rest
+            piece = remaining[:PIECE_BYTES] if entry.pace.bytes_per_second else remaining
             wait = entry.pace.wait_seconds(len(piece), self._clock())
             if wait:
                 await asyncio.sleep(wait)
             await write(piece)
             self.note_sent(session, len(piece))
-            rest = rest[len(piece) :]
+            remaining = remaining[len(piece) :]
 
     def is_paced(self, session: str) -> bool:
-        """Whether the session has a rate; inside `reading`."""
+        """Return whether the session has a rate limit; inside `reading`."""
         with suppress(ConnectionAbortedError):
             self._look_at_rate(session)
         return bool(self._open[session].pace.bytes_per_second)
 
     def note_sent(self, session: str, size_bytes: int) -> None:
-        """Count what was sent; inside `reading`."""
+        """Count sent bytes; inside `reading`."""
         self._open[session].sent_bytes += size_bytes
 
     def _look_at_rate(self, session: str) -> None:
-        """Raise ConnectionAbortedError when the session was closed meanwhile: nobody wants the rest."""
+        """Update the rate. Raises ConnectionAbortedError when the session was closed meanwhile."""
         entry, now = self._open[session], self._clock()
         if now - entry.looked_seconds < RATE_SECONDS:
             return
@@ -101,36 +101,37 @@ class OpenCheckpoints:
         entry.pace.bytes_per_second = described.bytes_per_second
 
     def sent(self) -> SentSessions:
-        """What was sent, by session."""
+        """Return the bytes sent, by session."""
         with self._lock:
             return SentSessions(
                 tuple(SentSession(name, each.sent_bytes, each.readers) for name, each in self._open.items())
             )
 
     def note_damage(self, session: str, tablet: SessionTablet, reason: str) -> None:
-        """Leave word for the member, which looks when the session ends; without it only the copy fails."""
+        """Leave a mark for the member, which checks at the end of a session; without it only the copy
+        fails."""
         path = self._checkpoints / session / damage_note(tablet.partition, tablet.generation)
         draft = path.with_name(f"new-{path.name}")
         with suppress(OSError):
             draft.write_text(reason)
-        # The member may look at any moment. On a full volume what there is of the reason has to do.
+        # Rename, as the member may look at any time. On a full volume a truncated reason has to suffice.
         with suppress(OSError):
             draft.replace(path)
 
     def close_ended(self) -> int:
-        """Close what belongs to no session and is read by nobody; how many were closed."""
+        """Close checkpoints of ended sessions without readers; return how many were closed."""
         with self._lock:
-            gone = [
+            ended = [
                 name
                 for name, entry in self._open.items()
                 if not entry.readers and not (self._checkpoints / name / "session.json").exists()
             ]
-            for name in gone:
+            for name in ended:
                 self._open.pop(name).checkpoint.close()
-        return len(gone)
+        return len(ended)
 
     def close(self) -> None:
-        """Close all that nobody reads."""
+        """Close all checkpoints without readers."""
         with self._lock:
             for name in [name for name, entry in self._open.items() if not entry.readers]:
                 self._open.pop(name).checkpoint.close()

@@ -1,7 +1,7 @@
-"""HTTP of the source: `GET /v1/sessions/<session>/partitions/<p>?generation=<g>&at=<place>`.
+"""HTTP of the source: `GET /v1/sessions/<session>/partitions/<p>?generation=<g>&at=<position>`.
 
-The answer is a stream of blocks: one fragment from that place on (`wire.copy.fragments`); its last block
-tells where the next begins. Without `at`, or in a session without fragments, it is the whole tablet.
+The response is a stream of blocks: one fragment from that position (`wire.copy.fragments`); its last block
+names the next position. Without `at`, or in a session without fragments, it is the whole tablet.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 class StreamServer:
-    """Serves streams, at most `STREAMS_MAX` at once, each read in a thread of its own."""
+    """Serves streams, at most `STREAMS_MAX` at a time, each read in its own thread."""
 
     def __init__(self, sessions: OpenCheckpoints) -> None:
         self._sessions = sessions
@@ -41,7 +41,7 @@ class StreamServer:
         self.sent_bytes = 0
 
     def add_routes(self, app: web.Application) -> None:
-        """Serve from this application, and let go of ended sessions while it runs."""
+        """Add the routes, and close ended sessions while the application runs."""
         app.router.add_get("/v1/sessions/{session}/partitions/{partition}", self._get)
         app.cleanup_ctx.append(self._closing_ended)
 
@@ -64,9 +64,9 @@ class StreamServer:
         except _HttpError as wrong:
             return web.Response(status=wrong.status, text=wrong.text)
         except Corrupt as error:
-            return web.Response(status=503, text=f"{error}; it ends with its session, another may be opened")
+            return web.Response(status=503, text=f"{error}; open a new session")
         if self._streams >= STREAMS_MAX:
-            text = f"{STREAMS_MAX} streams are under way at this member: ask again later"
+            text = f"{STREAMS_MAX} streams are active at this member: retry later"
             return web.Response(status=503, text=text)
         self._streams += 1
         try:
@@ -90,7 +90,7 @@ class StreamServer:
             self._streams -= 1
 
     def _find(self, request: web.Request) -> tuple[SessionTablet, str]:
-        """What is asked for, and from where on."""
+        """Return the requested tablet and position. Raises _HttpError."""
         name, partition = request.match_info["session"], request.match_info["partition"]
         generation = request.query.get("generation", "")
         numbers = _NUMBER.fullmatch(partition) and _NUMBER.fullmatch(generation)
@@ -99,9 +99,9 @@ class StreamServer:
             raise _HttpError(400, text)
         session = self._sessions.describe(name)
         if session is None:
-            raise _HttpError(404, f"session {name} does not exist at this member (any more)")
+            raise _HttpError(404, f"session {name} does not exist at this member")
         if not bears(request, session.token):
-            raise _HttpError(401, f"session {name} needs its own token: Authorization: Bearer TOKEN")
+            raise _HttpError(401, f"session {name} requires its token: Authorization: Bearer TOKEN")
         try:
             tablet = find_tablet(session, int(partition), int(generation))
         except Stale as error:
@@ -122,13 +122,13 @@ class StreamServer:
                 try:
                     await self._sessions.send(request.match_info["session"], piece, response.write)
                 finally:
-                    await asyncio.wait([following])  # No thread may read once this has returned.
+                    await asyncio.wait([following])  # No thread may read after this returns.
                 self.sent_bytes += len(piece)
                 piece = await following
         except ConnectionError:
-            return response  # The reader went away, and asks again if it still wants the tablet.
+            return response  # The reader disconnected; it retries if it still needs the tablet.
         except Corrupt as error:
-            # The reader sees a stream without its last block, and takes nothing of it.
+            # The reader gets a stream without its last block, and discards it.
             self._note_damage(request, tablet, error)
             if request.transport is not None:
                 request.transport.abort()
@@ -137,11 +137,11 @@ class StreamServer:
         return response
 
     def _note_damage(self, request: web.Request, tablet: SessionTablet, error: Corrupt) -> None:
-        log.error("stream of partition %d is cut off: %s", tablet.partition, error)
+        log.error("stream of partition %d ended early: %s", tablet.partition, error)
         self._sessions.note_damage(request.match_info["session"], tablet, str(error))
 
     async def _in_executor(self, work: Callable[[], R]) -> R:
-        """In a thread; also when cancelled, no thread works on once this has returned."""
+        """Run work in a thread; when cancelled, wait until the thread has finished it."""
         step = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(step)
@@ -151,7 +151,7 @@ class StreamServer:
 
 
 def _pieces(checkpoint: Checkpoint, tablet: SessionTablet, at: str) -> Iterator[bytearray]:
-    """The stream in pieces of at least BLOCK_BYTES but for the last: each costs a turn in a thread."""
+    """Iterate the stream in chunks of at least BLOCK_BYTES, since each costs a switch of threads."""
     waiting: list[bytearray] = []
     size = 0
     for block in checkpoint.blocks(tablet, at):
@@ -165,7 +165,7 @@ def _pieces(checkpoint: Checkpoint, tablet: SessionTablet, at: str) -> Iterator[
 
 
 class _HttpError(Exception):
-    """A request that is refused before anything is read."""
+    """A request that is rejected before anything is read."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
