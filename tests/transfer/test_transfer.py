@@ -134,7 +134,7 @@ async def test_progress_may_stop_a_copy(volume, staging):
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"token": "wrong"}, BadInput, "401: session s-1 needs its own token"),
+        ({"token": "wrong"}, BadInput, "401: session s-1 requires its token"),
         ({"session": "s-2"}, BadInput, "404: session s-2 does not exist"),
         ({"item": CopyItem(8, 3, 9)}, BadInput, "404: session s-1 holds no partition 8"),
         ({"item": CopyItem(7, 2, 9)}, Stale, "409: .*generation 3, not 2"),

@@ -204,7 +204,7 @@ async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(tmp
             fill(made, name, size)
         free = limits.SESSIONS_FREE_BYTES_MIN - 1
         made.node.volume.free_bytes = lambda: free  # type: ignore[method-assign]
-        assert f"{free} bytes free" in await ended(made, "b")
+        assert f"{free} bytes of the volume are free" in await ended(made, "b")
         await ended(made, "a")
         await asyncio.sleep(0.1)
         assert list(made.dispatcher.sessions.open) == ["c"]
