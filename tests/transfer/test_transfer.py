@@ -484,7 +484,7 @@ async def test_the_program_starts_and_ends_on_sigterm(volume):
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
-        ({}, "STELE_DATA_DIR is not set; it must be the folder of the member's volume"),
+        ({}, "STELE_DATA_DIR is not set; it must be the directory of the member's volume"),
         ({"STELE_DATA_DIR": "/nowhere"}, "STELE_DATA_DIR is '/nowhere'"),
         ({"STELE_DATA_DIR": "/", "STELE_TRANSFER_PORT": "x"}, "STELE_TRANSFER_PORT is 'x'"),
         (

@@ -56,22 +56,13 @@ def load(
     cluster: ClusterOption = "",
     keyspace: KeyspaceOption = "default",
     key_column: Annotated[str, typer.Option("--key-column", help="Column of text or binary keys.")] = "key",
-    value_column: Annotated[
-        str, typer.Option("--value-column", help="Column of text or binary values.")
-    ] = "value",
+    value_column: Annotated[str, typer.Option("--value-column", help="Column of values.")] = "value",
     expire_column: Annotated[
-        str,
-        typer.Option(
-            "--expire-column", help="Column of timestamps or milliseconds since 1970; null for never."
-        ),
+        str, typer.Option("--expire-column", help="Timestamps, or milliseconds since 1970; null for never.")
     ] = "",
     duplicates: Annotated[
         str,
-        typer.Option(
-            "--duplicates",
-            metavar="error|last",
-            help="Treat a repeated key as an error, or let its last row win.",
-        ),
+        typer.Option("--duplicates", metavar="error|last", help="Reject repeated keys, or keep the last."),
     ] = "error",
     load_id: Annotated[
         str, typer.Option("--load", metavar="ID", help="Resume this load: completed tablets are skipped.")
