@@ -135,7 +135,7 @@ def test_what_java_prints_besides_does_no_harm(tmp_path, monkeypatch, capsys):
 def test_what_java_says_is_told_when_it_does_not_start(tmp_path, monkeypatch, capsys, told):
     program = f"print('Could not reserve enough space for object heap'); print({told!r})"
     assert run_here(program, tmp_path, monkeypatch) == 1
-    assert "Java said: Could not reserve enough space for object heap" in capsys.readouterr().err
+    assert "output of Java: Could not reserve enough space for object heap" in capsys.readouterr().err
 
 
 @contextmanager
