@@ -7,8 +7,8 @@ import pytest
 
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.login import log_in
-from tests.contract.simulated import Bridged
 from tests.fakes.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.bridge import Bridged
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
 

@@ -15,7 +15,7 @@ import pytest
 from stele.adapters.rpc.connection import Connection
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, encode_frame
 from stele.wire.peer import Heartbeat, HelloRejected, Message, encode_message
-from tests.contract.simulated import finish, pass_time
+from tests.fakes.bridge import finish, pass_time
 from tests.fakes.loop import Clock, Handle, ProcessLoop
 from tests.fakes.network import Network
 

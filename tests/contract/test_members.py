@@ -24,7 +24,7 @@ from stele.core.table.table import stamp_of
 from stele.errors import Corrupt, Unavailable
 from stele.member.admin.http import Admin
 from stele.member.settings import Settings
-from tests.contract.simulated import Bridged, pass_time
+from tests.fakes.bridge import Bridged, pass_time
 from tests.fakes.disk import Disk
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.members import FakeMember, FakeNet

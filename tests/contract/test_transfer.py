@@ -28,7 +28,7 @@ from stele.transfer.jobs import board
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SessionFile
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, DataState, encode_state
-from tests.contract.simulated import Bridged, pass_time
+from tests.fakes.bridge import Bridged, pass_time
 from tests.fakes.disk import Disk
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network

@@ -17,9 +17,9 @@ from stele.adapters.kubernetes.login import log_in
 from stele.master import watch
 from stele.master.cache import Cache
 from tests.contract.conftest import REAL
-from tests.contract.simulated import Bridged, pass_time
 from tests.contract.test_api import cluster
 from tests.fakes.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.bridge import Bridged, pass_time
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
 from tests.simulation.kubelet import Kubelet

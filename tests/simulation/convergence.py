@@ -4,13 +4,16 @@ from stele.adapters.kubernetes.api import MEMBERS
 from stele.core.control.rebalance.planner import data_members
 from stele.core.placement.plan import plan
 from stele.member.node import Node
-from stele.wire.storage.keys import TABLET_PREFIX_BYTES, tablet_range
+from stele.wire.storage.keys import TABLET_PREFIX_BYTES, split_user, tablet_range
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 
 COPIES_EQUAL = "copies equal at rest"
+COUNTS_RIGHT = "counts are those of the entries"
 ENTRIES_MAX = 100_000
+Content = tuple[tuple[int, int], dict[bytes, tuple[int, int]], list[tuple[bytes, bytes]]]
+"""The last operation applied, counts by keyspace, all that is stored."""
 AT_REST = {"ReplicationSatisfied": "True", "Balanced": "True", "Available": "True", "DataLoss": "False"}
 """What the conditions say when nothing is to be done, whether all members are there or not."""
 
@@ -114,9 +117,24 @@ def check_equal(world: World) -> None:
         found = {index: _content(nodes[index], number) for index in row.members}
         if len({repr(each) for each in found.values()}) > 1:
             raise Violation(COPIES_EQUAL, f"copies differ: {found}", partition=number)
+        _check_counts(world, number, found)
 
 
-def _content(node: Node, number: int) -> object:
+def _check_counts(world: World, number: int, contents: dict[int, Content]) -> None:
+    """What DBSIZE and sizes are told from: copies that are equal may all have counted wrong."""
+    for index, (_, keyspaces, entries) in contents.items():
+        world.trace.checked[COUNTS_RIGHT] += 1
+        counted, stored = sum(count for count, _ in keyspaces.values()), sum(map(_is_entry, entries))
+        if counted != stored:
+            text = f"member {index} counted {counted} entries and has {stored}"
+            raise Violation(COUNTS_RIGHT, text, partition=number)
+
+
+def _is_entry(stored: tuple[bytes, bytes]) -> bool:
+    return split_user(bytes(TABLET_PREFIX_BYTES) + stored[0]) is not None
+
+
+def _content(node: Node, number: int) -> Content:
     """All that the tablet holds, of clients and of the product itself."""
     replica = node.replicas[number]
     begin, end = tablet_range(number, replica.generation)

@@ -4,7 +4,9 @@
 a few times a second at the members themselves. What it finds ends the run.
 """
 
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import msgspec
 
@@ -13,12 +15,16 @@ from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import Stage
 from stele.core.table.table import Partition
 from stele.errors import Corrupt
+from stele.member.replication.links import Link
 from stele.member.replication.replica import PROMISES_LOST
 from stele.member.storage.volume import CONSENSUS, TABLETS
+from stele.wire import peer
 from stele.wire.configmap import decode_head, decode_shard
+from stele.wire.storage.keys import log_key
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.fakes.api import merged
 from tests.simulation.history import Violation
+from tests.simulation.kubelet import Machine
 from tests.simulation.master import MasterProcess
 from tests.simulation.plans import Plans
 from tests.simulation.power import Power
@@ -60,6 +66,7 @@ class Rules:
         world.exchanged.append(self._exchanged)
         world.told.append(self._says)
         world.kubelet.saved = self._saved
+        world.stack.enter_context(self._watch_appends())
         world.clock.call_later(LOOK_SECONDS, self._look)
 
     def _check(self, rule: str, holds: bool, text: str, *shown: object, partition: int = -1) -> None:
@@ -274,6 +281,28 @@ class Rules:
             kept = meta.accepted == command.row or known >= command.row.version
             text = "{}: {} was accepted, {} is on disk"
             self._check("accepted rows are on disk", kept, text, place, command.row, meta.accepted)
+
+    # -- operations on their way to other members
+
+    def _watch_appends(self) -> AbstractContextManager[object]:
+        real = Link.send_append
+
+        def send_append(link: Link, items: list[peer.AppendItem], size: int) -> None:
+            running = self.world.kubelet.reached()
+            process = self.world.clock.current
+            machine = next(each for each in running if each.process and each.process.loop is process)
+            for item in items:
+                self._sent(machine, item)
+            real(link, items, size)
+
+        return patch.object(Link, "send_append", send_append)
+
+    def _sent(self, machine: Machine, item: peer.AppendItem) -> None:
+        """An owner that is killed finds in its own log what it sent, or it would number others the same."""
+        for index, record in enumerate(item.records, item.prev_index + 1):
+            written = machine.disk.engine.get_log(log_key(item.partition, index)) == record
+            shown = "{} sent operation {}", machine.place, index
+            self._check("written before it is sent", written, *shown, partition=item.partition)
 
     # -- files of members
 

@@ -14,7 +14,7 @@ from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.promotion import Step as Promoting
 from stele.core.control.rebalance import planner
 from stele.core.control.state import State, TableCursor
-from stele.core.tablet.leases import LeaseHolder
+from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Uncertain
@@ -22,6 +22,7 @@ from stele.master import status
 from stele.member.control.exchange import Exchange
 from stele.member.control.migrations import Migrations
 from stele.member.node import Node
+from stele.member.replication import tablet_store
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import InboundConnections
 from stele.member.replication.replicator import Replicator
@@ -314,6 +315,32 @@ def an_answer_disproves_nothing() -> AbstractContextManager[Any]:
     return patch.object(MemberLiveness, "_note_proof", note_proof)
 
 
+def fence_waits_for_no_lease() -> AbstractContextManager[Any]:
+    """A backup promises a term while the owner before may still read by its leave."""
+    return patch.object(LeaseGrantor, "wait_seconds", lambda *_: 0.0)
+
+
+def sent_before_it_is_written() -> AbstractContextManager[Any]:
+    """A window that opens takes operations which the owner's own log has not got yet."""
+    real = Replicator.send_behind
+
+    def send_behind(self: Replicator, link: Any) -> None:
+        with patch.object(TabletStore, "write", lambda self: True):
+            real(self, link)
+
+    return patch.object(Replicator, "send_behind", send_behind)
+
+
+def deletions_not_counted() -> AbstractContextManager[Any]:
+    """What is deleted goes on being counted, at every replica the same."""
+    real = tablet_store.count_entry
+
+    def count_entry(totals: Any, data_key: bytes, old: bytes | None, new: bytes | None) -> None:
+        real(totals, data_key, old, old if new is None else new)
+
+    return patch.object(tablet_store, "count_entry", count_entry)
+
+
 def plans_end_first() -> AbstractContextManager[Any]:
     """What a row lacks is planned when everything that was planned before is done."""
     return patch.object(planner, "_short", lambda state, seen: False)
@@ -345,6 +372,9 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     a_new_pod_is_proof: ("stops", 53, "linearizable per key"),
     an_answer_disproves_nothing: ("stops", 2, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
+    fence_waits_for_no_lease: ("leases", 10, "linearizable per key"),
+    sent_before_it_is_written: (SWARM, 0, "written before it is sent"),
+    deletions_not_counted: (SWARM, 0, "counts are those of the entries"),
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

@@ -4,11 +4,10 @@ A seed that is named is of `swarm` where no family is, and failed just before th
 (`git log -S`); of the first finds no seed was noted.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -32,89 +31,32 @@ from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Learner, Owner, Phase
 from stele.master.loop import fresh_head
-from stele.member.replication.replica import Replica
 from stele.member.serving.executor import CommandExecutor
-from stele.member.settings import Settings
 from stele.wire.configmap import decode_shard
 from stele.wire.storage.volume import Consensus
 from tests.fakes.api import ApiServer, SimApi
-from tests.fakes.disk import Disk
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
-from tests.simulation.member import MemberProcess
-
-T = TypeVar("T")
-CLUSTER_UID = "cluster"
-
-
-class NoTransfer:
-    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        raise AssertionError("no copies here")
-
-    async def close(self) -> None:
-        return
-
-
-class OneMember:
-    """A member's process and the master's exchanges with it."""
-
-    def __init__(self, root: Path) -> None:
-        self.clock = Clock(1)
-        self.network = Network(self.clock)
-        self.disk = Disk(root, self.clock)
-        self.start()
-
-    def start(self) -> None:
-        loop = ProcessLoop(self.clock, "demo-0", self.network)
-        settings = Settings(Path("demo-0"), CLUSTER_UID, "demo-0")
-        self.process = MemberProcess(settings, self.disk, loop, lambda _: NoTransfer(), lambda *_: None)
-        self.clock.run(self.clock.now + 1.0)
-
-    def do(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run it in the member's process, for as long as it takes."""
-
-        async def run() -> T:
-            return await work()
-
-        task: asyncio.Task[T] = self.process.loop.create_task(run())
-        self.clock.run(self.clock.now + 1.0)
-        return task.result()
-
-    def exchange(self, **fields: object) -> m.ExchangeReply:
-        assert self.process.node is not None
-        request = m.ExchangeRequest(  # type: ignore[arg-type]
-            **{"format": 1, "cluster": CLUSTER_UID, "epoch": 1, "recipient": self.process.node.uuid}
-            | {"self_index": 0, "partitions": 2, "replicas": 1}
-            | fields
-        )
-        return self.do(lambda: self.process.answer(request))
-
-    def replica(self, partition: int) -> Replica:
-        assert self.process.node is not None
-        return self.process.node.replicas[partition]
-
-    def info(self) -> m.MemberInfo:
-        assert self.process.node is not None
-        return m.MemberInfo(0, "demo-0", self.process.node.uuid, "10.0.0.1")
+from tests.simulation.quiet_cluster import QuietCluster, QuietMember
 
 
 @pytest.fixture
-def member(tmp_path: Path) -> Iterator[OneMember]:
-    made = OneMember(tmp_path / "volume")
-    yield made
-    made.process.loop.kill()
+def member(tmp_path: Path) -> Iterator[QuietMember]:
+    """One member, which knows no table yet."""
+    made = QuietCluster(tmp_path, 1)
+    yield made.members[0]
+    made.close()
 
 
-def test_a_list_of_members_that_was_left_out_empties_no_dictionary(member: OneMember) -> None:
+def test_a_list_of_members_that_was_left_out_empties_no_dictionary(member: QuietMember) -> None:
     """Before a leadership is settled the master sends versions and no members: a member took that for an
     empty list of that version, which nobody sent it anew.
     """
-    assert member.process.node is not None
-    member.exchange(member_list_version=1, members=(member.info(),))
+    member.exchange(member_list_version=1, members=(member.info,))
     reply = member.exchange(member_list_version=2, members=())
     assert reply.member_list_version == 1
-    assert list(member.process.node.table.members) == [0]
-    assert member.exchange(member_list_version=2, members=(member.info(),)).member_list_version == 2
+    assert list(member.node.table.members) == [0]
+    assert member.exchange(member_list_version=2, members=(member.info,)).member_list_version == 2
 
 
 def test_an_owner_that_is_deposed_by_a_wider_row_survives_the_end_of_a_sync() -> None:
@@ -129,31 +71,31 @@ def test_an_owner_that_is_deposed_by_a_wider_row_survives_the_end_of_a_sync() ->
     assert not owner.advance()
 
 
-def test_damaged_promises_take_a_tablet_offline_and_not_for_ever(member: OneMember) -> None:
+def test_damaged_promises_take_a_tablet_offline_and_not_for_ever(member: QuietMember) -> None:
     """It promised everything for ever: its owner never served again, and rows reached the last version."""
     row = m.Row(0, 1, (0,))
-    member.exchange(member_list_version=1, members=(member.info(),), rows=(row,))
+    member.exchange(member_list_version=1, members=(member.info,), rows=(row,))
     member.exchange(commands=(m.Fence(0, 1, False),))
     member.disk.files["consensus-meta/0"] = b"damaged"
-    member.process.end("killed")
+    member.crash()
     member.start()
-    assert member.replica(0).broken
+    assert member.replica.broken
     assert not member.exchange().tablets
     member.exchange(rows=(m.Row(0, 5, (1,)),))
-    assert member.replica(0).meta.promised == member.replica(0).tablet.promised == 5
+    assert member.replica.meta.promised == member.replica.tablet.promised == 5
     started = member.exchange(commands=(m.StartTabletCopy("m", 0, 5, 1),))
     assert [each.code for each in started.results] == ["OK"]
-    assert not member.replica(0).broken
+    assert not member.replica.broken
 
 
-def test_silence_of_a_member_counts_from_when_it_is_known(member: OneMember) -> None:
+def test_silence_of_a_member_counts_from_when_it_is_known(member: QuietMember) -> None:
     """The first table of a cluster that formed slowly lost its backups at once: they had never been heard."""
-    member.clock.run(member.clock.now + 60.0)
+    member.cluster.run(60.0)
     other = m.MemberInfo(1, "demo-1", "uuid-1", "10.0.0.2")
     rows = (m.Row(0, 1, (0, 1)),)
-    reply = member.exchange(member_list_version=1, members=(member.info(), other), rows=rows)
+    reply = member.exchange(member_list_version=1, members=(member.info, other), rows=rows)
     assert not reply.silent
-    member.clock.run(member.clock.now + 5.0)
+    member.cluster.run(5.0)
     assert [each.member for each in member.exchange().silent] == [1]
     assert member.exchange().silent[0].silent_ms < 10_000
 
@@ -173,17 +115,16 @@ def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
     assert state.lost == {0}
 
 
-def test_what_could_not_be_saved_is_adopted_with_the_next_exchange(member: OneMember) -> None:
+def test_what_could_not_be_saved_is_adopted_with_the_next_exchange(member: QuietMember) -> None:
     """After an error of the disk the epoch was known in memory only, and new members were never connected."""
     other = m.MemberInfo(1, "demo-1", "uuid-1", "10.0.0.2")
     member.disk.failing_part = 1.0
     with pytest.raises(OSError, match="simulated"):
-        member.exchange(epoch=5, member_list_version=1, members=(member.info(), other))
+        member.exchange(epoch=5, member_list_version=1, members=(member.info, other))
     member.disk.failing_part = 0.0
     assert member.exchange(epoch=5).code == "OK"
-    assert member.process.node is not None
-    assert list(member.process.node.links) == [1]
-    member.process.end("killed")
+    assert list(member.node.links) == [1]
+    member.crash()
     member.start()
     assert member.exchange(epoch=4).code == "STALE_EPOCH"
 
@@ -217,36 +158,34 @@ def test_two_masters_that_create_a_table_at_once_lower_no_epoch() -> None:
     assert taken.result().head.epoch == 6
 
 
-def test_a_promise_is_forgotten_when_the_row_came_from_an_owner(member: OneMember) -> None:
+def test_a_promise_is_forgotten_when_the_row_came_from_an_owner(member: QuietMember) -> None:
     """Only rows of the master were tidied after: a copy was reported for ever, and its partition never
     moved again.
     """
-    member.exchange(member_list_version=1, members=(member.info(),), rows=(m.Row(0, 1, (1,)),))
+    member.exchange(member_list_version=1, members=(member.info,), rows=(m.Row(0, 1, (1,)),))
     started = member.exchange(commands=(m.StartTabletCopy("m", 0, 1, 1),))
     assert [each.code for each in started.results] == ["OK"]
     assert [each.id for each in started.copies] == ["m"]
-    node = member.process.node
-    assert node is not None
-    copying = member.replica(0)
+    node = member.node
+    copying = member.replica
     member.do(lambda: node._fill(copying, copying.meta.copy))  # type: ignore[arg-type]
     node.adopt_from_owner(0, Partition(2, (1, 0)))
     assert not member.exchange().copies
-    assert member.replica(0).meta.copy is None
+    assert member.replica.meta.copy is None
 
 
-def test_a_promise_that_a_stored_row_overtook_is_forgotten_after_a_start(member: OneMember) -> None:
+def test_a_promise_that_a_stored_row_overtook_is_forgotten_after_a_start(member: QuietMember) -> None:
     """A process that ended between the table and the promise kept the promise for ever."""
     row = m.Row(0, 1, (0,))
-    member.exchange(member_list_version=1, members=(member.info(),), rows=(row,))
-    node = member.process.node
-    assert node is not None
+    member.exchange(member_list_version=1, members=(member.info,), rows=(row,))
+    node = member.node
     meta = Consensus(accepted=row, accepted_id="p")
-    member.do(lambda: node.save_meta(member.replica(0), accepted=meta.accepted, accepted_id="p"))
-    member.process.end("killed")
+    member.do(lambda: node.save_meta(member.replica, accepted=meta.accepted, accepted_id="p"))
+    member.crash()
     member.start()
-    assert member.replica(0).meta.accepted == row
+    assert member.replica.meta.accepted == row
     member.exchange()
-    assert member.replica(0).meta.accepted is None
+    assert member.replica.meta.accepted is None
 
 
 def _two_copies(*, silent_ms: int = 0) -> State:

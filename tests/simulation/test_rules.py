@@ -14,8 +14,9 @@ from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.table.table import Partition
 from stele.member.storage.volume import CONSENSUS, TABLETS
+from stele.wire import peer
 from stele.wire.storage.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
-from tests.simulation.convergence import COPIES_EQUAL, check_equal, unfinished
+from tests.simulation.convergence import COPIES_EQUAL, COUNTS_RIGHT, check_equal, unfinished
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
 from tests.simulation.plans import LATE_DECISIONS
@@ -229,6 +230,9 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "members only go forward": _back_to_an_older_row,
     "no row before it is stored": lambda well: well.look(row=Partition(50, (0,))),
     "what is committed stays": _committed_anew,
+    "written before it is sent": lambda well: well.rules._sent(
+        well.machine, peer.AppendItem(0, 1, 1, 1, 998, 0, [b"operation 999"])
+    ),
 }
 
 
@@ -248,6 +252,17 @@ def test_a_copy_that_differs_is_found(well: Well) -> None:
     with pytest.raises(Violation) as found:
         check_equal(well.world)
     assert found.value.rule == COPIES_EQUAL
+
+
+def test_a_count_that_is_not_that_of_the_entries_is_found(well: Well) -> None:
+    for machine in well.world.kubelet.running():
+        assert machine.process is not None
+        assert machine.process.node is not None
+        if 0 in machine.process.node.replicas:
+            machine.process.node.replicas[0].keyspaces = {b"default": (7, 700)}
+    with pytest.raises(Violation) as found:
+        check_equal(well.world)
+    assert found.value.rule == COUNTS_RIGHT
 
 
 def test_all_rules_of_every_moment_are_broken_here(well: Well) -> None:

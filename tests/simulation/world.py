@@ -4,6 +4,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class World:
     """Nothing happens in it before `clock.run`. Use it as a context manager: it keeps a folder.
 
     `away` is the place of a member that stays away for good, "" for nobody; `surplus` says whether there were
-    more members than desired, so that it may be the one that leaves.
+    more members than desired, so that it may be the one that leaves. `stack` ends with the world.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -51,13 +52,13 @@ class World:
         self.asked: list[Callable[[int], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
         self.away, self.surplus = "", False
-        self._points = points_told(self.clock, self._reached)
+        self.stack = ExitStack()
         self.kubelet.watch = self._noted
         self.network.count = self.api.count = self.trace.fault
         self._logger = logging.getLogger("stele")
 
     def __enter__(self) -> "World":
-        self._points.__enter__()
+        self.stack.enter_context(points_told(self.clock, self._reached))
         self._logger.addHandler(self.trace)
         self._before = (self._logger.level, self._logger.propagate)
         self._logger.setLevel(logging.INFO)
@@ -79,7 +80,7 @@ class World:
             master.kill()
         for client in self.clients:
             client.stop()
-        self._points.__exit__(None, None, None)
+        self.stack.close()
         self._logger.removeHandler(self.trace)
         self._logger.setLevel(self._before[0])
         self._logger.propagate = self._before[1]

@@ -21,12 +21,11 @@ from stele.member import limits
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
-from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE, tablet_range
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE
 from stele.wire.storage.log_record import Change, batch_record, put_record
 from tests.member.harness.cluster import Client, cluster, key_in
 from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member
-from tests.member.sim import write
-from tests.member.test_simulation import Sim
+from tests.simulation.quiet_cluster import QuietCluster
 
 ONE, TWO = put_record(1, b"default", b"k", b"1", 0), put_record(1, b"default", b"k", b"2", 0)
 START = m.StartTabletCopy("copy", P, 1, OTHER)
@@ -416,50 +415,42 @@ def test_kudu_3459_the_largest_operation_fits_into_a_message() -> None:
 # -- logs
 
 
-def test_kudu_452_what_a_copy_needs_is_kept_while_it_lasts(quiet: Sim) -> None:
+def test_kudu_452_what_a_copy_needs_is_kept_while_it_lasts(quiet: QuietCluster) -> None:
     """KUDU-452: the log was collected under a copy that still needed it.
 
     The log from where a learner began stays, however much is written and flushed, until the learner goes.
     """
     owner = quiet.members[0]
-    write(owner, 40)
-    owner._flush()
-    began = owner.replica.tablet.log.applied[1]
-    quiet.members[3].isolate(1e9)
-    owner.add_learner("m", 3)
-    write(owner, 60)
-    owner._flush()
-    assert owner.replica.tablet.log.first <= began + 1
-    owner.abort("m")
-    owner._flush()
-    assert owner.replica.tablet.log.first > began + 1
+    owner.write(40)
+    owner.flush()
+    began = owner.log.applied[1]
+    quiet.members[3].isolate()
+    quiet.begin_migration("m", 3)
+    owner.write(60)
+    owner.flush()
+    assert owner.log.first <= began + 1
+    owner.order(m.Abort("m", P))
+    owner.flush()
+    assert owner.log.first > began + 1
 
 
-def test_kudu_1278_a_slow_copy_ends_and_is_not_begun_again(quiet: Sim) -> None:
+def test_kudu_1278_a_slow_copy_ends_and_is_not_begun_again(quiet: QuietCluster) -> None:
     """KUDU-1278: while a slow copy ran the log went on; the copy was out of date when it ended, for ever.
 
     The log waits for the learner where the copy began, so that one copy is enough.
     """
-    owner, learner = quiet.members[0], quiet.members[3]
-    write(owner, 60)
-    owner._flush()
-    learner.receive()
-    owner.add_learner("m", 3)
-    quiet.loop.run(quiet.loop.now + 3)
-    assert owner.replica.owner is not None
-    assert owner.replica.owner.learner is not None
-    assert owner.replica.owner.learner.state is LearnerState.NEEDS_COPY
-    snapshot = owner.engine.scan(*tablet_range(P, owner.replica.generation), 10**6)
-    applied = owner.replica.tablet.log.applied
-    write(owner, 60)
-    owner._flush()
-    learner.ingest_entries(snapshot, applied)
-    states = []
-    for _ in range(60):
-        quiet.loop.run(quiet.loop.now + 0.1)
-        states.append(owner.replica.owner.learner.state)
-    assert states[-1] is LearnerState.IN_SYNC
-    assert states.index(LearnerState.STREAMING) < states.index(LearnerState.IN_SYNC)
+    owner = quiet.members[0]
+    owner.write(60)
+    owner.flush()
+    quiet.begin_migration("m", 3)
+    quiet.run(3.0)
+    assert owner.learner.state is LearnerState.NEEDS_COPY
+    fetch = quiet.open_session("s", 3)
+    owner.write(60)
+    owner.flush()
+    quiet.copy(fetch, 3)
+    quiet.run(1.0)
+    assert owner.learner.state is LearnerState.IN_SYNC
 
 
 # -- processes

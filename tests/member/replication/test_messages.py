@@ -19,8 +19,7 @@ from stele.member.replication.replica import PROMISES_LOST
 from stele.wire import peer
 from stele.wire.storage.log_record import noop_record, put_record
 from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
-from tests.member.sim import SimFuture, SimMember, ask
-from tests.member.test_simulation import Sim, shrink
+from tests.simulation.quiet_cluster import QuietCluster
 
 
 def put(term: int, value: bytes = b"v") -> bytes:
@@ -270,57 +269,44 @@ def test_what_was_promised_never_goes_back_whatever_log_comes() -> None:
 # -- members that have nothing
 
 
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Sim:
-    shrink(monkeypatch.setattr)
-    sim = Sim(0)
-    sim.loop.run(3)
-    return sim
-
-
-def test_a_member_of_the_row_without_a_tablet_is_noted_and_asked_again(quiet: Sim) -> None:
+def test_a_member_of_the_row_without_a_tablet_is_noted_and_asked_again(quiet: QuietCluster) -> None:
     """So that the owner can tell the master of it, which has it copied anew; not later, when it is well."""
     owner, gone = quiet.members[0], quiet.members[1]
-    assert ask(owner, b"SET", b"k", b"1").text == "OK"
-    assert gone.block is not None
-    generation = gone.block.generation
-    gone.set_block("DELETED", generation)
-    replies: list[Any] = []
-    assert owner.call([b"SET", b"k", b"2"], SimFuture(replies.append))
-    quiet.loop.run(quiet.loop.now + 2)
-    assert owner.replica.owner is not None
-    progress = owner.replica.owner.progress[1]
-    assert (replies, progress.flow) == ([], Flow.PROBE)
-    assert 0 < progress.lost_at <= quiet.loop.now - 1
-    gone.set_block("READY", generation)
-    quiet.loop.run(quiet.loop.now + 2)
-    assert (len(replies), progress.flow, progress.lost_at) == (1, Flow.STREAM, 0.0)
+    assert owner.ask(b"SET", b"k", b"1").text == "OK"
+    block = gone.replica.block
+    assert block is not None
+    gone.replica.block = msgspec.structs.replace(block, state="DELETED")
+    reply = owner.send(b"SET", b"k", b"2")
+    quiet.run(2.0)
+    progress = owner.owner.progress[1]
+    assert (reply.done(), progress.flow) == (False, Flow.PROBE)
+    assert progress.lost_at > 0
+    gone.replica.block = block
+    quiet.run(2.0)
+    assert (reply.done(), progress.flow, progress.lost_at) == (True, Flow.STREAM, 0.0)
 
 
 def test_a_destination_counts_only_once_the_promise_to_wait_is_on_the_disk(
-    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PRE_VOTER: its acknowledgements commit nothing, and nothing waits for it, before it is near the end."""
     owner, destination = quiet.members[0], quiet.members[3]
-    promises: list[object] = []
-    monkeypatch.setattr(SimMember, "wants_promise", lambda self, replica: promises.append(replica))
-    destination.receive()
-    owner.add_learner("m", 3)
-    quiet.loop.run(quiet.loop.now + 2)
-    assert owner.replica.owner is not None
-    assert owner.replica.owner.learner is not None
-    assert 3 not in owner.replica.owner.waited_for
-    destination.isolate(1e9)
-    assert ask(owner, b"SET", b"k", b"1").text == "OK"
-    for member in (1, 2):
-        quiet.members[member].isolate(quiet.loop.now + 2)
-    destination.isolated_until = 0.0
-    replies: list[Any] = []
-    assert owner.call([b"SET", b"k", b"2"], SimFuture(replies.append))
-    quiet.loop.run(quiet.loop.now + 1)
-    assert replies == []
-    quiet.loop.run(quiet.loop.now + 8)
-    assert len(replies) == 1
+    monkeypatch.setattr(owner.node, "wants_promise", lambda replica: None)
+    quiet.begin_migration("m", 3)
+    quiet.run(2.0)
+    assert 3 not in owner.owner.waited_for
+    destination.isolate()
+    assert owner.ask(b"SET", b"k", b"1").text == "OK"
+    for member in quiet.members[1:3]:
+        member.isolate()
+    destination.rejoin()
+    reply = owner.send(b"SET", b"k", b"2")
+    quiet.run(2.0)
+    assert not reply.done()
+    for member in quiet.members[1:3]:
+        member.rejoin()
+    quiet.run(8.0)
+    assert reply.done()
 
 
 @pytest.mark.parametrize("step", ["copy", "row"])

@@ -11,110 +11,83 @@ from stele.core.control import commands as m
 from stele.core.kv.dedup import ONCE
 from stele.core.table.table import Partition
 from stele.core.tablet.log import Log, over_limit
-from stele.core.tablet.owner import Learner, LearnerState
+from stele.core.tablet.owner import LearnerState
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
-from stele.member.replication.retention import pinned_bytes, unpin_logs
 from stele.member.serving.executor import CommandExecutor, Counters
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
 from tests.member.harness.single_member import OTHER, P, key_here, single_member
-from tests.member.sim import WINDOW_MESSAGES, SimFuture, SimLink, SimMember, ask, write
-from tests.member.test_simulation import Sim, shrink
-
-FOREVER = 2**62
-
-
-def learner_of(owner: SimMember) -> Learner:
-    assert owner.replica.owner is not None
-    assert owner.replica.owner.learner is not None
-    return owner.replica.owner.learner
-
-
-def unpin(owner: SimMember) -> None:
-    """What a member does once a second."""
-    unpin_logs([owner.replica], lambda p: FOREVER, lambda p: None, scarce=False)
-
+from tests.simulation.quiet_cluster import QuietCluster, small_logs
 
 # -- logs
 
 
-def test_what_a_crash_could_take_from_the_data_stays_in_the_log(
-    quiet: Sim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_crash_could_take_from_the_data_stays_in_the_log(quiet: QuietCluster) -> None:
     owner = quiet.members[0]
-    owner._flush()
-    monkeypatch.setattr(owner, "_flush", lambda: None)
+    owner.flush()
     flushed = owner.replica.flushed
-    write(owner, 60)
-    owner.tablets.trim(owner.replica, owner.replica.trim_limit)
-    assert owner.replica.tablet.log.first <= flushed + 1
+    owner.write(60)
+    owner.node.tablets.trim(owner.replica, owner.replica.trim_limit)
+    assert owner.log.first <= flushed + 1
     owner.crash(power_lost=True)
     owner.start()
-    quiet.loop.run(quiet.loop.now + 5)
-    assert ask(owner, b"GET", b"k") == b"59"
-    SimMember._flush(owner)
-    assert owner.replica.tablet.log.first > flushed + 1
+    quiet.run(5.0)
+    assert owner.ask(b"GET", b"k") == b"59"
+    owner.flush()
+    assert owner.log.first > flushed + 1
 
 
 def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(
-    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LOG_PINNED_BYTES_MAX", 2000)
     owner, destination = quiet.members[0], quiet.members[3]
-    destination.receive()
-    owner.add_learner("m", 3)
-    quiet.loop.run(quiet.loop.now + 2)
-    owner.abort("m")
-    destination.isolate(1e9)
-    owner.add_learner("n", 3)
-    began = owner.replica.tablet.log.applied[1]
-    write(owner, 10)
-    owner._flush()
-    unpin(owner)
-    assert learner_of(owner).pinned
-    assert owner.replica.tablet.log.first <= began + 1
-    write(owner, 100)
-    owner._flush()
-    assert pinned_bytes(owner.replica, FOREVER) > 2000
-    unpin(owner)
-    assert not learner_of(owner).pinned
-    owner._flush()
-    assert owner.replica.tablet.log.first > began + 1
-    assert owner.replica.tablet.log.bytes < 2000
-    destination.isolated_until = 0.0
-    quiet.loop.run(quiet.loop.now + 5)
-    assert learner_of(owner).state is LearnerState.NEEDS_COPY
-    destination.ingest(owner)
-    quiet.loop.run(quiet.loop.now + 5)
-    assert learner_of(owner).state is LearnerState.IN_SYNC
-    assert learner_of(owner).pinned
+    destination.isolate()
+    quiet.begin_migration("n", 3)
+    began = owner.log.applied[1]
+    owner.write(10)
+    owner.flush()
+    quiet.run(2.0)
+    assert owner.learner.pinned
+    assert owner.log.first <= began + 1
+    owner.write(100)
+    owner.flush()
+    quiet.run(2.0)
+    assert not owner.learner.pinned
+    owner.flush()
+    assert owner.log.first > began + 1
+    assert owner.log.bytes < 2000
+    destination.rejoin()
+    quiet.run(5.0)
+    assert owner.learner.state is LearnerState.NEEDS_COPY
+    quiet.copy(quiet.open_session("s", 3), 3)
+    quiet.run(3.0)
+    assert owner.learner.state is LearnerState.IN_SYNC
+    assert owner.learner.pinned
 
 
 def test_a_destination_that_writes_wait_for_keeps_the_log(
-    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LOG_PINNED_BYTES_MAX", 0)
     owner, destination = quiet.members[0], quiet.members[3]
-    destination.receive()
-    owner.add_learner("m", 3)
-    quiet.loop.run(quiet.loop.now + 2)
-    if learner_of(owner).state is LearnerState.NEEDS_COPY:
-        destination.ingest(owner)
-        quiet.loop.run(quiet.loop.now + 2)
-    assert learner_of(owner).waited
-    destination.isolate(1e9)
-    match = learner_of(owner).pin
+    quiet.begin_migration("m", 3)
+    quiet.run(2.0)
+    quiet.copy(quiet.open_session("s", 3), 3)
+    quiet.run(2.0)
+    assert owner.learner.waited
+    destination.isolate()
+    match = owner.learner.pin
     for n in range(60):
-        assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(lambda reply: None))
-    quiet.loop.run(quiet.loop.now + 3)
-    unpin(owner)
-    owner._flush()
-    assert owner.replica.tablet.log.committed == match
-    assert learner_of(owner).pinned
-    assert owner.replica.tablet.log.first <= match + 1
+        owner.send(b"SET", b"k", b"%d" % n)
+    quiet.run(3.0)
+    owner.flush()
+    assert owner.log.committed == match
+    assert owner.learner.pinned
+    assert owner.log.first <= match + 1
 
 
 def test_the_largest_go_first_and_no_more_than_needed() -> None:
@@ -137,7 +110,7 @@ def test_bytes_are_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch.setattr)
+    small_logs(monkeypatch)
     async with single_member(tmp_path) as made:
         made.node.connect_members = lambda: None  # type: ignore[method-assign]
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
@@ -166,24 +139,24 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
 # -- windows and queues
 
 
-def test_a_full_window_lets_operations_wait_in_the_log(quiet: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = quiet.members[0]
-    link = owner.links[1]
-    link.in_flight += WINDOW_MESSAGES
-    sent: list[object] = []
-    deliver = SimLink.send_append
-    monkeypatch.setattr(
-        SimLink, "send_append", lambda self, *args: (sent.append(self.member), deliver(self, *args))
-    )
-    replies: list[Any] = []
+def test_a_full_window_lets_operations_wait_in_the_log(
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PEER_WINDOW_MESSAGES", 3)
+    owner, slow, backup = quiet.members[:3]
+    quiet.network.cut(slow.place, owner.place)
+    replies = []
     for n in range(50):
-        assert owner.call([b"SET", b"k", b"%d" % n], SimFuture(replies.append))
-    quiet.loop.run(quiet.loop.now + 3)
-    assert (replies, link.behind, 1 in sent, 2 in sent) == ([], {P: None}, False, True)
-    link.in_flight -= WINDOW_MESSAGES
-    owner.replicator.send_behind(link)  # type: ignore[arg-type]
-    quiet.loop.run(quiet.loop.now + 3)
-    assert len(replies) == 50
+        replies.append(owner.send(b"SET", b"k", b"%d" % n))
+        quiet.run(0.01)
+    link = owner.node.links[1]
+    assert (len(link.in_flight), link.behind) == (3, {P: None})
+    assert slow.log.last < backup.log.last == owner.log.last
+    assert not any(reply.done() for reply in replies)
+    quiet.network.heal(slow.place, owner.place)
+    quiet.run(3.0)
+    assert all(reply.done() for reply in replies)
+    assert slow.log.last == owner.log.last
 
 
 @pytest.mark.parametrize("limit", ["PEER_WINDOW_BYTES", "PEER_WINDOW_MESSAGES"])
@@ -299,22 +272,18 @@ async def test_what_may_be_repeated_goes_again_and_is_not_said_to_be_undone() ->
 
 
 def test_there_is_no_room_above_the_bytes_that_are_not_committed(
-    quiet: Sim, monkeypatch: pytest.MonkeyPatch
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What comes then waits in the queue, and runs when there is room."""
     monkeypatch.setattr(limits, "PENDING_BYTES_MAX", 500)
     owner = quiet.members[0]
-
-    def room() -> bool:
-        return owner.command_executor.has_room
-
-    quiet.members[1].isolate(quiet.loop.now + 5)
-    replies: list[Any] = []
-    for _ in range(50):
-        if not room():
-            break
-        assert owner.call([b"SET", b"k", bytes(100)], SimFuture(replies.append))
-    assert len(owner.replica.waiters) < 10
-    quiet.loop.run(quiet.loop.now + 3)
-    assert (replies, room()) == ([], False)
-    quiet.loop.run(quiet.loop.now + 20)
-    assert (len(replies) > 0, room(), owner.command_executor.pending_bytes) == (True, True, 0)
+    quiet.members[1].isolate()
+    replies = [owner.send(b"SET", b"k", bytes(100)) for _ in range(50)]
+    executor = owner.node.command_executor
+    assert 0 < len(owner.replica.waiters) < 10
+    quiet.run(2.0)
+    assert (any(reply.done() for reply in replies), executor.has_room) == (False, False)
+    quiet.members[1].rejoin()
+    quiet.run(10.0)
+    assert all(reply.done() for reply in replies)
+    assert (executor.has_room, executor.pending_bytes) == (True, 0)

@@ -12,7 +12,7 @@ from stele.member.resp.match import read_pattern
 from stele.member.resp.scan import SCAN_POSITIONS_MAX, SCAN_STEPS_MAX, Positions, scan
 from stele.member.turn_budget import TurnBudget
 from tests.fakes.key_value_service import FakeKeyValueService
-from tests.member.test_simulation import Sim
+from tests.simulation.quiet_cluster import QuietCluster
 
 HOSTILE = b"*?" + b"a" * 1000 + b"b*"
 """At each place of a key of many `a` a thousand bytes are compared."""
@@ -136,12 +136,12 @@ async def test_a_pattern_is_read_in_a_turn_that_has_room():
     assert await read.matches(b"b" * 256)
 
 
-def test_a_page_of_nothing_is_work_too(quiet: Sim):
-    owner = quiet.members[0]
-    request = Request(Kind.SCAN, 0, b"default", None)
+def test_a_page_of_nothing_is_work_too(quiet: QuietCluster):
+    owner, executor = quiet.members[0], quiet.members[0].node.command_executor
+    request = Request(Kind.SCAN, 0, b"default", owner.process.loop.create_future())
     request.limit = 10
-    owner.command_executor._scan(owner.replica, request)
-    assert owner.command_executor.turn_budget.entries == 1
+    executor.run(owner.replica, request)
+    assert executor.turn_budget.entries == 1
 
 
 async def test_a_long_pattern_is_refused():

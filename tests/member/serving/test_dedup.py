@@ -8,120 +8,33 @@ from typing import Any
 
 import pytest
 
-import stele.member.serving.dedup
 from stele.core.kv import dedup as once
-from stele.errors import SteleError
 from stele.member.admin.quarantine import _entry_line
-from stele.wire.storage.dedup import Remembered
 from stele.wire.storage.keys import SERVICE, pack_value, user_key
 from tests.member.harness.cluster import Client, Cluster, RespError, cluster, eventually, key_in
-from tests.member.sim import SimFuture, ask
-from tests.member.test_simulation import Sim, shrink
-
-COUNTERS = 8
-PATIENCE_SECONDS = 0.7
+from tests.simulation.quiet_cluster import QuietCluster
 
 
-# -- the deterministic cluster
-
-
-class OnceSim(Sim):
-    """Beside the others, clients that count one key up each, and send a number until it is answered."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.sequence = dict.fromkeys(range(COUNTERS), 1)
-        self.again = 0
-
-    def run(self) -> None:
-        for client in range(COUNTERS):
-            self.loop.at(1.0, lambda client=client: self.attempt(client))
-        super().run()
-
-    def attempt(self, client: int) -> None:
-        """Send to all that think they serve, as a client does that gave up waiting; go on with the answer."""
-        if not self.clients:
-            return
-        sequence = self.sequence[client]
-        args = [once.ONCE, b"client%d" % client, b"%d" % sequence, b"INCR", b"counter%d" % client]
-
-        def ended(reply: Any) -> None:
-            if isinstance(reply, SteleError) or self.sequence[client] != sequence:
-                return
-            assert reply == sequence, f"client {client}: number {sequence} was answered {reply}"
-            self.sequence[client] += 1
-
-        for member in self.shuffled():
-            member.call(args, SimFuture(ended))
-        self.loop.at(
-            self.loop.now + self.random.uniform(0.05, PATIENCE_SECONDS), lambda: self.attempt(client)
-        )
-        self.again += 1
-
-    def check_equal(self) -> None:
-        super().check_equal()
-        for index in self.row.replicas:
-            assert index is not None
-            member = self.members[index]
-            for client, sequence in self.sequence.items():
-                stored = member.engine.get(member.replica.prefix(b"default") + b"counter%d" % client)
-                assert stored is not None
-                assert int(stored[8:]) in (sequence - 1, sequence)
-            assert member.replica.keyspaces[b""][0] == COUNTERS
-
-
-@pytest.fixture
-def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch.setattr)
-
-
-def run(seed: int) -> OnceSim:
-    sim = OnceSim(seed)
-    try:
-        sim.run()
-        sim.check_quiet()
-    except Exception as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
-    return sim
-
-
-@pytest.mark.usefixtures("small_logs")
-@pytest.mark.parametrize("seeds", [range(n, n + 8) for n in range(0, 24, 8)], ids=str)
-def test_each_number_is_counted_once_in_every_history(seeds: range) -> None:
-    for seed in seeds:
-        sim = run(seed)
-        assert sim.again > sum(sim.sequence.values()) > COUNTERS * 20
-
-
-@pytest.mark.usefixtures("small_logs")
-def test_the_checker_sees_a_member_that_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stele.member.serving.dedup, "decode_remembered", lambda value: Remembered(0, 0, b""))
-    with pytest.raises(AssertionError, match="was answered"):
-        run(0)
-
-
-@pytest.mark.usefixtures("small_logs")
-def test_who_is_forgotten_is_the_same_everywhere_and_never_recent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_forgotten_is_the_same_everywhere_and_never_recent(
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(once, "CLIENTS_MAX", 2)
-    sim = Sim(0)
-    sim.loop.run(3)
-    owner = sim.members[0]
+    owner = quiet.members[0]
 
     def incr(client: bytes, sequence: bytes) -> Any:
-        return ask(owner, once.ONCE, client, sequence, b"INCR", b"n")
+        return owner.ask(once.ONCE, client, sequence, b"INCR", b"n")
 
     assert [incr(b"a", b"1"), incr(b"b", b"1"), incr(b"a", b"2")] == [1, 2, 3]
     refused = incr(b"c", b"1")
-    assert (refused.code, incr(b"b", b"1"), ask(owner, b"GET", b"n")) == ("TRYAGAIN", 2, b"3")
-    sim.loop.wall_at_start += once.KEEP_SECONDS
+    assert (refused.code, incr(b"b", b"1"), owner.ask(b"GET", b"n")) == ("TRYAGAIN", 2, b"3")
+    owner.pass_days(once.KEEP_SECONDS)
     assert [incr(b"c", b"1"), incr(b"a", b"3")] == [4, 5]
-    sim.loop.run(sim.loop.now + 5)
-    for member in sim.members[:3]:
-        prefix = member.replica.prefix(SERVICE)
-        assert [key[len(prefix) :] for key, _ in member.engine.scan(prefix, prefix + b"~", 9)] == [b"a", b"c"]
+    quiet.run(5.0)
+    for member in quiet.members[:3]:
+        assert member.keys() == {b"a", b"c", b"n"}
     owner.crash(power_lost=True)
     owner.start()
-    sim.loop.run(sim.loop.now + 5)
+    quiet.run(5.0)
     assert incr(b"a", b"3") == 5
     assert incr(b"d", b"1").code == "TRYAGAIN"
 
