@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stele.core.tablet import log
+from tests.golden.control import OperationMachine, RepairMachine
 from tests.golden.liveness import LivenessMachine
 from tests.golden.script import FOLDER, Machine, check
 from tests.golden.tablets import LeaseMachine, LogMachine, TabletMachine
@@ -13,6 +14,9 @@ MACHINES: dict[str, type[Machine]] = {
     "leases": LeaseMachine,
     "liveness": LivenessMachine,
     "log": LogMachine,
+    "migration": OperationMachine,
+    "promotion": OperationMachine,
+    "repair": RepairMachine,
     "tablet": TabletMachine,
 }
 CASES = [path for room in MACHINES for path in sorted((FOLDER / room).glob("*.txt"))]

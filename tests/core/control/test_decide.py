@@ -1,11 +1,9 @@
-"""Small decisions: who goes, who is made, who copies, what starts, and a promotion's rules."""
+"""Small decisions: who goes, who is made, who copies, what starts."""
 
 import pytest
 
-from stele.core.control.commands import Accept, Fence, OpId, Result, Row
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.copy_session import Engine, choose_engine
-from stele.core.control.operations.promotion import Promotion, Step
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.placement.migration import copy, move
 from stele.core.placement.plan import Plan
@@ -75,40 +73,3 @@ def test_missing_copies_go_first_and_what_does_not_fit_is_dropped() -> None:
     begun = list(queues.startable(rows, [], frozenset(), frozenset({0, 1, 2}), 9))
     assert [each.partition for each in begun] == [1, 0]
     assert len(queues) == 0
-
-
-def fenced(lasts: dict[int, OpId]) -> Promotion:
-    promotion = Promotion(3, Partition(4, (0, 1, 2)), 6, (1, 2), True, 0.0, "p")
-    for index, last in lasts.items():
-        promotion.on_result(index, Fence(3, 6, True), Result(last=last), 1.0)
-    return promotion
-
-
-def test_nobody_is_chosen_before_all_live_replicas_answered() -> None:
-    promotion = fenced({1: OpId(4, 9)})
-    assert [member for member, _ in promotion.commands(1.0)] == [2]
-
-
-def test_the_longest_log_is_chosen_and_the_hottest_of_equals() -> None:
-    assert fenced({1: OpId(4, 9), 2: OpId(4, 10)}).row == (2, 1)
-    assert fenced({1: OpId(4, 9), 2: OpId(4, 9)}).row == (1, None, 2)
-    orders = fenced({1: OpId(4, 9), 2: OpId(4, 10)}).commands(1.0)
-    assert orders == [(2, Accept("p", Row(3, 6, (2, 1)), OpId(4, 10)))]
-
-
-def test_a_lease_that_runs_is_waited_for() -> None:
-    promotion = fenced({})
-    promotion.on_result(1, Fence(3, 6, True), Result("WAIT", wait_ms=500), 1.0)
-    assert [member for member, _ in promotion.commands(1.2)] == [2]
-    assert [member for member, _ in promotion.commands(1.6)] == [1, 2]
-
-
-def test_a_refused_fence_or_row_begins_anew() -> None:
-    promotion = fenced({1: OpId(4, 9)})
-    promotion.on_result(2, Fence(3, 6, True), Result("STALE_TERM"), 1.0)
-    assert promotion.step is Step.OUTDATED
-    agreed = fenced({1: OpId(4, 9), 2: OpId(4, 9)})
-    (chosen, order) = agreed.commands(1.0)[0]
-    agreed.on_result(chosen, order, Result(), 1.0)
-    assert agreed.step is Step.AGREED
-    assert agreed.commands(1.0) == []

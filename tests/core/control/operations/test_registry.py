@@ -2,18 +2,14 @@
 
 import pytest
 
-from stele.core.control.commands import OpId, TabletReport
-from stele.core.control.failover.repair import repair
-from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession
 from stele.core.control.operations.move import begin
 from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.registry import Operations, RowOperation
-from stele.core.control.state import DesiredSpec, State
 from stele.core.placement.migration import move
-from stele.core.table.table import Member, Partition, PartitionTable
+from stele.core.table.table import Partition
 
 ROW = Partition(4, (0, 1))
 
@@ -53,17 +49,3 @@ def test_operations_are_found_by_id_until_they_end() -> None:
         assert operations.get(each.id) is None
         assert each.id not in operations
     assert not any((len(operations), operations.by_row, operations.migrations, operations.sessions))
-
-
-def test_a_reset_ends_when_a_member_with_the_data_is_back() -> None:
-    members = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(3)}
-    state = State(1, PartitionTable((ROW,), members), 1, 3, 0.0, recovered=True)
-    for index in members:
-        liveness = state.liveness[index] = MemberLiveness(index, 0.0, MemberObject(index, f"demo-{index}"))
-        liveness.answered_seconds = 100.0 if index else 0.0
-    state.liveness[1].tablets[0] = TabletReport(0, "READY", 4, OpId(4, 1), OpId(4, 1), 1, 0)
-    state.operations.begin(row_operation(PartitionReset, "r"))
-    state.lost = {0}
-    repair(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
-    assert not state.operations.resets
-    assert state.promotions[0].live == (1,)

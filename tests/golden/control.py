@@ -1,0 +1,182 @@
+"""Machines of `core.control` for cases as text: one operation, and the repair of one row."""
+
+from typing import Any
+
+from stele.core.control.commands import (
+    CopyReport,
+    ExchangeReply,
+    LearnerReport,
+    OpId,
+    Result,
+    SilentPeer,
+    TabletReport,
+)
+from stele.core.control.failover.reinitialize import reset_lost_partitions
+from stele.core.control.failover.repair import repair
+from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.operations.move import MigrationOperation, begin
+from stele.core.control.operations.promotion import Promotion
+from stele.core.control.state import DesiredSpec, State
+from stele.core.placement import migration
+from stele.core.table.table import Member, Partition, PartitionTable
+from tests.golden.script import shown
+
+TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
+MEMBERS = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(4)}
+Row = tuple[int, tuple[int | None, ...]]
+
+
+def report_of(stamp: int = 0, **fields: Any) -> ExchangeReply:
+    fields = {"incarnation": 1, "epoch": 1, "member_list_version": 1, "number": 1, **fields}
+    return ExchangeReply("OK", "", "uuid", "cluster", stamp=stamp, **fields)
+
+
+class OperationMachine:
+    """One operation of partition 0: what it sends, and what becomes of the answers."""
+
+    def __init__(self) -> None:
+        self._operation: Any = None
+        self._now = 0.0
+
+    def parts(self) -> list[Any]:
+        return [self._operation]
+
+    def state(self) -> dict[str, str]:
+        operation = self._operation
+        if operation is None:
+            return {}
+        reason = getattr(operation, "reason", "")
+        sent = [f"{member} {shown_command(command)}" for member, command in operation.commands(self._now)]
+        return {
+            "step": operation.step.name + (f", {reason}" if reason else ""),
+            "sends": "; ".join(sent) or "nothing",
+        }
+
+    def promotion(self, row: Row, term: int, *live: int, dead: str = "", wanted: int | None = None) -> None:
+        """`wanted`: it is no failover, this member of the row becomes the owner in place of the first."""
+        self._operation = Promotion(0, Partition(*row), term, live, bool(dead), 0.0, "p")
+        if wanted is not None:
+            others = tuple(member for member in row[1] if member != wanted)
+            self._operation.wanted, self._operation.wanted_row = wanted, (wanted, *others)
+
+    def migrate(self, row: Row, kind: str, *numbers: int | None) -> None:
+        """`kind` and the arguments of that function of `core.placement.migration`."""
+        self._operation = begin("m", getattr(migration, kind)(0, *numbers), Partition(*row), 0.0)
+
+    def row(self) -> str:
+        operation = self._operation
+        return text_of(operation.result if isinstance(operation, MigrationOperation) else operation.row)
+
+    def now(self, seconds: float) -> None:
+        self._now = seconds
+
+    def answers(self, member: int, code: str = "OK", last: Any = None, wait_ms: int = 0) -> None:
+        """Answer what is sent to the member."""
+        result = Result(code, "why", wait_ms, None if last is None else OpId(*last), generation=3)
+        for whom, command in self._operation.commands(self._now):
+            if whom == member:
+                self._operation.on_result(member, command, result, self._now)
+
+    def reports(self, member: int, learner: str = "", copy: str = "", incarnation: int = 1) -> None:
+        """What it says of the migration, as an owner or as a destination."""
+        state: Any = learner or copy
+        learners = (LearnerReport("m", 0, 2, state, 0),) if learner else ()
+        copies = (CopyReport("m", 0, 4, state, 3, error="disk"),) if copy else ()
+        report = report_of(incarnation=incarnation, learners=learners, copies=copies)
+        self._operation.on_report(member, f"demo-{member}", report, self._now)
+
+
+def shown_command(command: Any) -> str:
+    fields = (getattr(command, name) for name in command.__struct_fields__)
+    return " ".join([type(command).__name__, *(text_of(each) for each in fields if each != "")])
+
+
+def text_of(value: Any) -> str:
+    if hasattr(value, "__struct_fields__"):
+        return ":".join(text_of(getattr(value, name)) for name in value.__struct_fields__)
+    return (
+        ",".join(map(text_of, value)) + "," * (len(value) == 1) if isinstance(value, tuple) else shown(value)
+    )
+
+
+class RepairMachine:
+    """One row at a master that leads in epoch 1, and its members; all hold it and answered in second 100."""
+
+    def __init__(self) -> None:
+        self._state = State(1, PartitionTable((), {}), 1, 4, 0.0)
+
+    def parts(self) -> list[Any]:
+        return []
+
+    def cluster(self, row: Row) -> None:
+        self._state = State(1, PartitionTable((Partition(*row),), MEMBERS), 1, 4, 0.0, recovered=True)
+        for index in MEMBERS:
+            self._state.liveness[index] = MemberLiveness(index, 0.0, MemberObject(index, f"demo-{index}"))
+            self.reports(100, index, "READY" if index in row[1] else None)
+
+    def state(self) -> dict[str, str]:
+        state = self._state
+        row = state.table.partitions[0]
+        lines = {"row": f"{row.version}:{text_of(row.replicas)}"}
+        if 0 in state.staged:
+            lines["staged"] = f"{state.staged[0].version}:{text_of(state.staged[0].replicas)}"
+        if (promotion := state.promotions.get(0)) is not None:
+            known = "dead" if promotion.owner_dead else "perhaps alive"
+            live = ",".join(map(str, promotion.live))
+            lines["promotion"] = f"{promotion.step.name} in term {promotion.term} of {live}, owner {known}"
+        if (reset := state.operations.resets.get(0)) is not None:
+            lines["reset"] = f"at {shown(reset.member)}"
+        facts = {
+            "waits for an answer": 0 in state.shrinking,
+            "fenced": 0 in state.fenced,
+            "lost": 0 in state.lost,
+        }
+        lines |= {name: "yes" for name, holds in facts.items() if holds}
+        return lines
+
+    def reports(
+        self,
+        sent: float,
+        member: int,
+        tablet: str | None = "READY",
+        promised: int = 0,
+        silent: int | None = None,
+    ) -> None:
+        """What a member says that was asked at `sent`; `-`: it has no tablet. `silent`: whom it misses."""
+        liveness, zero = self._state.liveness[member], OpId(0, 0)
+        known: Any = None if tablet is None else TabletReport(0, tablet, 4, zero, zero, promised, 0)
+        peers = () if silent is None else (SilentPeer(silent, 60_000),)
+        tablets = () if known is None else (known,)
+        liveness.on_report(report_of(self._state.stamp.value, tablets=tablets, silent=peers), sent)
+        liveness.evaluate(sent)
+
+    def decides(self, now: float, on_loss: str = "Wait") -> list[str] | None:
+        """Show what is reported to users."""
+        for liveness in self._state.liveness.values():
+            liveness.note_loss(now, TIMING)
+        spec = DesiredSpec(4, 3, TIMING, on_partition_loss=on_loss)
+        repair(self._state, spec, now)
+        reset_lost_partitions(self._state, spec, now)
+        events = [f"{event.reason}: {event.message}" for event in self._state.events]
+        self._state.events.clear()
+        return events or None
+
+    def answers(self, member: int, code: str = "OK", last: Any = None) -> None:
+        """Answer what is sent to the member, of a promotion or of a reset."""
+        state = self._state
+        operation = state.promotions.get(0) or state.operations.resets[0]
+        result = Result(code, last=None if last is None else OpId(*last))
+        for whom, command in operation.commands(0.0):
+            if whom == member:
+                operation.on_result(member, command, result, 0.0)
+
+    def dies(self, member: int) -> None:
+        """It is proven that its process ended."""
+        liveness = self._state.liveness[member]
+        liveness.dead_incarnation, liveness.ended = 1, True
+
+    def stores(self) -> None:
+        self._state.apply(self._state.staged)
+        self._state.staged.clear()
+        for operation in list(self._state.operations.by_row.values()):
+            self._state.operations.end(operation)
