@@ -72,14 +72,7 @@ def test_an_old_word_is_found(name: str) -> None:
 def test_what_users_read_has_no_old_word() -> None:
     """Resources, conditions, events, logs of the chart: what people search for."""
     pattern = re.compile(rf"\b({'|'.join(OLD_WORDS)})\b", re.IGNORECASE)
-    paths = _files(
-        "crds/*",
-        "charts/*",
-        "examples/*",
-        "README.md",
-        "docs/reference/resources.md",
-        "docs/reference/kubectl-stele.md",
-    )
+    paths = _files("crds/*", "charts/*", "examples/*", "*.md", ":!CHANGELOG.md")
     assert paths
     found = [
         f"{path}:{number}: {match.group()}: say {OLD_WORDS[match.group().lower()]}"
@@ -88,3 +81,29 @@ def test_what_users_read_has_no_old_word() -> None:
         for match in pattern.finditer(line)
     ]
     assert found == []
+
+
+_CITATION = re.compile(
+    r"\bseed 0\d\d\b|\bdesign \d\d\b|\bresearch/\w"
+    r"|\bthe (design|seed) (says|said|asks|asked|has|lets|lists|wants|names|sends|plans)\b",
+    re.IGNORECASE,
+)
+
+
+def test_nothing_cites_a_text_that_readers_do_not_have() -> None:
+    """What matters of a design is in docs/design, with the published source by its name."""
+    paths = _files("*.py", "*.md", "*.txt", "*.yaml", "charts/*", "images/*", ":!tests/guard/test_words.py")
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if _CITATION.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text", ["(seed 002)", "design 40-tablet", "research/libraries.md", "The design asks"]
+)
+def test_a_citation_is_found(text: str) -> None:
+    assert _CITATION.search(text)
