@@ -1,16 +1,20 @@
 """Loops are let go of, whatever they do with a cancellation."""
 
 import asyncio
+import re
 import time
 from typing import Any, cast
 
 import pytest
 
-from stele.core.control.state import State
+from stele.adapters.kubernetes.api import CLUSTERS
+from stele.core.control.invariants import BrokenInvariant
+from stele.core.control.state import ClusterEvent, State
 from stele.core.table.table import PartitionTable
 from stele.errors import Corrupt
 from stele.master import supervisor as tested
 from stele.master.loop import ClusterLoop, Deposed
+from stele.master.metrics import FAILURES
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
 
 
@@ -71,12 +75,12 @@ async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    async def tell(key: object, text: str) -> None:
+    async def report(key: object, code: str, text: str) -> None:
         told.append(text)
 
     supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
     monkeypatch.setattr(tested.asyncio, "sleep", sleep)
-    monkeypatch.setattr(supervisor, "_tell_failure", tell)
+    monkeypatch.setattr(supervisor, "_report_failure", report)
     for _ in pauses:
         loop = _Failing(error)
         await supervisor._guard(("ns", "demo"), cast("ClusterLoop", loop))
@@ -85,6 +89,40 @@ async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
     if isinstance(error, Deposed):
         assert "let nobody but the operator write" in told[0]
         assert "demo-table" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (Corrupt("two rows of one version"), "CORRUPT", "CORRUPT: two rows of one version"),
+        (BrokenInvariant("m and p change one row"), "DEFECT", "a defect of Stele, .* m and p change one row"),
+    ],
+)
+async def test_a_failure_is_an_event_and_a_metric(
+    error: Exception, code: str, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[ClusterEvent] = []
+
+    async def post(api: object, cluster: object, some: list[ClusterEvent]) -> None:
+        events.extend(some)
+
+    async def sleep(seconds: float) -> None: ...
+
+    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
+    key = ("ns", "demo")
+    spec = {"members": 3, "storage": {"size": "1Gi"}}
+    meta = {"namespace": "ns", "name": "demo", "uid": "u", "resourceVersion": "1"}
+    supervisor.cache.put(CLUSTERS, {"kind": "TabletCluster", "metadata": meta, "spec": spec})
+    monkeypatch.setattr(tested, "post", post)
+    monkeypatch.setattr(tested.asyncio, "sleep", sleep)
+    before = FAILURES.labels(*key, code)._value.get()
+    for _ in range(2):
+        await supervisor._guard(key, cast("ClusterLoop", _Failing(error)))
+    (event,) = events
+    assert (event.reason, event.warning) == ("MasterStopped", True)
+    assert re.fullmatch(text, event.message)
+    assert FAILURES.labels(*key, code)._value.get() == before + 2
+    assert any(record.exc_info for record in caplog.records) == (code == "DEFECT")
 
 
 def test_a_loop_that_ran_for_long_pauses_shortly_again() -> None:

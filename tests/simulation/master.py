@@ -11,7 +11,7 @@ from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
-from stele.errors import Corrupt, SteleError, Unavailable
+from stele.errors import SteleError, Unavailable
 from stele.master import manifests
 from stele.master.cache import Cache
 from stele.master.kubernetes import KubernetesClusterObjects
@@ -179,10 +179,9 @@ class MasterProcess:
             # Another process has the Lease by then: this one ends, and its container starts again.
             self.over = str(error)
             self._clock.call_later(RESTART_SECONDS, self.kill)
-        except Corrupt as error:
-            self._clock.fail(Defect(f"{self.loop.name}: {error}"))
-        except SteleError:
-            return
+        except SteleError as error:
+            if error.code in ("CORRUPT", "ILLEGAL_STATE"):
+                self._clock.fail(Defect(f"{self.loop.name}: {error}"))
         except Exception as error:
             self._clock.fail(Defect(f"{self.loop.name}: {error!r}"))
             raise

@@ -11,7 +11,7 @@ from stele import __version__
 from stele.adapters import http
 from stele.core.control.state import State
 from stele.core.table.table import version_sum
-from stele.master.metrics import DECISION, copy_metrics, status_metrics
+from stele.master.metrics import DECISION, FAILURES, copy_metrics, status_metrics
 from stele.master.plan_status import remaining_bytes
 from stele.master.status import under_way
 from stele.model.cluster import TabletClusterStatus
@@ -74,7 +74,7 @@ class ProcessFacts:
 def application(clusters: Clusters, ready: Callable[[], bool], leads: Callable[[], bool]) -> web.Application:
     """`ready`: it acts, or stands by for the one that does. `leads`: it acts."""
     registry = CollectorRegistry()
-    for each in (ClusterCollector(clusters), ProcessFacts(leads), DECISION):
+    for each in (ClusterCollector(clusters), ProcessFacts(leads), DECISION, FAILURES):
         registry.register(each)
     ProcessCollector(registry=registry)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from prometheus_client import Histogram
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from stele.core.control.state import State
@@ -17,6 +17,13 @@ DECISION = Histogram(
     registry=None,
 )
 """Nothing else of any cluster happens meanwhile: this is how late a heartbeat or a step may come."""
+
+FAILURES = Counter(
+    "stele_master_failures",
+    "Leaderships over a cluster that ended by an error.",
+    ["namespace", "cluster", "code"],
+    registry=None,
+)
 
 COPY_LABELS = ["namespace", "cluster", "destination", "engine"]
 

@@ -18,6 +18,7 @@ from stele.master.copier import SparkJobs
 from stele.master.events import post
 from stele.master.kubernetes import KubernetesClusterObjects, clock_of
 from stele.master.loop import ClusterLoop, Deposed
+from stele.master.metrics import FAILURES
 from stele.master.plans import fail_ownerless
 from stele.master.settings import Settings
 from stele.model import TabletCluster, Unreadable
@@ -49,6 +50,8 @@ REPAIR_EPOCH = (
     "it waits, and goes on above that; if no other operator looks after this cluster, somebody else wrote "
     "ConfigMap {}-table or its shards: let nobody but the operator write them"
 )
+
+DEFECT = "a defect of Stele, which decides nothing more on what it remembers and begins again from the table"
 
 WATCHED = (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS)
 
@@ -198,11 +201,12 @@ class Supervisor:
             await loop.run()
         except Deposed as error:
             least = DEPOSED_SECONDS
-            await self._tell_failure(key, f"{error}: {REPAIR_EPOCH.format(key[1])}")
+            await self._report_failure(key, error.code, f"{error}: {REPAIR_EPOCH.format(key[1])}")
         except SteleError as error:
-            await self._tell_failure(key, str(error))
-        except Exception:
-            log.exception("the loop of %s/%s failed and starts again", *key)
+            await self._report_failure(key, error.code, str(error))
+        except Exception as error:
+            log.exception("a defect in the loop of %s/%s", *key)
+            await self._report_failure(key, "DEFECT", f"{DEFECT}: {type(error).__name__}: {error}")
         finally:
             await loop.close()
             del self._turning[key]
@@ -214,9 +218,10 @@ class Supervisor:
         self._pauses[key] = min(max(2 * before, least), FAILED_SECONDS_MAX)
         return self._pauses[key]
 
-    async def _tell_failure(self, key: Key, text: str) -> None:
-        """An Event, once for each new text: such as a table that contradicts itself."""
+    async def _report_failure(self, key: Key, code: str, text: str) -> None:
+        """Log it, count it, and post an Event, once for each new text."""
         log.error("the loop of %s/%s failed and starts again: %s", *key, text)
+        FAILURES.labels(*key, code).inc()
         stored = self.cache.get(CLUSTERS, *key)
         cluster = None if stored is None else TabletCluster.read(stored)
         if self._failures.get(key) == text or not isinstance(cluster, TabletCluster):

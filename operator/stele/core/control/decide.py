@@ -14,6 +14,7 @@ from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import repair, unusable
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.gc import collect_garbage
+from stele.core.control.invariants import hold
 from stele.core.control.member_list import Dictionary, holds_data, scale, set_members, update_dictionary
 from stele.core.control.operations.cluster_state import ChangeInput, Step
 from stele.core.control.publication import note_published
@@ -44,7 +45,12 @@ ORDERS_MAX = 2_000
 
 
 def decide(state: State, observation: Observation) -> Decision:
-    """Everything to store, to send and to make now. Raises Corrupt when tables contradict each other."""
+    """Everything to store, to send and to make now.
+
+    Raises Corrupt when tables contradict each other, BrokenInvariant when the state does.
+    """
+    hold(not state.staged, "the driver neither stored {} rows nor dropped the state", len(state.staged))
+    state.check()
     state.events, state.staged = [], {}
     _look(state, observation)
     _forgive_own_pause(state, observation)
@@ -79,6 +85,7 @@ def _decision(
     orders: dict[MemberIndex, list[Command]],
 ) -> Decision:
     check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
+    state.check()
     jobs = tuple(session for session in state.copy_sessions.values() if session.wants_job)
     busy = bool(state.operations or state.shrinking or state.staged or dictionary or not state.recovered)
     return Decision(

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from stele.core.control.commands import Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.invariants import hold
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import Copied, CopySession, Engine, Job, SparkFailure
@@ -293,6 +294,36 @@ class State:
     @property
     def copy_sessions(self) -> Mapping[str, CopySession]:
         return self.operations.sessions
+
+    def check(self) -> None:
+        """Raise BrokenInvariant for what contradicts itself.
+
+        Costs a step for each operation under way, each row that is staged or claimed, and each plan.
+        """
+        rows = self.table.partitions
+        self.operations.check(rows)
+        for number, version in self.claimed.items():
+            known = rows[number].version
+            hold(version > known, "partition {}: {} is claimed, {} is stored", number, version, known)
+        for number, row in self.staged.items():
+            operation = self.operations.by_row.get(number)
+            agreed = operation is None or (operation.done and row.version >= self.claimed.get(number, 0))
+            hold(agreed, "partition {}: {} is staged, {} goes on", number, row, operation and operation.id)
+        self._check_plans()
+
+    def _check_plans(self) -> None:
+        waits = self.queues.left > 0 if self.queues.waiting else self.queues.left == 0
+        hold(waits, "{} migrations of {} partitions wait", self.queues.left, len(self.queues.waiting))
+        over = [id for id in self.counted_for if id not in self.operations]
+        hold(not over, "plans count what is over: {}", over)
+        own = self.progress
+        hold(own is None or own.phase not in FINAL, "the present plan is over: {}", own)
+        proposed = own is not None and own.phase is Phase.PROPOSED
+        hold(self.proposal is None or proposed, "what waits for approval is in no plan that does: {}", own)
+        for progress in self.user_plans.values() if own is None else (own, *self.user_plans.values()):
+            counts = (progress.failed, progress.bytes_by_spark, *progress.done.values())
+            sound = min(counts) >= 0 and progress.bytes_by_spark <= progress.bytes_copied
+            hold(sound, "counts of plan {}: {}, of {} bytes", progress.number, counts, progress.bytes_copied)
 
     @property
     def plan_id(self) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession
 from stele.core.control.operations.move import begin
@@ -18,7 +19,7 @@ def row_operation(kind: type, id: str, number: int = 0) -> RowOperation:
     if kind is Promotion:
         return Promotion(number, ROW, 6, (1,), True, 0.0, id)
     if kind is PartitionReset:
-        return PartitionReset(id, number, 4)
+        return PartitionReset(id, number, ROW)
     return begin(id, move(number, 0, 0, 2), ROW, 0.0)
 
 
@@ -31,7 +32,7 @@ def test_a_row_is_changed_by_one_operation_at_a_time(first: type, second: type) 
     operations = Operations(StateChange())
     operations.begin(row_operation(first, "one"))
     operations.begin(row_operation(second, "two", number=1))
-    with pytest.raises(AssertionError, match="partition 0: one is under way"):
+    with pytest.raises(BrokenInvariant, match="partition 0: one is under way"):
         operations.begin(row_operation(second, "three"))
 
 

@@ -67,10 +67,9 @@ def _go_on(
     state: State, number: PartitionId, able: list[MemberIndex], taken: Counter[MemberIndex | None]
 ) -> None:
     """Choose who begins: somebody with nothing of it before one with a tablet, then the least loaded."""
-    base = state.table.partitions[number].version
     each = state.operations.resets.get(number)
     if each is None:
-        each = PartitionReset(state.new_id("r"), number, base)
+        each = PartitionReset(state.new_id("r"), number, state.table.partitions[number])
         state.operations.begin(each)
     if each.done or each.member in able:
         return

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from stele.core.control.commands import OK, Command, ExchangeReply, LockState, Result, UnlockState
+from stele.core.control.invariants import hold
 from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex
 
@@ -171,6 +172,19 @@ class StateChange:
         if self.step is Step.COMMITTING:
             self.state = self.desired
             self.go(Step.STEADY)
+
+    def check(self) -> None:
+        """Raise BrokenInvariant when it is about to commit what not all members agreed to."""
+        locks = self.step in (Step.LOCKING, Step.COMMITTING)
+        hold(not locks or (self.id and self.desired != self.state), "{} has no lock", self.step.value)
+        agreed = self.step is not Step.COMMITTING or self._asked <= self.agreed.keys()
+        hold(
+            agreed,
+            "{} is committed, {} of {} members agreed",
+            self.desired,
+            len(self.agreed),
+            len(self._asked),
+        )
 
     def forget(self, members: frozenset[MemberIndex]) -> None:
         """Members that are gone need no unlocking: their locks expire."""

@@ -5,7 +5,8 @@ from enum import Enum
 
 from stele.core.control.commands import OK, WAIT, Command, CreateTablet, ExchangeReply, Result
 from stele.core.control.operations.transitions import check_step
-from stele.core.table.ids import MemberIndex, PartitionId, Version
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Partition
 
 
 class Step(Enum):
@@ -30,7 +31,7 @@ class PartitionReset:
 
     id: str
     partition: PartitionId
-    base: Version
+    base: Partition
     member: MemberIndex | None = None
     step: Step = Step.CHOOSE
     refused: set[MemberIndex] = field(default_factory=set)
@@ -57,7 +58,7 @@ class PartitionReset:
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         if self.step is not Step.CREATE or self.member is None:
             return []
-        return [(self.member, CreateTablet(self.partition, self.base, self.id))]
+        return [(self.member, CreateTablet(self.partition, self.base.version, self.id))]
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
         """Nothing: what counts is that the member says that the tablet is on its disk."""

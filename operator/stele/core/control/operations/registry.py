@@ -1,16 +1,18 @@
 """All operations under way: by id, and by kind and partition."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from stele.core.control.invariants import hold
 from stele.core.control.operations.cluster_state import StateChange
-from stele.core.control.operations.copy_session import CopySession
-from stele.core.control.operations.move import MigrationOperation
+from stele.core.control.operations.copy_session import CopySession, Stage
+from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.operation import Operation
 from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
 from stele.core.table.ids import PartitionId
+from stele.core.table.table import Partition
 
 RowOperation = MigrationOperation | Promotion | PartitionReset
 """What changes the row of one partition."""
@@ -59,13 +61,13 @@ class Operations:
         return self._by_id.get(id) or (self.change if self.change.has_sent(id) else None)
 
     def begin(self, operation: RowOperation | CopySession) -> None:
-        """Raises AssertionError when another one changes the row: that is a defect of the caller."""
-        assert self._by_id.setdefault(operation.id, operation) is operation, f"{operation.id} is under way"
+        """Raises BrokenInvariant when another one changes the row."""
+        hold(self._by_id.setdefault(operation.id, operation) is operation, "{} is under way", operation.id)
         if isinstance(operation, CopySession):
             self._sessions[operation.id] = operation
             return
         other = self._by_row.setdefault(operation.partition, operation)
-        assert other is operation, f"partition {operation.partition}: {other.id} is under way"
+        hold(other is operation, "partition {}: {} is under way", operation.partition, other.id)
         self._kinds[type(operation)][operation.partition] = operation
 
     def end(self, operation: RowOperation | CopySession) -> None:
@@ -75,3 +77,24 @@ class Operations:
             del self._sessions[operation.id]
         else:
             del self._by_row[operation.partition], self._kinds[type(operation)][operation.partition]
+
+    def check(self, rows: Sequence[Partition]) -> None:
+        """Raise BrokenInvariant for what contradicts itself, or the table; costs a step per operation."""
+        counted = sum(len(operations) for operations in self._kinds.values())
+        views = counted == len(self._by_row) and counted + len(self._sessions) == len(self._by_id)
+        hold(views, "the views of {} operations differ", len(self._by_id))
+        for number, operation in self._by_row.items():
+            hold(self._by_id.get(operation.id) is operation, "{} is not found by its id", operation.id)
+            hold(number < len(rows), "{} is about partition {} of {}", operation.id, number, len(rows))
+            base, row = operation.base, rows[number]
+            hold(
+                base == row, "{} began on {}, the row of partition {} is {}", operation.id, base, number, row
+            )
+        for migration in self.migrations.values():
+            if migration.step is Step.COPY:
+                session = self._sessions.get(migration.session)
+                copied = session is not None and session.partitions.get(migration.partition) == migration.id
+                hold(copied, "{} waits for a copy that {!r} does not make", migration.id, migration.session)
+        for session in self._sessions.values():
+            hold(session.stage is not Stage.CLOSE or session.closing, "{} waits for no member", session.id)
+        self.change.check()
