@@ -17,16 +17,17 @@ from typing import ClassVar, Self
 
 
 class SteleError(Exception):
-    """Base of all errors. `code` is stable, in capitals and for programs; the text is for people."""
+    """Base of all errors. `code` is stable, in capitals and for programs; `text` is for people."""
 
     code_default: ClassVar[str] = "ERROR"
 
     def __init__(self, text: str, code: str | None = None) -> None:
         super().__init__(text)
+        self.text = text
         self.code = self.code_default if code is None else code
 
     def __str__(self) -> str:
-        return f"{self.code}: {super().__str__()}"
+        return f"{self.code}: {self.text}"
 
 
 class BadInput(SteleError):

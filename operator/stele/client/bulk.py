@@ -232,7 +232,7 @@ class _Tablet:
                 return work()
             except (Stale, Unavailable, Uncertain) as error:
                 if time.monotonic() > end:
-                    text = Exception.__str__(error)
+                    text = error.text
                     raise Unavailable(
                         f"load {self._loader.load}, partition {self._partition}: {text}; repeat the load "
                         "with this id when the cluster is well again, what is loaded is skipped then"
@@ -390,9 +390,7 @@ def export(
                     end = time.monotonic() + PATIENCE_SECONDS
         except (Stale, Unavailable) as error:
             if time.monotonic() > end or (isinstance(error, Unavailable) and error.code == "CUT_OFF"):
-                raise Unavailable(
-                    f"partitions {mine}: {Exception.__str__(error)}; repeat the export"
-                ) from error
+                raise Unavailable(f"partitions {mine}: {error.text}; repeat the export") from error
             time.sleep(AGAIN_SECONDS)
             with suppress(Unavailable):
                 members.refresh()
@@ -439,7 +437,7 @@ class _Snapshot:
                     if time.monotonic() - self._renewed > SNAPSHOT_SECONDS / 4:
                         self._open()
         except (Corrupt, Unavailable) as error:
-            raise Unavailable(Exception.__str__(error), "CUT_OFF" if begun else None) from error
+            raise Unavailable(error.text, "CUT_OFF" if begun else None) from error
 
 
 def _live(keys: list[bytes], stored: list[bytes]) -> tuple[list[bytes], list[bytes], list[int]]:

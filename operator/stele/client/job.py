@@ -166,7 +166,7 @@ def _watching(members: Members, load: str) -> Iterator[None]:
 def error_facts(error: BaseException) -> dict[str, str]:
     """Code and text: of a SteleError inside Spark's own errors, if there is one."""
     if isinstance(error, SteleError):
-        return {"code": error.code, "detail": Exception.__str__(error)}
+        return {"code": error.code, "detail": error.text}
     told = _TOLD.findall(str(error))
     if told:
         return {"code": told[-1][0], "detail": told[-1][1]}

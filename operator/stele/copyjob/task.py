@@ -42,9 +42,9 @@ def run_slice(given: Slice) -> bytes:
         )
         progress.send()
     except (Unavailable, Corrupt) as error:
-        raise RuntimeError(f"STELE[{error.code}] {error.args[0]}") from None
+        raise RuntimeError(f"STELE[{error.code}] {error.text}") from None
     except SteleError as error:
-        return encode(SliceResult(code=error.code, text=str(error.args[0]), retries=progress.retries))
+        return encode(SliceResult(code=error.code, text=error.text, retries=progress.retries))
     finished = tuple(progress.finished)
     return encode(SliceResult(progress.bytes, progress.entries, finished, retries=progress.retries))
 

@@ -30,7 +30,7 @@ def begin(
     try:
         return read_settings(os.environ)
     except BadInput as wrong:
-        print(f"{parser.prog}: {wrong.args[0]}", file=sys.stderr)
+        print(f"{parser.prog}: {wrong.text}", file=sys.stderr)
         return None
 
 

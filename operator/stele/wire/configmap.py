@@ -104,7 +104,7 @@ def encode_head(head: Head) -> dict[str, str]:
         decode_head(data)
     except Corrupt as error:
         # Never store what could not be read back.
-        text = f"the table head could not be read back: {Exception.__str__(error)}"
+        text = f"the table head could not be read back: {error.text}"
         raise BadInput(
             f'{text}; see docs/internals/operator.md, "Numbers that jump", for the repair'
         ) from error

@@ -66,7 +66,7 @@ async def connect(
 
 
 def _text(error: Exception) -> str:
-    return str(error.args[0]) if isinstance(error, SteleError) else str(error)
+    return error.text if isinstance(error, SteleError) else str(error)
 
 
 def _namespace(login: Login, context: str | None, kubeconfig: str | None) -> str:

@@ -39,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._reason = ""
         self._closed = False
         self.full = False
+        self.invalid = False
         self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,7 +55,7 @@ class Connection(asyncio.Protocol):
                     return
                 self._handler.received(self, self._decode(body))
         except (FrameError, MessageError) as error:
-            self.close(f"invalid bytes from {self.peer}: {error}")
+            self.close(f"invalid bytes from {self.peer}: {error}", invalid=True)
 
     def greeted(self) -> None:
         """Accept all messages from now on: the other side is identified."""
@@ -82,11 +83,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing() and frames:
             self._transport.write(b"".join(frames))
 
-    def close(self, reason: str) -> None:
-        """Send queued messages, then close."""
+    def close(self, reason: str, *, invalid: bool = False) -> None:
+        """Send queued messages, then close. `invalid`: what the other side sent breaks the protocol."""
         if self._closed or self._transport is None:
             return
-        self._reason = reason
+        self._reason, self.invalid = reason, invalid
         self._flush()
         self._transport.close()
         self._lost()

@@ -247,7 +247,7 @@ async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamRes
         raise
     except SteleError as error:
         status = 404 if error.code == "NOT_FOUND" else 409
-        return web.json_response({"code": error.code, "detail": Exception.__str__(error)}, status=status)
+        return web.json_response({"code": error.code, "detail": error.text}, status=status)
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return web.Response(status=500, text="internal error; the member's log tells more\n")

@@ -99,7 +99,7 @@ class CommandDispatcher:
             return await self._handlers[type(command)](command)
         except SteleError as error:
             log.warning("%s refused: %s", type(command).__name__, error)
-            return m.Result(error.code, Exception.__str__(error))
+            return m.Result(error.code, error.text)
         except OSError as error:
             log.error("%s failed: %s", type(command).__name__, error)
             return m.Result("NO_SPACE" if is_disk_full(error) else "DISK_ERROR", str(error))

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code
+from stele.core.tablet.lifecycle import TabletState
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.replication.links import Inbound
@@ -45,7 +46,7 @@ class Follower:
         elif isinstance(message, peer.FetchLog):
             sender.send(self._tail(message))
         else:
-            sender.close(f"garbage: {type(message).__name__} is no question")
+            sender.close(f"garbage: {type(message).__name__} is no question", invalid=True)
 
     def _check_leader(
         self, sender: int, partition: int, version: int, term: int, row: peer.RowValue | None
@@ -102,7 +103,7 @@ class Follower:
         promised, empty = 0, False
         if replica is not None:
             promised = replica.tablet.promised
-            empty = code is Code.NO_TABLET and replica.state.value == "COPYING" and not replica.broken
+            empty = code is Code.NO_TABLET and replica.state is TabletState.COPYING and not replica.broken
         if replica is not None and code is Code.OK:
             record_log = replica.tablet.log
             if item.cut:

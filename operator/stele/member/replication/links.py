@@ -309,9 +309,9 @@ class Inbound:
         self._all.remove(self)
         if self.sender < 0:
             log.warning("connection closed: %s", reason)
-        elif reason.startswith("garbage"):
+        elif connection.invalid:
             log.error("member %d: connection closed: %s", self.sender, reason)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, invalid: bool = False) -> None:
         if self._connection is not None:
-            self._connection.close(reason)
+            self._connection.close(reason, invalid=invalid)

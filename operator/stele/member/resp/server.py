@@ -163,11 +163,16 @@ class RespServer:
 _defects = RateLimitedLog(DEFECT_SECONDS)
 
 
+def _plain(error: SteleError) -> str:
+    """Its text; with the code only when that says more than the type does."""
+    return error.text if error.code == error.code_default else str(error)
+
+
 def _failure(error: BaseException) -> Failure:
     if isinstance(error, Unavailable):
-        return Failure("TRYAGAIN", str(error).removeprefix("UNAVAILABLE: "))
+        return Failure("TRYAGAIN", _plain(error))
     if isinstance(error, Uncertain):
-        return Failure("UNCERTAIN", str(error).removeprefix("UNCERTAIN: "))
+        return Failure("UNCERTAIN", _plain(error))
     if isinstance(error, SteleError):
         return Failure("ERR", str(error))
     if (more := _defects.admit()) is not None:

@@ -446,7 +446,7 @@ def _answer_back(sender: Inbound, id: int, request: Request, future: "asyncio.Fu
     error = future.exception()
     if isinstance(error, SteleError):
         kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "Unavailable")
-        sender.send(peer.Forwarded(id, kind, Exception.__str__(error), b""))
+        sender.send(peer.Forwarded(id, kind, error.text, b""))
         return
     if error is not None:
         raise error

@@ -203,7 +203,7 @@ def _export_blocks(checkpoint: Checkpoint, tablet: SessionTablet, keyspace: byte
 
 
 def _refusal(error: SteleError) -> web.Response:
-    body = {"code": error.code, "detail": Exception.__str__(error)}
+    body = {"code": error.code, "detail": error.text}
     return web.json_response(body, status=_status(error))
 
 

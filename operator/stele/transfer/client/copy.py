@@ -98,7 +98,7 @@ def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
     except Corrupt as wrong:
         if wrong.code == "UNKNOWN_FORMAT":
             return None
-        raise Corrupt(str(wrong.args[0]), "BAD_STREAM") from None
+        raise Corrupt(wrong.text, "BAD_STREAM") from None
     same = (manifest.source_generation, manifest.generation) == (item.source_generation, item.generation)
     return manifest if same and manifest.session == folder.name else None
 

@@ -113,7 +113,7 @@ def _ended(running: Sequence[Future[None]]) -> Ended:
     for future in running:
         error = future.exception() if future.done() and not future.cancelled() else None
         if isinstance(error, SteleError):
-            return Ended(error.code, str(error.args[0]))
+            return Ended(error.code, error.text)
         if error is not None:
             return Ended("INTERNAL", f"{type(error).__name__}: {error}")
     return Ended()

@@ -70,7 +70,7 @@ class _Handlers:
             return _status(202, board.submit(job))
         except SteleError as error:
             status = {BadInput: 400, Conflict: 409}.get(type(error), 503)
-            return _answer(status, _error(error.code, error.args[0]))
+            return _answer(status, _error(error.code, error.text))
 
     async def get(self, request: web.Request) -> web.Response:
         """How a job stands."""
