@@ -17,6 +17,8 @@ from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
 from stele.core.table.table import Stamp
+from stele.core.tablet.lifecycle import TabletState
+from stele.core.tablet.owner import LearnerState
 from stele.wire import control as wire
 
 LAST = OpId(1, 1)
@@ -33,7 +35,7 @@ class LightMember:
     epoch: int = 0
     member_list_version: int = -1
     rows: dict[int, Row] = field(default_factory=dict)
-    states: dict[int, str] = field(default_factory=dict)
+    states: dict[int, TabletState] = field(default_factory=dict)
     promised: dict[int, int] = field(default_factory=dict)
     learners: dict[int, m.LearnerReport] = field(default_factory=dict)
     copies: dict[int, m.CopyReport] = field(default_factory=dict)
@@ -65,10 +67,10 @@ class LightMember:
         self._move_learners()
         return reply
 
-    def _note(self, number: int, state: str) -> None:
+    def _note(self, number: int, state: TabletState) -> None:
         self.states[number] = state
         promised = self.promised.get(number, 0)
-        self.changed[number] = m.TabletReport(number, state, 1, LAST, LAST, promised, 0)  # type: ignore[arg-type]
+        self.changed[number] = m.TabletReport(number, state, 1, LAST, LAST, promised, 0)
 
     def _adopt(self, row: Row) -> None:
         number = row.partition
@@ -81,20 +83,24 @@ class LightMember:
         self.copies.pop(number, None)
         self.accepted.pop(number, None)
         if self.index in row.replicas and (row.version == 1 or number not in self.states):
-            self._note(number, "READY")
+            self._note(number, TabletState.READY)
 
     def _move_learners(self) -> None:
         for number, learner in self.learners.items():
-            if learner.state != "IN_SYNC":
-                self.learners[number] = m.LearnerReport(learner.id, number, learner.destination, "IN_SYNC", 0)
+            if learner.state is not LearnerState.IN_SYNC:
+                self.learners[number] = m.LearnerReport(
+                    learner.id, number, learner.destination, LearnerState.IN_SYNC, 0
+                )
 
     def _StartTabletCopy(self, c: m.StartTabletCopy) -> Result:  # noqa: N802
-        self.copies[c.partition] = m.CopyReport(c.id, c.partition, c.base, "STARTED", 1)
-        self._note(c.partition, "READY")
+        self.copies[c.partition] = m.CopyReport(c.id, c.partition, c.base, m.CopyState.STARTED, 1)
+        self._note(c.partition, TabletState.READY)
         return Result(generation=1)
 
     def _AddLearner(self, c: m.AddLearner) -> Result:  # noqa: N802
-        self.learners[c.partition] = m.LearnerReport(c.id, c.partition, c.destination, "STREAMING", 0)
+        self.learners[c.partition] = m.LearnerReport(
+            c.id, c.partition, c.destination, LearnerState.STREAMING, 0
+        )
         return Result()
 
     def _HandOver(self, c: m.HandOver) -> Result:  # noqa: N802
@@ -115,7 +121,7 @@ class LightMember:
         return Result(last=LAST)
 
     def _DeleteTablet(self, c: m.DeleteTablet) -> Result:  # noqa: N802
-        self._note(c.partition, "DELETED")
+        self._note(c.partition, TabletState.DELETED)
         return Result()
 
     def _LockState(self, c: m.LockState) -> Result:  # noqa: N802

@@ -3,6 +3,7 @@
 from stele.adapters.kubernetes.api import MEMBERS
 from stele.core.control.rebalance.planner import data_members
 from stele.core.placement.plan import plan
+from stele.core.tablet.lifecycle import state_name
 from stele.member.node import Node
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, split_user, tablet_range
 from tests.simulation.history import Violation
@@ -78,7 +79,7 @@ def _left_over(node: Node) -> str:
         if replica.broken and node.me in node.rows[number].members:
             return f"partition {number} is offline: {replica.broken}"
         if replica.ready != (node.me in node.rows[number].members):
-            return f"partition {number} is {replica.state.value}, its row is {node.rows[number]}"
+            return f"partition {number} is {state_name(replica.state)}, its row is {node.rows[number]}"
         version = node.rows[number].version
         held = [each for each in (meta.waited, meta.frozen) if each is not None and each.base >= version]
         copying = meta.copy is not None and meta.copy.base >= version

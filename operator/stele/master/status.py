@@ -13,6 +13,7 @@ from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.table import version_sum
+from stele.core.tablet.lifecycle import TabletState
 from stele.model import TabletCluster, TabletMember
 from stele.model.cluster import (
     ClusterPhase,
@@ -422,7 +423,7 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
 
 def _held_bytes(liveness: MemberLiveness | None) -> int:
     tablets = () if liveness is None else liveness.tablets.values()
-    return sum(tablet.bytes for tablet in tablets if tablet.state != "DELETED")
+    return sum(tablet.bytes for tablet in tablets if tablet.state != TabletState.DELETED)
 
 
 def _member_conditions(member: TabletMember, observed: Sequence[Condition], view: View) -> Conditions:

@@ -17,6 +17,7 @@ from stele.core.control.commands import MemberInfo, Row
 from stele.core.table.table import Partition, row_fault
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
+from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
 from stele.errors import Corrupt
 from stele.member import limits
@@ -224,8 +225,8 @@ class Node:
 
     def _load_tablet(self, partition: int, block: Superblock, meta: Consensus) -> None:
         """COPYING goes back to DELETED; a deletion that was interrupted goes on with the sweep."""
-        if block.state == "COPYING":
-            block = msgspec.structs.replace(block, state="DELETED")
+        if block.state is TabletState.COPYING:
+            block = msgspec.structs.replace(block, state=TabletState.DELETED)
             self.volume.write({f"{TABLETS}/{partition}": encode_file(block)})
             failpoints.hit("start.rolled_back")
         replica = self.tablets.load(partition, self.me, block, meta)
@@ -402,7 +403,7 @@ class Node:
     def fill(self, replica: Replica) -> None:
         """An empty copy whose owner's log holds everything: READY without a copy."""
         copy = replica.meta.copy
-        if copy is None or replica.busy or replica.state.value != "COPYING":
+        if copy is None or replica.busy or replica.state is not TabletState.COPYING:
             return
         replica.busy = True
         self.spawn(self._fill(replica, copy))
@@ -410,11 +411,12 @@ class Node:
     async def _fill(self, replica: Replica, copy: CopyRecord) -> None:
         try:
             async with replica.lock:
-                if replica.meta.copy != copy or replica.block is None or replica.block.state != "COPYING":
+                block = replica.block
+                if replica.meta.copy != copy or block is None or block.state is not TabletState.COPYING:
                     return
                 self.tablets.clear_log(replica)
                 await self.group_commit.sync()
-                await self.save_block(replica, msgspec.structs.replace(replica.block, state="READY"))
+                await self.save_block(replica, msgspec.structs.replace(block, state=TabletState.READY))
                 self.reset_tablet(replica, (0, 0), {})
         finally:
             replica.busy = False

@@ -13,7 +13,6 @@ TABLETS_LIMIT_MAX = 1000
 """Most tablets in one answer; `after` requests the rest."""
 
 RoleName = Literal["OWNER", "BACKUP", "LEARNER", "NONE"]
-StateName = Literal["DOES_NOT_EXIST", "COPYING", "READY", "DELETED"]
 
 
 class LogRange(msgspec.Struct, frozen=True):
@@ -65,7 +64,7 @@ class TabletFacts(msgspec.Struct, frozen=True):
 
     partition: int
     role: RoleName
-    state: StateName
+    state: str
     generation: int
     version: int
     replicas: tuple[int | None, ...]

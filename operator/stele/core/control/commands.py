@@ -4,12 +4,15 @@ docs/reference/protocol.md defines the commands; `wire.control` encodes and deco
 Types and ranges are checked when they are decoded; whether a report is credible, `reported` decides.
 """
 
-from typing import Annotated, ClassVar, Literal
+from enum import StrEnum
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from stele.core.placement.migration import Type
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
+from stele.core.tablet.lifecycle import TabletState
+from stele.core.tablet.owner import LearnerState
 
 OK = "OK"
 WAIT = "WAIT"
@@ -286,7 +289,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     """One tablet at a member, whatever its state (a tombstone too)."""
 
     partition: int
-    state: Literal["COPYING", "READY", "DELETED"]
+    state: TabletState
     generation: int
     last: OpId
     applied: OpId
@@ -300,9 +303,17 @@ class LearnerReport(msgspec.Struct, frozen=True):
     id: str
     partition: int
     destination: int
-    state: Literal["PROBING", "NEEDS_COPY", "STREAMING", "IN_SYNC"]
+    state: LearnerState
     lag: int
     handed_over: OpId | None = None
+
+
+class CopyState(StrEnum):
+    STARTED = "STARTED"
+    COPYING = "COPYING"
+    INGESTED = "INGESTED"
+    ACCEPTED = "ACCEPTED"
+    FAILED = "FAILED"
 
 
 class CopyReport(msgspec.Struct, frozen=True):
@@ -311,16 +322,22 @@ class CopyReport(msgspec.Struct, frozen=True):
     id: str
     partition: int
     base: int
-    state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"]
+    state: CopyState
     generation: int = 0
     error: str = ""
+
+
+class FetchState(StrEnum):
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
 
 
 class FetchReport(msgspec.Struct, frozen=True):
     """At the destination: the progress of a FetchDirect session."""
 
     session: str
-    state: Literal["RUNNING", "DONE", "FAILED"]
+    state: FetchState
     copied_bytes: int
     finished: tuple[int, ...] = ()
     error: str = ""

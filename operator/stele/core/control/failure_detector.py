@@ -16,6 +16,7 @@ from enum import Enum
 
 from stele.core.control.commands import ExchangeReply, TabletReport
 from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.tablet.lifecycle import TabletState
 
 NEVER = float("-inf")
 
@@ -228,10 +229,10 @@ class MemberLiveness:
             self.tablets.pop(partition, None)
             self.recheck.add(partition)
 
-    def tablet_state(self, partition: PartitionId) -> str:
-        """As it told last; empty when it has nothing of that partition, not even a tombstone."""
+    def tablet_state(self, partition: PartitionId) -> TabletState | None:
+        """As it reported last; None when it has nothing of that partition, not even a tombstone."""
         tablet = self.tablets.get(partition)
-        return "" if tablet is None else tablet.state
+        return None if tablet is None else tablet.state
 
     def reachable(self, now: float, timing: Timing) -> bool:
         return not self.ended and now - self.answered_seconds <= timing.silence

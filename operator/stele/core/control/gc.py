@@ -8,8 +8,9 @@ from stele.core.control.commands import Abort, CloseSession, Command, DeleteTabl
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.tablet.lifecycle import TabletState
 
-HOLDS_DATA = frozenset({"READY", "COPYING"})
+HOLDS_DATA = frozenset({TabletState.READY, TabletState.COPYING})
 
 
 TABLETS_SECONDS = 0.25
@@ -92,6 +93,6 @@ def _is_whole(state: State, number: PartitionId) -> bool:
         and not liveness.ended
         and not liveness.replaced_by_uuid
         and state.up_to_date(liveness)
-        and liveness.tablet_state(number) == "READY"
+        and liveness.tablet_state(number) == TabletState.READY
         for liveness in contacts
     )

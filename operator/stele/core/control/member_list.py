@@ -12,6 +12,7 @@ from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.control.state import DesiredSpec, EnsureMember, Intent, Observation, RemoveMember, State
 from stele.core.table.ids import MEMBERS_MAX, MemberIndex
 from stele.core.table.table import Member, PartitionTable
+from stele.core.tablet.lifecycle import TabletState
 
 Dictionary = Mapping[MemberIndex, Member]
 
@@ -104,7 +105,7 @@ def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLive
 
 def holds_data(liveness: MemberLiveness) -> bool:
     """Whether it told of a tablet of this cluster that was not given up."""
-    return any(tablet.state != "DELETED" for tablet in liveness.tablets.values())
+    return any(tablet.state != TabletState.DELETED for tablet in liveness.tablets.values())
 
 
 def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) -> None:

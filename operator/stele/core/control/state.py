@@ -18,7 +18,6 @@ from stele.core.control.operations.copy_session import Copied, CopySession, Engi
 from stele.core.control.operations.move import MigrationOperation
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.registry import Operations
-from stele.core.control.operations.transitions import check_step
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.retries import Retries
 from stele.core.delta import DeltaLog
@@ -34,6 +33,8 @@ from stele.core.table.table import (
     checked_version,
     version_for_epoch,
 )
+from stele.core.tablet.lifecycle import TabletState
+from stele.core.transitions import check_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +369,7 @@ class State:
         return (
             liveness is not None
             and liveness.answered_seconds > since
-            and liveness.tablet_state(number) == "READY"
+            and liveness.tablet_state(number) == TabletState.READY
         )
 
     def up_to_date(self, liveness: MemberLiveness) -> bool:
@@ -411,6 +412,8 @@ class State:
         return found
 
 
-def _fits(rows: tuple[Partition, ...], member: MemberIndex, partition: PartitionId, state: str) -> bool:
+def _fits(
+    rows: tuple[Partition, ...], member: MemberIndex, partition: PartitionId, state: TabletState | None
+) -> bool:
     named = partition < len(rows) and member in rows[partition].replicas
-    return state == "READY" if named else state in ("", "DELETED")
+    return state == TabletState.READY if named else state in (None, TabletState.DELETED)

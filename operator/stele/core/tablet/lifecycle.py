@@ -1,15 +1,14 @@
 """States of a tablet on a volume, with every legal transition as data (docs/design/tablets.md).
 
-The diagram in docs/internals/member.md is drawn from it (docs/tools/diagrams.py).
+None stands for no tablet; docs/internals/state-machines.md is drawn from this (docs/tools/diagrams.py).
 """
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 from stele.errors import Refused
 
 
-class TabletState(Enum):
-    DOES_NOT_EXIST = "DOES_NOT_EXIST"
+class TabletState(StrEnum):
     COPYING = "COPYING"
     READY = "READY"
     DELETED = "DELETED"
@@ -26,9 +25,9 @@ class Event(Enum):
 
 
 _S, _E = TabletState, Event
-TRANSITIONS: dict[tuple[TabletState, Event], TabletState] = {
-    (_S.DOES_NOT_EXIST, _E.CREATE): _S.READY,
-    (_S.DOES_NOT_EXIST, _E.START_COPY): _S.COPYING,
+TRANSITIONS: dict[tuple[TabletState | None, Event], TabletState] = {
+    (None, _E.CREATE): _S.READY,
+    (None, _E.START_COPY): _S.COPYING,
     (_S.DELETED, _E.START_COPY): _S.COPYING,
     (_S.COPYING, _E.INGEST): _S.READY,
     (_S.COPYING, _E.FILL): _S.READY,
@@ -51,11 +50,16 @@ MEANING: dict[Event, str] = {
 }
 
 
-def step(state: TabletState, event: Event) -> TabletState:
+def state_name(state: TabletState | None) -> str:
+    return "DOES_NOT_EXIST" if state is None else state.value
+
+
+def step(state: TabletState | None, event: Event) -> TabletState:
     """The state after the event; Refused (ILLEGAL_STATE) when there is none."""
     after = TRANSITIONS.get((state, event))
     if after is None:
         raise Refused(
-            f"a tablet in state {state.value} cannot {event.value.lower().replace('_', ' ')}", "ILLEGAL_STATE"
+            f"a tablet in state {state_name(state)} cannot {event.value.lower().replace('_', ' ')}",
+            "ILLEGAL_STATE",
         )
     return after

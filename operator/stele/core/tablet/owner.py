@@ -11,11 +11,12 @@ The rule that all else serves: an operation is committed when this member and al
 """
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import ZERO, OpId
+from stele.core.transitions import check_step
 from stele.errors import Refused
 
 PROBE_INTERVAL_SECONDS = 0.2
@@ -34,6 +35,16 @@ class Phase(Enum):
     HELD = "HELD"
 
 
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.PROBING: frozenset({Phase.PROBING, Phase.ADOPTING, Phase.DEPOSED}),
+    Phase.ADOPTING: frozenset({Phase.PROBING, Phase.COMMITTING, Phase.DEPOSED}),
+    Phase.COMMITTING: frozenset({Phase.PROBING, Phase.SERVING, Phase.DEPOSED}),
+    Phase.SERVING: frozenset({Phase.PROBING, Phase.DEPOSED}),
+    Phase.DEPOSED: frozenset({Phase.PROBING, Phase.DEPOSED}),
+    Phase.HELD: frozenset({Phase.PROBING, Phase.DEPOSED}),
+}
+
+
 class Flow(IntEnum):
     """PROBE: its last operation is not known. STREAM: it is fed. STUCK: this log begins too late for it."""
 
@@ -42,11 +53,21 @@ class Flow(IntEnum):
     STUCK = 2
 
 
-class LearnerState(Enum):
+class LearnerState(StrEnum):
     PROBING = "PROBING"
     NEEDS_COPY = "NEEDS_COPY"
     STREAMING = "STREAMING"
     IN_SYNC = "IN_SYNC"
+
+
+LEARNER_TRANSITIONS: dict[LearnerState, frozenset[LearnerState]] = {
+    LearnerState.PROBING: frozenset({LearnerState.NEEDS_COPY, LearnerState.STREAMING}),
+    LearnerState.NEEDS_COPY: frozenset({LearnerState.NEEDS_COPY, LearnerState.STREAMING}),
+    LearnerState.STREAMING: frozenset(
+        {LearnerState.NEEDS_COPY, LearnerState.STREAMING, LearnerState.IN_SYNC}
+    ),
+    LearnerState.IN_SYNC: frozenset({LearnerState.NEEDS_COPY}),
+}
 
 
 class Progress:
@@ -80,6 +101,24 @@ class Learner:
     waited: bool = False
     target: int = 0
     pinned: bool = True
+
+    def _enter(self, state: LearnerState) -> None:
+        check_step(f"learner of {self.id}", LEARNER_TRANSITIONS, self.state, state)
+        self.state = state
+
+    def on_located(self, found: bool) -> None:
+        """Its last operation was looked for in the owner's log."""
+        if not found:
+            self._enter(LearnerState.NEEDS_COPY)
+        elif self.state is not LearnerState.IN_SYNC:
+            self._enter(LearnerState.STREAMING)
+        self.pinned = self.pinned or found
+
+    def on_match(self, match: int) -> None:
+        """It holds all operations up to this one."""
+        self.pin = max(self.pin, match)
+        if self.waited and self.state is LearnerState.STREAMING and match >= self.target:
+            self._enter(LearnerState.IN_SYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +161,15 @@ class Owner:
         if not self.frozen:
             self.begin()
 
+    def _enter(self, phase: Phase) -> None:
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"owner of partition {self.tablet.partition}", TRANSITIONS, self.phase, phase)
+        self.phase = phase
+
+    def depose(self) -> None:
+        """Another term was promised: this member answers nothing until a row of that version names it."""
+        self._enter(Phase.DEPOSED)
+
     @property
     def serving(self) -> bool:
         return self.phase is Phase.SERVING and not self.frozen
@@ -140,10 +188,10 @@ class Owner:
         self.positions = {}
         self.term = row.version
         if self.tablet.promised > row.version:
-            self.phase = Phase.DEPOSED
+            self.depose()
             return
         self.tablet.follow(self.tablet.me, self.term)
-        self.phase = Phase.PROBING
+        self._enter(Phase.PROBING)
         self.progress = {member: Progress() for member in (*self.members, *self._learners())}
 
     def _learners(self) -> tuple[int, ...]:
@@ -206,12 +254,12 @@ class Owner:
             self.begin()
         elif member in self.members:
             self.tablet.promised = max(self.tablet.promised, promised)
-            self.phase = Phase.DEPOSED
+            self.depose()
 
     def next_step(self) -> Fetch | None:
         """In PROBING or ADOPTING, when all answered: what to fetch. None: wait, or `ready_to_commit`."""
         if self.phase is Phase.PROBING and all(m in self.positions for m in self.waited_for):
-            self.phase = Phase.ADOPTING
+            self._enter(Phase.ADOPTING)
         if self.phase is not Phase.ADOPTING or not self.positions:
             return None
         best = max(self.positions, key=lambda m: self.positions[m].last)
@@ -227,7 +275,7 @@ class Owner:
     def appended_first(self) -> None:
         """The first operation of the term is the last of the log now."""
         assert self.phase is Phase.ADOPTING
-        self.phase = Phase.COMMITTING
+        self._enter(Phase.COMMITTING)
         self.first_of_term = self.tablet.log.last[1]
         for member, position in self.positions.items():
             self._locate(member, position)
@@ -247,7 +295,8 @@ class Owner:
             progress.match, progress.next = found[1], found[1] + 1
             progress.commit_sent = 0
         if self.learner is not None and self.learner.member == member:
-            self._learner_located(found is not None)
+            self.learner.on_located(found is not None)
+            self._learner_moved(member)
 
     def _feedable(self, op: OpId) -> bool:
         log = self.tablet.log
@@ -290,7 +339,7 @@ class Owner:
     def applied(self) -> bool:
         """The driver applied what is committed. Whether serving begins with that."""
         if self.phase is Phase.COMMITTING and self.tablet.log.applied[1] >= self.first_of_term:
-            self.phase = Phase.SERVING
+            self._enter(Phase.SERVING)
             return True
         return False
 
@@ -315,7 +364,7 @@ class Owner:
             progress.probe_at = 0.0
         self.positions.pop(member, None)
         if self.phase is Phase.ADOPTING:
-            self.phase = Phase.PROBING
+            self._enter(Phase.PROBING)
 
     # -- rows
 
@@ -370,24 +419,9 @@ class Owner:
         if self.learner is not None:
             self.learner.pinned = False
 
-    def _learner_located(self, found: bool) -> None:
-        learner = self.learner
-        assert learner is not None
-        if not found:
-            learner.state = LearnerState.NEEDS_COPY
-        elif learner.state is not LearnerState.IN_SYNC:
-            learner.state = LearnerState.STREAMING
-        learner.pinned = learner.pinned or found
-        self._learner_moved(learner.member)
-
     def _learner_moved(self, member: int) -> None:
-        learner = self.learner
-        if learner is None or learner.member != member:
-            return
-        match = self.progress[member].match
-        learner.pin = max(learner.pin, match)
-        if learner.waited and learner.state is LearnerState.STREAMING and match >= learner.target:
-            learner.state = LearnerState.IN_SYNC
+        if self.learner is not None and self.learner.member == member:
+            self.learner.on_match(self.progress[member].match)
 
     @property
     def wants_waiting(self) -> bool:

@@ -12,6 +12,7 @@ from crc32c import crc32c
 from stele.adapters.memory.engine import MemoryEngine
 from stele.adapters.rocksdb.engine import RocksReader
 from stele.core.tablet.follower import Tablet
+from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
 from stele.errors import BadInput, Corrupt, Refused, SteleError
 from stele.member.admin.tablet_info import tablet_facts
@@ -174,7 +175,7 @@ class _Inspector:
         try:
             if self._verify:
                 _verify_quarantined(tablets, replica.partition, replica.block)
-            if replica.block.state != "READY":
+            if replica.block.state is not TabletState.READY:
                 return
             replica.tablet.log, state = tablets.held(replica.partition, replica.generation)
             replica.keyspaces = dict(state.keyspaces)
@@ -233,7 +234,7 @@ def _verify_quarantined(tablets: TabletStore, partition: int, block: Superblock)
         begin, end = keys.tablet_range(partition, each.generation)
         while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
             begin = page[-1][0] + b"\0"
-    if block.state == "DELETED":
+    if block.state is TabletState.DELETED:
         for _, record in _logged(tablets, partition):
             check_record(record)
 

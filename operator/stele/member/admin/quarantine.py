@@ -73,7 +73,7 @@ class Quarantine:
         async with replica.lock:
             replica, entry = self._entry(partition, generation)
             self._check_restore(replica)
-            state = step(replica.state, Event.RESTORE).value
+            state = step(replica.state, Event.RESTORE)
             await keep_log_tail(node, replica)
             await node.loop.run_in_executor(node.slow, node.engine.flush)
             self._check_whole(replica, entry)

@@ -1,6 +1,7 @@
 """What this member says of its tablets one by one (`wire.admin`)."""
 
 from stele.core.control.commands import OpId
+from stele.core.tablet.lifecycle import state_name
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
@@ -29,7 +30,7 @@ def tablet_facts(tablets: TabletStore, replica: Replica) -> TabletFacts:
     return TabletFacts(
         partition=replica.partition,
         role=role,
-        state=replica.state.value,
+        state=state_name(replica.state),
         generation=replica.generation,
         version=tablet.row.version,
         replicas=tablet.row.replicas,

@@ -7,7 +7,7 @@ import msgspec
 
 from stele.core.control import commands as m
 from stele.core.table.table import Partition
-from stele.core.tablet.lifecycle import Event, TabletState, step
+from stele.core.tablet.lifecycle import Event, step
 from stele.errors import Corrupt, SteleError
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.report import Reporter
@@ -138,7 +138,7 @@ class Exchange:
     async def _create(self, row: m.Row) -> None:
         node = self._node
         replica = node.replica_of(row.partition)
-        if replica.state is not TabletState.DOES_NOT_EXIST or replica.broken:
+        if replica.state is not None or replica.broken:
             return
         if node.rows[row.partition].version:
             # It was there, or should have come by a copy: an empty one would hide that data is lost.
@@ -147,6 +147,6 @@ class Exchange:
             return
         async with replica.lock:
             state = step(replica.state, Event.CREATE)
-            await node.save_first_block(replica, Superblock(state=state.value, generation=1, highest=1))  # type: ignore[arg-type]
+            await node.save_first_block(replica, Superblock(state=state, generation=1, highest=1))
             failpoints.hit("create.superblock")
             node.reset_tablet(replica, (0, 0), {})

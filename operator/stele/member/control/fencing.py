@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from stele.core.control import commands as m
-from stele.core.tablet.owner import Phase
+from stele.core.tablet.lifecycle import state_name
 from stele.errors import Conflict, Refused, Stale
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
@@ -45,7 +45,7 @@ class Fencing:
         if not tablet.fence(term):
             return
         if replica.owner is not None:
-            replica.owner.phase = Phase.DEPOSED
+            replica.owner.depose()
         elif holder is not None and holder != node.me:
             node.lease_grantor.leave(replica.partition, holder, node.loop.time())
         log.info("partition %d: fenced below term %d", replica.partition, term)
@@ -79,7 +79,9 @@ class Fencing:
         if self._node.me not in row.replicas:
             raise Refused(f"{row.replicas} does not name this member ({self._node.me})", "ILLEGAL_STATE")
         if not replica.ready:
-            raise Refused(f"the tablet is {replica.state.value} {replica.broken}".strip(), "ILLEGAL_STATE")
+            raise Refused(
+                f"the tablet is {state_name(replica.state)} {replica.broken}".strip(), "ILLEGAL_STATE"
+            )
         wanted = command.last
         if wanted is not None and not replica.tablet.log.holds((wanted.term, wanted.index)):
             raise Refused(f"{wanted} is not in the log, which ends at {replica.last}", "ILLEGAL_STATE")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from stele.member.node import Node
 from stele.member.replication.gc import drop_expired, quarantine
 from stele.member.replication.replica import Replica
 from stele.member.services.host import Services
-from stele.wire.storage.volume import CopyRecord, Frozen, Superblock, TabletStateName
+from stele.wire.storage.volume import CopyRecord, Frozen, Superblock
 
 log = logging.getLogger("stele.migrations")
 
@@ -87,7 +87,7 @@ class Migrations:
             node.tablets.clear_log(replica)
             # Before the superblock says READY: a loss of power would bring the old log back under it.
             await node.group_commit.sync()
-            ready = _name(step(TabletState.COPYING, Event.FILL))
+            ready = step(TabletState.COPYING, Event.FILL)
             await node.save_block(replica, msgspec.structs.replace(block, state=ready))
             node.reset_tablet(replica, (0, 0), {})
         return m.Result(generation=generation)
@@ -125,9 +125,13 @@ class Migrations:
             assert replica.block is not None
             return msgspec.structs.replace(replica.block, highest=generation)
         before = TabletState.DELETED if replica.broken else replica.state
-        state = _name(step(before, Event.START_COPY))
+        state = step(before, Event.START_COPY)
         block, last = replica.block or Superblock(state, 0, 0), replica.last
-        if replica.broken and block.state != "DELETED" and (damaged := block.generation or generation - 1):
+        if (
+            replica.broken
+            and block.state is not TabletState.DELETED
+            and (damaged := block.generation or generation - 1)
+        ):
             block = quarantine(msgspec.structs.replace(block, generation=damaged), until_s, last)
         last = m.OpId(*max((last.term, last.index), (block.last.term, block.last.index)))
         return msgspec.structs.replace(
@@ -139,17 +143,16 @@ class Migrations:
         return [self._copy_report(r, r.meta.copy) for r in self._node.replicas.values() if r.meta.copy]
 
     def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
-        state: Literal["STARTED", "COPYING", "INGESTED", "ACCEPTED", "FAILED"] = "STARTED"
-        error = ""
+        state, error = m.CopyState.STARTED, ""
         # One that has not begun did not fail: the master sends the order again, or aborts it.
         if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
-            state, error = "FAILED", replica.broken or "this member restarted during the copy"
+            state, error = m.CopyState.FAILED, replica.broken or "this member restarted during the copy"
         elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
-            state = "ACCEPTED"
+            state = m.CopyState.ACCEPTED
         elif replica.received:
-            state = "INGESTED"
+            state = m.CopyState.INGESTED
         elif replica.state is TabletState.COPYING:
-            state = "COPYING"
+            state = m.CopyState.COPYING
         return m.CopyReport(copy.id, replica.partition, copy.base, state, copy.generation, error)
 
     # -- at the owner
@@ -269,8 +272,8 @@ class Migrations:
         """From the superblock on it only rolls forward."""
         node, block = self._node, replica.block
         assert block is not None
-        event = Event.ABANDON if block.state == "COPYING" else Event.DELETE
-        state = _name(step(TabletState(block.state), event))
+        event = Event.ABANDON if block.state is TabletState.COPYING else Event.DELETE
+        state = step(block.state, event)
         last = replica.last
         if replica.owner is not None:
             node.step_down(replica)
@@ -291,15 +294,6 @@ class Migrations:
                 block = drop_expired(node.engine, replica, now_s)
                 if block is not None:
                     await node.save_block(replica, block)
-
-
-def _name(state: TabletState) -> TabletStateName:
-    names: dict[TabletState, TabletStateName] = {
-        TabletState.COPYING: "COPYING",
-        TabletState.READY: "READY",
-        TabletState.DELETED: "DELETED",
-    }
-    return names[state]
 
 
 def hand_over_point(replica: Replica) -> m.OpId | None:

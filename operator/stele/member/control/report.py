@@ -128,7 +128,7 @@ def _learners(node: Node) -> list[m.LearnerReport]:
                 id=learner.id,
                 partition=replica.partition,
                 destination=learner.member,
-                state=learner.state.value,
+                state=learner.state,
                 lag=max(0, replica.tablet.log.last[1] - match),
                 handed_over=handed_over,
             )

@@ -5,7 +5,6 @@ import logging
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -17,7 +16,7 @@ from stele.member.node import Node
 from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING
 from stele.ports.transfer import Transfer
-from stele.wire.copy.jobs import CopyJob, CopyJobStatus
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus, JobState
 from stele.wire.urls import http_root
 
 log = logging.getLogger("stele.fetches")
@@ -36,6 +35,9 @@ class _Fetch:
     report: m.FetchReport
     task: "asyncio.Task[None] | None" = field(default=None)
 
+    def fail(self, error: str) -> None:
+        self.report = msgspec.structs.replace(self.report, state=m.FetchState.FAILED, error=error)
+
 
 class Fetches:
     """Direct copies by session. Spark's tasks write into staging too, and this member hears of them last."""
@@ -52,7 +54,7 @@ class Fetches:
         Raises Refused: NO_SPACE, UNKNOWN_MEMBER, BUSY.
         """
         known = self._fetches.get(name)
-        if known is not None and known.report.state != "FAILED":
+        if known is not None and known.report.state is not m.FetchState.FAILED:
             return m.Result()
         source = self._node.table.members.get(command.source)
         if source is None:
@@ -68,7 +70,7 @@ class Fetches:
             token=command.token,
             items=command.items,
         )
-        fetch = self._fetches[name] = _Fetch(m.FetchReport(name, "RUNNING", 0))
+        fetch = self._fetches[name] = _Fetch(m.FetchReport(name, m.FetchState.RUNNING, 0))
         fetch.task = asyncio.create_task(self._follow(fetch, job))
         return m.Result()
 
@@ -81,7 +83,7 @@ class Fetches:
         """Start the copy and ask how far it is until it ended; what goes wrong is in the report."""
         heard = self._node.loop.time()
         started = False
-        while fetch.report.state == "RUNNING":
+        while fetch.report.state is m.FetchState.RUNNING:
             try:
                 if not started:
                     await self._transfer.call("POST", "/v1/copies", _encode(job))
@@ -90,11 +92,10 @@ class Fetches:
                 heard = self._node.loop.time()
                 fetch.report = _fetch_report(job.session, status)
             except Refused as error:
-                fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=str(error))
+                fetch.fail(str(error))
             except (Unavailable, msgspec.MsgspecError) as error:
                 if self._node.loop.time() - heard > FETCH_SILENCE_SECONDS_MAX:
-                    text = f"the transfer process does not answer: {error}"
-                    fetch.report = msgspec.structs.replace(fetch.report, state="FAILED", error=text)
+                    fetch.fail(f"the transfer process does not answer: {error}")
             await asyncio.sleep(POLL_SECONDS)
 
     def reports(self) -> tuple[m.FetchReport, ...]:
@@ -170,9 +171,8 @@ def remove_session(path: Path) -> None:
 
 
 def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
-    state: Literal["RUNNING", "DONE", "FAILED"] = "RUNNING"
-    if status.state in {"DONE", "FAILED"}:
-        state = "DONE" if status.state == "DONE" else "FAILED"
+    ended = status.state in (JobState.DONE, JobState.FAILED)
+    state = m.FetchState(status.state) if ended else m.FetchState.RUNNING
     return m.FetchReport(
         session, state, status.copied_bytes, status.finished, status.error, status.tasks, status.retries
     )

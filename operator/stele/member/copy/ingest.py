@@ -113,11 +113,11 @@ class Ingester:
         """What served is given up like a tablet that is deleted."""
         block = replica.block
         assert block is not None
-        if block.state == "READY":
+        if block.state is TabletState.READY:
             block = quarantine(block, until_s, replica.last)
-        step(TabletState(block.state), Event.INGEST)
+        state = step(block.state, Event.INGEST)
         highest = max(block.highest, copy.generation)
-        return msgspec.structs.replace(block, state="READY", generation=copy.generation, highest=highest)
+        return msgspec.structs.replace(block, state=state, generation=copy.generation, highest=highest)
 
     # -- in the executor
 

@@ -13,6 +13,7 @@ import msgspec
 from stele.core.control import commands as m
 from stele.core.copy.fragments import versions
 from stele.core.table.table import Replicas
+from stele.core.tablet.lifecycle import state_name
 from stele.core.tablet.owner import Flow
 from stele.errors import Corrupt, Refused
 from stele.member import limits
@@ -130,7 +131,7 @@ class CopySessions:
         for partition in partitions:
             replica = self._node.replicas.get(partition)
             if replica is None or not replica.ready:
-                state = "DOES_NOT_EXIST" if replica is None else replica.state.value
+                state = state_name(None if replica is None else replica.state)
                 raise Refused(f"partition {partition} is {state} here; READY is needed", "ILLEGAL_STATE")
         return list(partitions)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.core.control.commands import OpId
+from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
 from stele.member import limits
 from stele.member.replication.replica import Replica
@@ -28,13 +29,15 @@ def kept_generations(block: Superblock) -> set[int]:
 
 def _live_generations(block: Superblock, copy: CopyRecord | None) -> set[int]:
     """What serves, or is received to take its place: no list of what is to go counts against it."""
-    live = set() if block.state == "DELETED" else {block.generation}
+    live = set() if block.state is TabletState.DELETED else {block.generation}
     return live | {copy.generation} if copy is not None and copy.kept else live
 
 
 def owns_log(block: Superblock) -> bool:
     """Whether the log under the partition's keys belongs to the superblock's generation, or to none."""
-    return block.state == "READY" or block.generation in {entry.generation for entry in block.quarantined}
+    return block.state is TabletState.READY or block.generation in {
+        entry.generation for entry in block.quarantined
+    }
 
 
 def log_tail_range(partition: int, generation: int) -> tuple[bytes, bytes]:
@@ -56,7 +59,7 @@ def drop_leftovers(engine: Engine, replica: Replica) -> bool:
     if left:
         engine.write_log([], [logged])
     tail = log_tail_range(replica.partition, block.generation)
-    if block.state == "READY" and engine.scan(*tail, 1):
+    if block.state is TabletState.READY and engine.scan(*tail, 1):
         engine.drop_data(*tail)
     kept = kept_generations(block) | _live_generations(block, replica.meta.copy)
     return _drop_generations(engine, replica.partition, kept) or left
@@ -112,7 +115,7 @@ def drop_quarantined(
     failpoints.hit("quarantine.data_dropped")
     left = tuple(entry for entry in block.quarantined if not due(entry))
     made = msgspec.structs.replace(block, quarantined=left)
-    if block.state == "DELETED" and not owns_log(made):
+    if block.state is TabletState.DELETED and not owns_log(made):
         engine.write_log([], [log_range(replica.partition)])
         failpoints.hit("quarantine.log_dropped")
         replica.tablet.log = Log()

@@ -7,7 +7,7 @@ from stele.core.control.commands import OpId
 from stele.core.kv.dedup import RememberedClients
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
-from stele.core.tablet.owner import Learner, LearnerState, Owner
+from stele.core.tablet.owner import Learner, Owner
 from stele.member.replication.request import Request
 from stele.wire.storage import keys
 from stele.wire.storage.volume import Consensus, Superblock
@@ -82,8 +82,9 @@ class Replica:
         self.busy = False
 
     @property
-    def state(self) -> TabletState:
-        return TabletState.DOES_NOT_EXIST if self.block is None else TabletState(self.block.state)
+    def state(self) -> TabletState | None:
+        """None when there is no tablet."""
+        return None if self.block is None else self.block.state
 
     @property
     def promises_lost(self) -> bool:
@@ -93,7 +94,7 @@ class Replica:
     @property
     def ready(self) -> bool:
         """Whether the tablet takes part in replication."""
-        return self.block is not None and self.block.state == "READY" and not self.busy and not self.broken
+        return self.state is TabletState.READY and not self.busy and not self.broken
 
     @property
     def copy_begun(self) -> bool:
@@ -114,7 +115,7 @@ class Replica:
     @property
     def last(self) -> OpId:
         """The last operation, also of a tombstone."""
-        if self.block is not None and self.block.state != "READY":
+        if self.block is not None and self.state is not TabletState.READY:
             return self.block.last
         return OpId(*self.tablet.log.last)
 
@@ -166,8 +167,7 @@ class Replica:
         version = self.tablet.row.version
         learner = None
         if waited is not None and waited.base >= version:
-            learner = Learner(waited.id, waited.member, waited.base, self.tablet.log.applied[1])
-            learner.state, learner.waited = LearnerState.PROBING, True
+            learner = Learner(waited.id, waited.member, waited.base, self.tablet.log.applied[1], waited=True)
         hold = (frozen.id, frozen.base) if frozen is not None and frozen.base >= version else None
         self.owner = Owner(self.tablet, learner, hold)
         self.owner_since = version

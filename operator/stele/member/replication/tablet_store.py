@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from stele.core.control.commands import OpId
 from stele.core.tablet.follower import Tablet
+from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
@@ -119,7 +120,7 @@ class TabletStore:
         return replica
 
     def _restore(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
-        if block is None or block.state != "READY":
+        if block is None or block.state is not TabletState.READY:
             last = (0, 0) if block is None else (block.last.term, block.last.index)
             return Replica(Tablet(partition, me, Log(), max(meta.promised, last[0])), block, meta)
         restored, state = self.held(partition, block.generation)

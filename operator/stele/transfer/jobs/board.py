@@ -9,14 +9,14 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Conflict, Refused, SteleError
-from stele.wire.copy.jobs import CopyJob, CopyJobStatus
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus, JobState
 from stele.wire.urls import host_and_port
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ GENERATION_MAX = 2**32 - 1
 
 BYTES_MAX = 2**63 - 1
 ERROR_CHARS_MAX = 500
-State = Literal["QUEUED", "STARTING", "RUNNING", "DONE", "FAILED"]
 
 _SESSION = re.compile(r"[a-z0-9-]{1,63}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -72,7 +71,7 @@ class _Entry:
     job: CopyJob
     begun: float
     asked: float
-    state: State = "QUEUED"
+    state: JobState = JobState.QUEUED
     last: Report = field(default_factory=Report)
     error: str = ""
     seconds: float = 0.0
@@ -80,7 +79,7 @@ class _Entry:
 
     @property
     def over(self) -> bool:
-        return self.state in ("DONE", "FAILED")
+        return self.state in (JobState.DONE, JobState.FAILED)
 
 
 class JobBoard:
@@ -129,15 +128,15 @@ class JobBoard:
         try:
             async with self._slots:
                 await self._while_wanted(entry)
-            self._end(entry, "DONE", "")
+            self._end(entry, JobState.DONE, "")
         except SteleError as error:
-            self._end(entry, "FAILED", str(error))
+            self._end(entry, JobState.FAILED, str(error))
         except asyncio.CancelledError:
-            self._end(entry, "FAILED", "CANCELLED: the job was deleted")
+            self._end(entry, JobState.FAILED, "CANCELLED: the job was deleted")
             raise
         except Exception as error:
             log.exception("copy job %s failed by a defect", entry.job.session)
-            self._end(entry, "FAILED", f"INTERNAL: {type(error).__name__}: {error}")
+            self._end(entry, JobState.FAILED, f"INTERNAL: {type(error).__name__}: {error}")
 
     async def _while_wanted(self, entry: _Entry) -> None:
         """Run the job as long as somebody asks how it is."""
@@ -163,14 +162,14 @@ class JobBoard:
 
     @staticmethod
     def _started(entry: _Entry) -> None:
-        entry.state = "STARTING"
+        entry.state = JobState.STARTING
 
     @staticmethod
     def _note(entry: _Entry, report: Report) -> None:
-        entry.state = "RUNNING"
+        entry.state = JobState.RUNNING
         entry.last = report
 
-    def _end(self, entry: _Entry, state: State, error: str) -> None:
+    def _end(self, entry: _Entry, state: JobState, error: str) -> None:
         entry.state, entry.error = state, error[:ERROR_CHARS_MAX]
         entry.seconds = self._clock() - entry.begun
         log.info("copy job %s: %s %s", entry.job.session, state, entry.error)

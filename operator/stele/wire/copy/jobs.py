@@ -1,6 +1,6 @@
 """Jobs of the copier pod, the session file of a checkpoint, and the manifest of a copied tablet."""
 
-from typing import Literal
+from enum import StrEnum
 
 import msgspec
 
@@ -28,6 +28,14 @@ class CopyJob(msgspec.Struct, frozen=True):
     idle_seconds: int = 300
 
 
+class JobState(StrEnum):
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
 class CopyJobStatus(msgspec.Struct, frozen=True):
     """Progress of a job. `finished` are the partitions with a complete manifest.
 
@@ -35,7 +43,7 @@ class CopyJobStatus(msgspec.Struct, frozen=True):
     """
 
     session: str
-    state: Literal["QUEUED", "STARTING", "RUNNING", "DONE", "FAILED"]
+    state: JobState
     copied_bytes: int = 0
     entries: int = 0
     finished: tuple[int, ...] = ()

@@ -12,12 +12,12 @@ from crc32c import crc32c
 from stele.core.control.commands import MemberInfo, OpId, Row, Slots, VersionNumber
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.core.table.table import row_fault
+from stele.core.tablet.lifecycle import TabletState
 from stele.errors import Corrupt
 from stele.wire.unreadable import UNREADABLE
 
 TABLE_FILE = "table/current"
 APPLIED = b"applied"
-TabletStateName = Literal["COPYING", "READY", "DELETED"]
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Quarantined(msgspec.Struct, frozen=True, array_like=True):
 class Superblock(msgspec.Struct, frozen=True):
     """One tablet. `last` is its last OpId when it was deleted. Later generations are above `highest`."""
 
-    state: TabletStateName
+    state: TabletState
     generation: int
     highest: int
     last: OpId = OpId()

@@ -12,6 +12,7 @@ from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition
+from stele.core.tablet.lifecycle import TabletState
 
 
 def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
@@ -78,7 +79,7 @@ def _go_on(
         min(
             free,
             key=lambda index: (
-                state.liveness[index].tablet_state(number) == "READY",
+                state.liveness[index].tablet_state(number) == TabletState.READY,
                 state.replica_index.number(index) + taken[index],
                 index,
             ),

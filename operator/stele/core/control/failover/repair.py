@@ -10,6 +10,7 @@ from stele.core.control.operations.promotion import Promotion, Step
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId
 from stele.core.table.table import Partition, trimmed
+from stele.core.tablet.lifecycle import TabletState
 
 SILENCE_FACTOR = 2.0
 """An owner must miss a backup for so many times the usual silence before the master believes it alone."""
@@ -121,7 +122,7 @@ def _repair_row(
 
 def _holds(state: State, member: MemberIndex, number: PartitionId) -> bool:
     liveness = state.liveness.get(member)
-    return liveness is not None and liveness.tablet_state(number) == "READY"
+    return liveness is not None and liveness.tablet_state(number) == TabletState.READY
 
 
 def _promote(

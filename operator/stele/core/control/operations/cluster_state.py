@@ -16,8 +16,8 @@ from enum import Enum
 
 from stele.core.control.commands import OK, Command, ExchangeReply, LockState, Result, UnlockState
 from stele.core.control.invariants import hold
-from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex
+from stele.core.transitions import check_step
 
 LOCK_SECONDS = 5.0
 """All members have to agree within this time; a member's lock lives somewhat longer."""

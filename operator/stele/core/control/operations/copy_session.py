@@ -25,8 +25,8 @@ from stele.core.control.commands import (
     SessionInfo,
     SessionReport,
 )
-from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.transitions import check_step
 
 SESSION_LEASE_SECONDS = 60.0
 """How long a source keeps a snapshot that nobody asks for."""

@@ -32,10 +32,10 @@ from stele.core.control.commands import (
     Row,
     StartTabletCopy,
 )
-from stele.core.control.operations.transitions import check_step
 from stele.core.placement.migration import Migration, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas
+from stele.core.transitions import check_step
 from stele.errors import Refused
 
 

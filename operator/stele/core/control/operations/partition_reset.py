@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from stele.core.control.commands import OK, WAIT, Command, CreateTablet, ExchangeReply, Result
-from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
+from stele.core.transitions import check_step
 
 
 class Step(Enum):

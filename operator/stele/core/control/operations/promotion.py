@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from stele.core.control.commands import OK, WAIT, Accept, Command, ExchangeReply, Fence, OpId, Result, Row
-from stele.core.control.operations.transitions import check_step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas, trimmed
+from stele.core.transitions import check_step
 
 
 class Step(Enum):

@@ -15,6 +15,7 @@ from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.tablet.lifecycle import TabletState
 
 COPIES_PER_MEMBER_MAX = 4
 """Waves that are read from one member at once, and as many that are written to one."""
@@ -76,7 +77,7 @@ class Sources:
             if member is None or member == operation.destination or member in self._gone:
                 continue
             liveness = self._state.liveness.get(member)
-            if liveness is not None and liveness.tablet_state(operation.partition) == "READY":
+            if liveness is not None and liveness.tablet_state(operation.partition) == TabletState.READY:
                 yield member
 
 
@@ -110,7 +111,7 @@ def expected_bytes(state: State, partition: PartitionId, destination: MemberInde
     liveness = None if owner is None else state.liveness.get(owner)
     tablet = None if liveness is None else liveness.tablets.get(partition)
     there = state.liveness.get(destination)
-    if tablet is None or (there is not None and there.tablet_state(partition) == "READY"):
+    if tablet is None or (there is not None and there.tablet_state(partition) == TabletState.READY):
         return 0
     return tablet.bytes
 

@@ -27,6 +27,7 @@ from stele.core.placement.migration import Migration, Type, step
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, shard_of
+from stele.core.tablet.lifecycle import TabletState
 
 STALL_SECONDS = 120.0
 """A migration without any progress for so long is rolled back and planned afresh."""
@@ -134,7 +135,7 @@ def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[Partit
         number
         for number in state.reset_partitions
         for index in able - state.table.partitions[number].members
-        if state.liveness[index].tablet_state(number) == "READY"
+        if state.liveness[index].tablet_state(number) == TabletState.READY
     }
 
 

@@ -1,4 +1,4 @@
-"""Steps of what takes several decisions: each machine has a table of the legal ones."""
+"""Legal steps of a state machine as data: what is not in its table raises, and changes nothing."""
 
 from collections.abc import Mapping
 from enum import Enum
