@@ -7,6 +7,22 @@ from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 
 
+class NoCopier:
+    """Where every copy is a direct one."""
+
+    def problem(self) -> str:
+        return "there is none"
+
+    def want(self, waves: Sequence[CopySession], state: State) -> None:
+        assert not waves
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {}
+
+    async def close(self) -> None:
+        return
+
+
 class Copier:
     """`outcome` is what becomes of a job that begins: DONE stages what the source holds, RUNNING goes on for
     ever, anything else is why it fails. `waves` are all that were ever wanted.

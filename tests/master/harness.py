@@ -2,20 +2,20 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
-from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.requests import RebalanceRequest
-from stele.core.control.state import ClusterEvent, DesiredSpec, State
+from stele.core.control.state import ClusterEvent, DesiredSpec, RebalanceProgress, State
 from stele.core.table.ids import MemberIndex
 from stele.core.table.table import Partition, PartitionTable
 from stele.errors import Conflict, Stale, Unavailable, Uncertain
 from stele.master.loop import ClusterLoop, Pace
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
+from tests.fakes.copier import NoCopier
 from tests.fakes.members import FakeMember, FakeNet, Tablet
 from tests.fakes.table_store import MemoryTableStore, StoredObjects
 
@@ -180,20 +180,6 @@ class FakeWorld:
                     self.ask(ask.name, phase="Superseded")
 
 
-class NoCopier:
-    def problem(self) -> str:
-        return "there is none"
-
-    def want(self, waves: Sequence[CopySession], state: State) -> None:
-        assert not waves
-
-    def jobs(self) -> Mapping[str, Job]:
-        return {}
-
-    async def close(self) -> None:
-        return
-
-
 class FusedStore(MemoryTableStore):
     """Dies before or after a write; notes every row that was ever stored."""
 
@@ -264,6 +250,11 @@ class Harness:
         fields = {name: getattr(self.world.wanted, name) for name in self.world.wanted.__dataclass_fields__}
         self.world.wanted = DesiredSpec(**(fields | changes))  # type: ignore[arg-type]
 
+    async def apply(self, **changes: object) -> None:
+        """Change the spec, and let the master do all that follows."""
+        self.change_spec(**changes)
+        await self.until_quiet()
+
     # -- reading what is stored
 
     def table(self) -> PartitionTable:
@@ -302,6 +293,50 @@ class Harness:
                 missing = self.written.get(number, set()) - set(tablet.data)
                 assert not missing, f"partition {number}: member {index} of {row} lacks {missing}"
 
+    # -- what the master knows
+
+    @property
+    def state(self) -> State:
+        assert self.loop.state is not None
+        return self.loop.state
+
+    @property
+    def progress(self) -> RebalanceProgress:
+        """Of the plan under way."""
+        assert self.state.progress is not None
+        return self.state.progress
+
+    def held(self, index: int) -> set[int]:
+        """The partitions of which this member has a copy by the stored table."""
+        return {number for number, row in enumerate(self.table().partitions) if index in row.members}
+
+    def copies(self) -> set[int]:
+        """How many copies partitions have by the stored table."""
+        return {len(row.members) for row in self.table().partitions}
+
+    def check_balanced(self, members: int, replicas: int) -> None:
+        counts, total = self.counts(), self.world.number
+        assert len(counts) == members
+        for index, (owned, held) in counts.items():
+            assert abs(owned - total / members) < 1.01, (index, counts)
+            assert abs(held - total * replicas / members) < 2.01, (index, counts)
+        assert self.copies() == {min(replicas, members)}
+
+    # -- what its user does
+
+    def approve(self) -> None:
+        self.world.ask(f"demo-{self.state.plan_id}", approved=True)
+
+    async def proposed(self, **desired: object) -> RebalanceProgress:
+        """The plan that waits for approval after this change."""
+        await self.apply(**desired)
+        assert self.progress.phase == "Proposed"
+        return self.progress
+
+    async def restart(self) -> None:
+        await self.loop.close()
+        self.start_master()
+
     # -- running
 
     def write(self) -> None:
@@ -327,6 +362,10 @@ class Harness:
         self.clock += seconds
         self.write()
         return busy
+
+    async def ticks(self, number: int, seconds: float = 0.05) -> None:
+        for _ in range(number):
+            await self.tick(seconds)
 
     async def until_quiet(self, ticks: int = 400, quiet: int = 8) -> int:
         """Tick until nothing happened for some time; fails when that does not come."""
@@ -381,3 +420,10 @@ class Harness:
         self.world.volumes[index] = member
         member.runs_in(pod.uid, pod.started_seconds)
         self.net.members[pod.address] = member
+
+
+async def formed(members: int = 3, partitions: int = 12, **desired: object) -> Harness:
+    """A cluster that is at rest, with some writes."""
+    harness = Harness(members=members, partitions=partitions, **desired)  # type: ignore[arg-type]
+    await harness.until_quiet()
+    return harness

@@ -90,8 +90,7 @@ async def prepared(scenario: Scenario) -> Harness:
         await harness.until_quiet(quiet=QUIET_TICKS)
     if scenario.before is not None:
         scenario.before(harness)
-        for _ in range(8):
-            await harness.tick()
+        await harness.ticks(8)
     await harness.loop.close()
     return harness
 
@@ -133,8 +132,7 @@ async def heal(harness: Harness) -> None:
 
 async def pass_seconds(harness: Harness, seconds: int) -> None:
     """Time goes by, one heartbeat after the other."""
-    for _ in range(seconds):
-        await harness.tick(1.0)
+    await harness.ticks(seconds, 1.0)
 
 
 async def run(scenario: Scenario, fuse: Fuse) -> Harness:

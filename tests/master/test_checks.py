@@ -7,7 +7,7 @@ import pytest
 from stele.core.control.commands import Row
 from tests.fakes.members import Copy, Tablet
 from tests.master.checks import check_state
-from tests.master.harness import Harness
+from tests.master.harness import Harness, formed
 
 
 def slot_empty(harness: Harness) -> None:
@@ -84,8 +84,7 @@ BROKEN: dict[Callable[[Harness], None], str] = {
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 async def test_a_check_sees_what_is_broken(broken: Callable[[Harness], None]) -> None:
-    harness = Harness(members=3, partitions=1)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=1)
     check_state(harness)
     assert harness.table().partitions[0].replicas == (0, 1)
     broken(harness)

@@ -7,7 +7,7 @@ import pytest
 from stele.core.control.commands import Result
 from stele.core.control.operations.copy_session import SPARK_PATIENCE_SECONDS, Engine
 from stele.core.control.retries import RETRY_SECONDS_MAX
-from stele.core.control.state import RebalanceProgress, State
+from stele.core.control.state import RebalanceProgress
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.master import plan_status
 from stele.master import status as facts
@@ -16,18 +16,10 @@ from stele.model.conditions import find_condition
 from stele.model.rebalance import TabletRebalanceStatus
 from tests.fakes.copier import Copier
 from tests.fakes.members import FakeMember
-from tests.master.harness import Harness
-from tests.master.test_convergence import balanced
+from tests.master.harness import Harness, formed
 from tests.master.test_statuses import cluster, rebalance
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
-
-
-async def three(**desired: object) -> Harness:
-    """Three members with data."""
-    harness = Harness(members=3, partitions=12, **desired)
-    await harness.until_quiet()
-    return harness
 
 
 async def with_copier(outcome: str = "DONE", **desired: object) -> tuple[Harness, Copier]:
@@ -39,13 +31,8 @@ async def with_copier(outcome: str = "DONE", **desired: object) -> tuple[Harness
     return harness, copier
 
 
-def state_of(harness: Harness) -> State:
-    assert harness.loop.state is not None
-    return harness.loop.state
-
-
 def view(harness: Harness) -> facts.View:
-    return facts.View(state_of(harness), harness.world.wanted, harness.clock, NOON)
+    return facts.View(harness.state, harness.world.wanted, harness.clock, NOON)
 
 
 def shown(harness: Harness, record: RebalanceProgress) -> TabletRebalanceStatus:
@@ -64,7 +51,7 @@ async def test_new_members_are_filled_from_backups_and_owners_are_left_alone() -
     harness.change_spec(members=4)
     before = harness.table().partitions
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert copier.waves
     for wave in copier.waves.values():
         for item in wave.items:
@@ -75,16 +62,16 @@ async def test_new_members_are_filled_from_backups_and_owners_are_left_alone() -
 
 
 async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some() -> None:
-    harness = await three()
+    harness = await formed()
     for member in harness.world.volumes.values():
         member.free_bytes = SPACE_MARGIN_BYTES
     harness.change_spec(members=4)
     for _ in range(40):
         await harness.tick()
         harness.world.volumes[max(harness.world.volumes)].free_bytes = SPACE_MARGIN_BYTES
-    record = state_of(harness).progress
+    record = harness.state.progress
     assert record is not None
-    assert (state_of(harness).migrations, state_of(harness).copy_sessions, record.failed) == ({}, {}, 0)
+    assert (harness.state.migrations, harness.state.copy_sessions, record.failed) == ({}, {}, 0)
     assert 3 not in {member for row in harness.table().partitions for member in row.members}
     status = shown(harness, record)
     assert {each.reason for each in status.refusals} == {"NO_SPACE"}
@@ -98,7 +85,7 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
     assert not await harness.tick()
     harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES + (1 << 30)
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert shown(harness, record).refusals == ()
     after = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
     assert after is not None
@@ -106,8 +93,8 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
 
 
 async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
-    harness = await three()
-    size = max(t.bytes for t in state_of(harness).liveness[0].tablets.values())
+    harness = await formed()
+    size = max(t.bytes for t in harness.state.liveness[0].tablets.values())
     harness.change_spec(members=4)
     for _ in range(5):
         await harness.tick()
@@ -116,29 +103,29 @@ async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
     most = 0
     for _ in range(60):
         await harness.tick()
-        state = state_of(harness)
+        state = harness.state
         coming = [each for each in state.migrations.values() if each.destination == 3]
         most = max(most, len(coming))
     assert 1 <= most <= 2
 
 
 async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
-    harness = await three(engine="Direct")
+    harness = await formed(engine="Direct")
     harness.change_spec(members=4)
     found: set[str] = set()
     for _ in range(200):
         await harness.tick()
-        if state_of(harness).migrations:
+        if harness.state.migrations:
             harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES
-        record = state_of(harness).progress
-        records = [*state_of(harness).finished, *([] if record is None else [record])]
+        record = harness.state.progress
+        records = [*harness.state.finished, *([] if record is None else [record])]
         found |= {failure.reason for each in records for failure in each.failures.values()}
         if found:
             break
     assert found == {"NO_SPACE"}
     harness.world.volumes[3].free_bytes = -1
     await harness.until_quiet(ticks=800)
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
 
 
 # -- engines
@@ -151,11 +138,10 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
 async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_event(said: str) -> None:
     text = f"NO_EXECUTORS: no executor could be placed beside the destination for 30 s{said}"
     harness, copier = await with_copier(text)
-    harness.change_spec(members=4)
-    await harness.until_quiet()
-    balanced(harness, 4, 2)
+    await harness.apply(members=4)
+    harness.check_balanced(4, 2)
     assert copier.waves
-    (record,) = state_of(harness).finished
+    (record,) = harness.state.finished
     (copied,) = record.destinations.values()
     assert (copied.engine, copied.engine_reason) == (
         Engine.DIRECT,
@@ -178,40 +164,35 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
     monkeypatch.setattr(FakeMember, "_Ingest", lambda self, c: answers.pop() if answers else plain(self, c))
     harness.change_spec(members=4)
     if rolled_back:
-        for _ in range(100):
-            await harness.tick()
-        first = state_of(harness).finished[0]
+        await harness.ticks(100)
+        first = harness.state.finished[0]
         assert {each.reason for each in first.failures.values()} == {"CORRUPT"}
         answers.clear()
         await harness.tick(RETRY_SECONDS_MAX)
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert {wave.engine for wave in copier.waves.values()} == {Engine.SPARK}
-    assert state_of(harness).finished[-1].failed == 0
+    assert harness.state.finished[-1].failed == 0
     assert events(harness, "SparkFailed") == []
     assert events(harness, "CopySpoiled")[0].endswith(f"copied again: CORRUPT: {damaged.detail}")
 
 
 async def test_spark_is_tried_again_after_a_while() -> None:
     harness, copier = await with_copier("DRIVER: it ended")
-    harness.change_spec(members=4)
-    await harness.until_quiet()
+    await harness.apply(members=4)
     copier.outcome, tried = "DONE", len(copier.waves)
     harness.clock += SPARK_PATIENCE_SECONDS
-    harness.change_spec(members=3)
-    await harness.until_quiet()
-    harness.change_spec(members=4)
-    await harness.until_quiet()
+    await harness.apply(members=3)
+    await harness.apply(members=4)
     assert len(copier.waves) > tried
-    assert state_of(harness).finished[-1].bytes_by_spark > 0
+    assert harness.state.finished[-1].bytes_by_spark > 0
 
 
 async def test_a_driver_counts_as_warm_until_a_copy_by_spark_fails() -> None:
     harness, _ = await with_copier("DRIVER: it ended")
-    used = state_of(harness).spark_used_seconds
+    used = harness.state.spark_used_seconds
     used.update(dict.fromkeys(range(4), harness.clock))
-    harness.change_spec(members=4)
-    await harness.until_quiet()
+    await harness.apply(members=4)
     assert set(used) == {0, 1, 2}
 
 
@@ -220,18 +201,16 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
     monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     harness, copier = await with_copier()
-    harness.change_spec(members=4)
-    await harness.until_quiet()
-    used = state_of(harness).spark_used_seconds
+    await harness.apply(members=4)
+    used = harness.state.spark_used_seconds
     assert 3 in used
     used.update(dict.fromkeys(range(4), harness.clock))
     if away:
         monkeypatch.setattr(copier, "problem", lambda: "the copier pod is not ready")
         await harness.tick()
         monkeypatch.undo()
-    harness.change_spec(members=3, engine="Auto")
-    await harness.until_quiet()
-    record = state_of(harness).finished[-1]
+    await harness.apply(members=3, engine="Auto")
+    record = harness.state.finished[-1]
     drivers = {each.engine_reason.rpartition(" for ")[2] for each in record.destinations.values()}
     assert drivers == {"a cold driver" if away else "a warm driver"}
 
@@ -242,14 +221,12 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
 async def test_a_session_is_renewed_as_long_as_it_is_copied() -> None:
     harness, _ = await with_copier("RUNNING")
     harness.change_spec(members=4)
-    for _ in range(20):
-        await harness.tick()
-    (session, wave), *_ = state_of(harness).copy_sessions.items()
+    await harness.ticks(20)
+    (session, wave), *_ = harness.state.copy_sessions.items()
     source = harness.world.volumes[wave.source]
     before = sum(each.session == session for each in source.renewals)
     assert before >= 1
-    for _ in range(50):
-        await harness.tick(1.0)
+    await harness.ticks(50, 1.0)
     assert sum(each.session == session for each in source.renewals) >= before + 2
 
 
@@ -257,9 +234,8 @@ async def test_a_session_is_renewed_as_long_as_it_is_copied() -> None:
 async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
     harness, copier = await with_copier("RUNNING")
     harness.change_spec(members=4)
-    for _ in range(20):
-        await harness.tick()
-    wave = next(iter(state_of(harness).copy_sessions.values()))
+    await harness.ticks(20)
+    wave = next(iter(harness.state.copy_sessions.values()))
     copier.outcome = "DONE"
     copier.told.clear()
     if how == "ended":
@@ -268,9 +244,9 @@ async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
         harness.kill(wave.source)
         harness.revive(wave.source)
     await harness.until_quiet(ticks=1200)
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     if how == "ended":
-        failures = [each for record in state_of(harness).finished for each in record.failures.values()]
+        failures = [each for record in harness.state.finished for each in record.failures.values()]
         assert {each.reason for each in failures} == {"SESSION_LOST"}
         assert events(harness, "SparkFailed") == []
     assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
@@ -279,14 +255,13 @@ async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
 async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_staging() -> None:
     harness, _ = await with_copier("RUNNING")
     harness.change_spec(members=4)
-    for _ in range(20):
-        await harness.tick()
+    await harness.ticks(20)
     assert any(each.sessions for each in harness.world.volumes.values())
     harness.world.volumes[3].staged["s1-99"] = {}
     await harness.loop.close()
     harness.start_master()
     await harness.until_quiet(ticks=1200)
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
 
 
@@ -296,20 +271,18 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
     monkeypatch.setattr("stele.core.control.rebalance.copy_scheduling.COPIES_PER_MEMBER_MAX", 1)
     harness, copier = await with_copier("RUNNING")
     harness.change_spec(members=4)
-    for _ in range(40):
-        await harness.tick()
-    (wave,) = state_of(harness).copy_sessions.values()
-    waiting = [each for each in state_of(harness).migrations.values() if each.session != wave.id]
+    await harness.ticks(40)
+    (wave,) = harness.state.copy_sessions.values()
+    waiting = [each for each in harness.state.migrations.values() if each.session != wave.id]
     assert waiting
-    for _ in range(150):
-        await harness.tick(1.0)
-    record = state_of(harness).progress
+    await harness.ticks(150, 1.0)
+    record = harness.state.progress
     assert record is not None
     assert (record.failed, record.failures) == (0, {})
-    assert list(state_of(harness).copy_sessions) == [wave.id]
+    assert list(harness.state.copy_sessions) == [wave.id]
     copier.outcome = "DONE"
     await harness.until_quiet(ticks=1200)
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
 
 
 # -- bandwidth
@@ -322,18 +295,17 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
     for _ in range(40):
         await harness.tick()
         rates: dict[int, int] = {}
-        for wave in state_of(harness).copy_sessions.values():
+        for wave in harness.state.copy_sessions.values():
             for member in (wave.source, wave.destination):
                 rates[member] = rates.get(member, 0) + wave.bytes_per_second
         assert all(rate <= limit for rate in rates.values())
-    waves = state_of(harness).copy_sessions.values()
+    waves = harness.state.copy_sessions.values()
     assert len({(wave.source, wave.destination) for wave in waves}) > 1
     for wave in waves:
         told = [r for r in harness.world.volumes[wave.source].renewals if r.session == wave.id]
         assert told[-1].bytes_per_second == wave.bytes_per_second > 0
     harness.change_spec(bandwidth_per_member=0)
-    for _ in range(4):
-        await harness.tick()
+    await harness.ticks(4)
     told = [each for member in harness.world.volumes.values() for each in member.renewals[-1:]]
     assert {each.bytes_per_second for each in told} == {0}
 
@@ -343,9 +315,8 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
 
 async def test_a_plan_shows_what_is_copied_to_whom() -> None:
     harness, _ = await with_copier()
-    harness.change_spec(members=5)
-    await harness.until_quiet()
-    record = next(each for each in state_of(harness).finished if each.destinations)
+    await harness.apply(members=5)
+    record = next(each for each in harness.state.finished if each.destinations)
     status = shown(harness, record)
     assert [each.member for each in status.destinations] == sorted(
         (each.member for each in status.destinations),
@@ -364,14 +335,12 @@ async def test_a_plan_shows_what_is_copied_to_whom() -> None:
 
 async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> None:
     harness, _ = await with_copier()
-    harness.change_spec(members=4)
-    await harness.until_quiet()
-    record = next(each for each in state_of(harness).finished if each.destinations)
-    harness.change_spec(members=3)
-    await harness.until_quiet()
-    assert 3 not in state_of(harness).table.members
+    await harness.apply(members=4)
+    record = next(each for each in harness.state.finished if each.destinations)
+    await harness.apply(members=3)
+    assert 3 not in harness.state.table.members
     assert [each.member for each in shown(harness, record).destinations] == ["demo-3"]
-    metrics = copy_metrics({("ns", "demo"): state_of(harness)})
+    metrics = copy_metrics({("ns", "demo"): harness.state})
     names = {sample.labels["destination"] for metric in metrics for sample in metric.samples}
     assert names == {"demo-0", "demo-1", "demo-2", "demo-3"}
 
@@ -379,16 +348,15 @@ async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> N
 async def test_what_is_under_way_is_shown_too_and_metrics_agree() -> None:
     harness, _ = await with_copier("RUNNING")
     harness.change_spec(members=4)
-    for _ in range(30):
-        await harness.tick()
-    record = state_of(harness).progress
+    await harness.ticks(30)
+    record = harness.state.progress
     assert record is not None
     (shown_now,) = shown(harness, record).destinations
     assert shown_now.bytes_copied > 0
     assert shown_now.tasks >= 4
     metrics = {
         (sample.name, sample.labels["destination"], sample.labels["engine"]): sample.value
-        for metric in copy_metrics({("ns", "demo"): state_of(harness)})
+        for metric in copy_metrics({("ns", "demo"): harness.state})
         for sample in metric.samples
     }
     assert metrics["stele_copied_bytes_total", "demo-3", "Spark"] == shown_now.bytes_copied

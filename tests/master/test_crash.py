@@ -13,7 +13,7 @@ from stele.errors import SteleError
 from stele.master.loop import Deposed
 from tests.fakes.members import FakeMember
 from tests.master.checks import check_state
-from tests.master.harness import Crash, Fuse, Harness, crash, lose
+from tests.master.harness import Crash, Fuse, Harness, crash, formed, lose
 from tests.master.scenarios import SCENARIOS, finish, heal, prepared, run, steps_of
 
 INTERRUPTIONS = {
@@ -49,8 +49,7 @@ async def test_a_change_ends_well_however_it_is_interrupted(name: str, how: str)
 
 
 async def ticks(harness: Harness, number: int, seconds: float = 0.05) -> None:
-    for _ in range(number):
-        await harness.tick(seconds)
+    await harness.ticks(number, seconds)
 
 
 async def until(harness: Harness, at: int, held: Callable[[FakeMember], object]) -> None:
@@ -119,12 +118,10 @@ async def test_an_older_table_is_brought_up_to_date_by_the_members(name: str) ->
 
 async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     """Members take newer lists only: the next one has to be above all that they were ever told."""
-    harness = Harness(members=2, partitions=4)
-    await harness.until_quiet()
+    harness = await formed(members=2, partitions=4)
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
     for members in (3, 4):
-        harness.change_spec(members=members)
-        await harness.until_quiet()
+        await harness.apply(members=members)
     told = harness.world.volumes[0].member_list_version
     await harness.loop.close()
     for key, data in older.items():
@@ -136,18 +133,15 @@ async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     for volume in harness.world.volumes.values():
         assert volume.member_list_version == harness.head().member_list_version
         assert {each.index for each in volume.members} == set(harness.table().members)
-    harness.change_spec(state="Frozen")
-    await harness.until_quiet()
+    await harness.apply(state="Frozen")
     assert harness.head().state == "Frozen", "all members have the list that the master has"
 
 
 async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
     """Rows that the others tell name them: nothing is stored before they are in the list again."""
-    harness = Harness(members=2, partitions=4)
-    await harness.until_quiet()
+    harness = await formed(members=2, partitions=4)
     older = {key: data for key, (_, data) in harness.shared.objects.items()}
-    harness.change_spec(members=4)
-    await harness.until_quiet()
+    await harness.apply(members=4)
     rows = harness.table().partitions
     await harness.loop.close()
     for key, data in older.items():
@@ -276,15 +270,13 @@ async def test_a_promise_to_a_master_that_died_is_overtaken_when_its_member_retu
     promised = harness.world.volumes[1].accepted[0].version
     harness.kill(1)
     harness.start_master()
-    for _ in range(20):
-        await harness.tick()
+    await harness.ticks(20)
     await heal(harness)
     assert harness.table().partitions[0].version > promised
 
 
 async def test_two_masters_at_once_end_with_one() -> None:
-    harness = Harness(members=3, partitions=3)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=3)
     first = harness.loop
     harness.start_master()
     await harness.until_quiet()
@@ -300,8 +292,7 @@ async def test_two_masters_at_once_end_with_one() -> None:
 
 async def test_a_status_of_a_newer_master_ends_a_leadership_and_one_of_nobody_is_outdone() -> None:
     """The status says that somebody leads with a higher epoch; the table decides whether that is so."""
-    harness = Harness(members=3, partitions=3)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=3)
     first = harness.loop
     harness.start_master()
     await harness.until_quiet()

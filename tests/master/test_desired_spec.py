@@ -8,9 +8,7 @@ from stele.core.control.rebalance import planner
 from stele.core.placement.migration import Type, step
 from stele.core.placement.plan import DataMember, Plan, plan
 from stele.core.table.table import PartitionTable
-from tests.master.harness import Harness
-from tests.master.test_convergence import balanced
-from tests.master.test_plans import approve, copies, formed, held, plan_of, restart, state_of
+from tests.master.harness import Harness, formed
 
 
 def fewest(harness: Harness) -> int:
@@ -25,10 +23,10 @@ async def test_copies_are_added_and_taken_away_while_clients_write() -> None:
         for _ in range(400):
             busy = await harness.tick()
             assert fewest(harness) >= min(before, wanted)
-            if not busy and copies(harness) == {wanted}:
+            if not busy and harness.copies() == {wanted}:
                 break
         await harness.until_quiet()
-        balanced(harness, 5, wanted)
+        harness.check_balanced(5, wanted)
 
 
 def test_copies_are_taken_away_from_cold_to_hot_and_never_below_the_new_number() -> None:
@@ -58,50 +56,46 @@ def test_copies_are_taken_away_from_cold_to_hot_and_never_below_the_new_number()
 
 async def test_below_the_number_of_copies_only_with_their_number_said_and_approved() -> None:
     harness = await formed(members=2, partitions=8, replicas=2)
-    harness.change_spec(members=1)
-    await harness.until_quiet()
-    record = plan_of(harness)
+    await harness.apply(members=1)
+    record = harness.progress
     assert (record.phase, record.copies_left) == ("Proposed", 1)
     assert "leaves 1 copies" in record.reason
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
     assert len(harness.world.pods) == 2
-    await restart(harness)
+    await harness.restart()
     await harness.until_quiet()
-    assert copies(harness) == {2}
-    approve(harness)
+    assert harness.copies() == {2}
+    harness.approve()
     await harness.until_quiet()
-    assert copies(harness) == {1}
+    assert harness.copies() == {1}
     assert sorted(harness.world.pods) == [0]
-    harness.change_spec(members=2)
-    await harness.until_quiet()
-    balanced(harness, 2, 2)
+    await harness.apply(members=2)
+    harness.check_balanced(2, 2)
 
 
 async def test_a_scale_down_below_the_copies_moves_what_it_can_before_it_asks() -> None:
     harness = await formed(members=4, partitions=12, replicas=2)
-    harness.change_spec(members=1)
-    await harness.until_quiet()
-    assert plan_of(harness).copies_left == 1
-    assert copies(harness) == {2}
-    assert held(harness, 0) == set(range(12))
-    harness.change_spec(members=4)
-    await harness.until_quiet()
-    assert state_of(harness).proposal is None
-    balanced(harness, 4, 2)
+    await harness.apply(members=1)
+    assert harness.progress.copies_left == 1
+    assert harness.copies() == {2}
+    assert harness.held(0) == set(range(12))
+    await harness.apply(members=4)
+    assert harness.state.proposal is None
+    harness.check_balanced(4, 2)
 
 
 async def test_a_drain_that_is_undone_half_way_keeps_the_member() -> None:
     harness = await formed(members=4, partitions=24, parallel_per_member=1)
     harness.world.drained.add(1)
-    before = held(harness, 1)
-    while len(held(harness, 1)) > len(before) - 3:
+    before = harness.held(1)
+    while len(harness.held(1)) > len(before) - 3:
         await harness.tick()
-    under_way = {each.partition for each in state_of(harness).migrations.values()}
+    under_way = {each.partition for each in harness.state.migrations.values()}
     harness.world.drained.discard(1)
     await harness.tick()
-    assert under_way <= {each.partition for each in state_of(harness).migrations.values()} | _changed(harness)
+    assert under_way <= {each.partition for each in harness.state.migrations.values()} | _changed(harness)
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert not any(each.reason == "RebalanceIncomplete" for each in harness.world.events)
 
 
@@ -112,65 +106,58 @@ def _changed(harness: Harness) -> set[int]:
 async def test_a_member_dies_while_another_is_drained() -> None:
     harness = await formed(members=5, partitions=20, parallel_per_member=2)
     harness.change_spec(members=4)
-    while not state_of(harness).migrations:
+    while not harness.state.migrations:
         await harness.tick()
     harness.kill(1)
-    for _ in range(20):
-        await harness.tick()
+    await harness.ticks(20)
     harness.clock += 31
     await harness.until_quiet()
     # The one that is lost is the one too many now: the drained one is kept.
     assert sorted(harness.world.pods) == [0, 2, 3, 4]
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
 
 
 async def test_the_drained_member_itself_dies_and_nothing_is_lost() -> None:
     harness = await formed(members=4, partitions=16, parallel_per_member=1)
     harness.world.drained.add(3)
-    for _ in range(10):
-        await harness.tick()
+    await harness.ticks(10)
     harness.kill(3)
-    for _ in range(10):
-        await harness.tick()
+    await harness.ticks(10)
     harness.clock += 31
     await harness.until_quiet()
-    assert held(harness, 3) == set()
-    assert copies(harness) == {2}
+    assert harness.held(3) == set()
+    assert harness.copies() == {2}
 
 
 async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:
     harness = await formed(partitions=24, parallel_per_member=1)
     harness.change_spec(members=4)
-    while not held(harness, 3):
+    while not harness.held(3):
         await harness.tick()
     harness.change_spec(migration_paused=True)
-    for _ in range(40):
-        await harness.tick()
-    assert not state_of(harness).migrations
-    before = held(harness, 3)
-    for _ in range(20):
-        await harness.tick()
-    assert held(harness, 3) == before
+    await harness.ticks(40)
+    assert not harness.state.migrations
+    before = harness.held(3)
+    await harness.ticks(20)
+    assert harness.held(3) == before
     assert len(before) < 6
-    harness.change_spec(migration_paused=False)
-    await harness.until_quiet()
-    balanced(harness, 4, 2)
+    await harness.apply(migration_paused=False)
+    harness.check_balanced(4, 2)
 
 
 async def test_a_member_that_is_back_in_time_keeps_its_place_and_copies_nothing() -> None:
     harness = await formed(members=3, partitions=12)
-    before = held(harness, 1)
+    before = harness.held(1)
     harness.kill(1)
-    for _ in range(10):
-        await harness.tick()
-    assert held(harness, 1) == set()
+    await harness.ticks(10)
+    assert harness.held(1) == set()
     harness.clock += 20
     harness.revive(1)
     opened: list[object] = []
     for each in harness.world.volumes.values():
         each._OpenSession = opened.append  # type: ignore[assignment]
     await harness.until_quiet()
-    assert held(harness, 1) == before
+    assert harness.held(1) == before
     assert not opened
 
 
@@ -183,8 +170,7 @@ async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pyt
         return Plan()
 
     monkeypatch.setattr(planner, "plan", counted)
-    for _ in range(10):
-        await harness.tick(1.1)
+    await harness.ticks(10, 1.1)
     assert made == []
     harness.change_spec(replicas=1)
     await harness.tick()
@@ -202,14 +188,13 @@ async def test_a_planned_clear_does_not_take_the_copy_that_a_death_made_the_seco
     """
     harness = await formed(members=3, partitions=24, replicas=3, parallel_per_member=1)
     harness.change_spec(replicas=2)
-    while not state_of(harness).migrations:
+    while not harness.state.migrations:
         await harness.tick()
     harness.kill(victim)
-    for _ in range(ticks):
-        await harness.tick(0.001)
+    await harness.ticks(ticks, 0.001)
     harness.revive(victim)
     for _ in range(200):
         await harness.tick()
         assert fewest(harness) >= 2
     await harness.until_quiet()
-    balanced(harness, 3, 2)
+    harness.check_balanced(3, 2)

@@ -4,7 +4,6 @@ import pytest
 
 from tests.fakes.copier import Copier
 from tests.master.harness import Harness
-from tests.master.test_convergence import balanced
 
 
 @pytest.mark.parametrize(("threshold", "by_spark"), [(1, True), (1 << 40, False)])
@@ -14,9 +13,8 @@ async def test_spark_copies_when_enough_is_to_be_copied_at_once(threshold: int, 
     await harness.loop.close()
     harness.start_master(copier=copier)
     await harness.until_quiet()
-    harness.change_spec(members=4)
-    await harness.until_quiet()
-    balanced(harness, 4, 2)
+    await harness.apply(members=4)
+    harness.check_balanced(4, 2)
     assert harness.loop.state is not None
     (record,) = harness.loop.state.finished
     assert bool(copier.waves) == by_spark
@@ -34,8 +32,7 @@ async def test_what_catches_up_from_the_log_is_not_counted_as_something_to_copy(
     harness.start_master(copier=copier)
     await harness.until_quiet()
     harness.kill(1)
-    for _ in range(10):
-        await harness.tick()
+    await harness.ticks(10)
     harness.revive(1)
     await harness.until_quiet()
     assert copier.waves == {}

@@ -1,24 +1,22 @@
 """While a member is unreachable and may return its place is kept, and everything else goes on."""
 
 from stele.core.control.requests import NamedMove
-from tests.master.harness import TIMING, Harness
-from tests.master.test_convergence import balanced
-from tests.master.test_plans import approve, formed, held, plan_of, proposed, state_of
+from tests.master.harness import TIMING, Harness, formed
 
 
 async def lost(harness: Harness, index: int) -> set[int]:
     """The member is gone and out of all rows that others have, its grace period has just begun; what it
     held."""
-    before = held(harness, index)
+    before = harness.held(index)
     harness.kill(index)
     await harness.until_quiet()
-    assert not held(harness, index)
+    assert not harness.held(index)
     assert in_grace(harness, index)
     return before
 
 
 def in_grace(harness: Harness, index: int) -> bool:
-    return state_of(harness).liveness[index].in_grace(harness.clock, TIMING)
+    return harness.state.liveness[index].in_grace(harness.clock, TIMING)
 
 
 async def test_nobody_gets_what_a_member_held_that_may_return() -> None:
@@ -29,23 +27,22 @@ async def test_nobody_gets_what_a_member_held_that_may_return() -> None:
     assert in_grace(harness, 1)
     harness.revive(1)
     await harness.until_quiet()
-    assert held(harness, 1) == before
-    balanced(harness, 4, 2)
+    assert harness.held(1) == before
+    harness.check_balanced(4, 2)
 
 
 async def test_a_member_joins_while_another_s_place_is_kept() -> None:
     harness = await formed(members=4, partitions=40)
     before = await lost(harness, 1)
-    harness.change_spec(members=5)
-    await harness.until_quiet()
+    await harness.apply(members=5)
     assert in_grace(harness, 1)
-    taken = held(harness, 4)
+    taken = harness.held(4)
     assert len(taken) >= 40 * 2 // 5 - 2, "its share of what the others have"
     single = {number for number, row in enumerate(harness.table().partitions) if len(row.members) == 1}
     assert single <= before
     harness.revive(1)
     await harness.until_quiet()
-    balanced(harness, 5, 2)
+    harness.check_balanced(5, 2)
 
 
 async def test_a_member_is_drained_while_another_s_place_is_kept() -> None:
@@ -58,7 +55,7 @@ async def test_a_member_is_drained_while_another_s_place_is_kept() -> None:
     assert 0 not in harness.table().members
     harness.revive(1)
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
 
 
 async def test_a_user_s_move_is_made_while_another_s_place_is_kept() -> None:
@@ -88,8 +85,7 @@ async def test_a_user_s_move_to_a_member_that_is_away_waits_for_it() -> None:
 async def test_a_member_that_does_not_return_is_replaced_once_its_time_is_over() -> None:
     harness = await formed(members=4, partitions=24)
     await lost(harness, 1)
-    harness.change_spec(members=5)
-    await harness.until_quiet()
+    await harness.apply(members=5)
     harness.clock += TIMING.grace
     await harness.until_quiet()
     assert {len(row.members) for row in harness.table().partitions} == {2}
@@ -97,18 +93,18 @@ async def test_a_member_that_does_not_return_is_replaced_once_its_time_is_over()
 
 async def test_an_approval_holds_when_a_member_is_unreachable_for_a_while() -> None:
     harness = await formed(members=4, partitions=40, approval="Manual", parallel_per_member=1)
-    await proposed(harness, members=5)
-    approve(harness)
-    while len(held(harness, 4)) < 3:
+    await harness.proposed(members=5)
+    harness.approve()
+    while len(harness.held(4)) < 3:
         await harness.tick()
-    before = plan_of(harness)
+    before = harness.progress
     harness.kill(1)
     await harness.until_quiet()
     assert in_grace(harness, 1)
     assert before.phase == "Superseded"
     harness.revive(1)
     await harness.until_quiet()
-    balanced(harness, 5, 2)
+    harness.check_balanced(5, 2)
 
 
 async def test_partitions_that_are_lost_meanwhile_are_left_alone() -> None:
@@ -123,4 +119,4 @@ async def test_partitions_that_are_lost_meanwhile_are_left_alone() -> None:
     harness.revive(0)
     harness.revive(1)
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)

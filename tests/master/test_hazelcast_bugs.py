@@ -7,7 +7,7 @@ from stele.core.control.operations.cluster_state import Step
 from stele.core.control.publication import exchange_request
 from tests.fakes.members import FakeMember
 from tests.master.checks import lost_partitions
-from tests.master.harness import Fuse, Harness, lose
+from tests.master.harness import Fuse, Harness, formed, lose
 from tests.master.scenarios import SCENARIOS, finish, heal, prepared
 
 
@@ -55,8 +55,7 @@ async def test_issue_5444_the_joiner_dies_before_it_commits() -> None:
 
 async def test_issue_2804_a_member_that_leaves_politely_is_kept_until_no_row_names_it() -> None:
     """Its pod goes only after every partition is as full as before without it."""
-    harness = Harness(members=3, partitions=3)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=3)
     harness.change_spec(members=2)
     for _ in range(60):
         named = any(2 in row.members for row in harness.table().partitions)
@@ -103,24 +102,19 @@ async def test_pull_12535_a_commit_without_an_answer_is_asked_again_and_done_onc
 
 async def test_pull_14111_a_passive_cluster_keeps_its_table() -> None:
     """Not a byte of any row changes while members come, go and return."""
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
-    harness.change_spec(state="Passive", members=4)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
+    await harness.apply(state="Passive", members=4)
     before = harness.shared.objects["shard-0"][1]["rows"]
-    harness.change_spec(members=2)
-    await harness.until_quiet()
+    await harness.apply(members=2)
     assert harness.shared.objects["shard-0"][1]["rows"] == before
 
 
 async def test_pull_10138_owners_that_die_are_replaced_without_migration() -> None:
     """NoMigration means no copies; a backup is promoted all the same."""
-    harness = Harness(members=3, partitions=3)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=3)
     harness.change_spec(state="NoMigration")
     harness.kill(0)
-    for _ in range(40):
-        await harness.tick(1.0)
+    await harness.ticks(40, 1.0)
     rows = harness.table().partitions
     assert all(row.owner not in (0, None) for row in rows)
     assert any(len(row.members) == 1 for row in rows)
@@ -149,17 +143,14 @@ def note(codes: list[str], result: object) -> object:
 
 async def test_pull_16627_the_table_goes_to_members_only() -> None:
     """A process that is not in the dictionary is asked who it is, and told nothing."""
-    harness = Harness(members=3, partitions=3)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=3)
     harness.change_spec(state="Frozen")
-    for _ in range(4):
-        await harness.tick(1.0)
+    await harness.ticks(4, 1.0)
     harness.change_spec(members=4)
     harness.world.members[7] = True
     harness.world.start_pod(7)
     await harness.until_quiet()
-    state = harness.loop.state
-    assert state is not None
+    state = harness.state
     assert 7 in state.liveness
     assert 7 not in harness.table().members
     assert not exchange_request(state, 7, (), cluster="c", replicas=2)[0].rows
@@ -168,22 +159,19 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
 
 async def test_issue_22609_a_member_with_another_stamp_gets_the_whole_table() -> None:
     """A member that lost what it was told is told everything again, and is not refused for ever."""
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
     behind = harness.world.volumes[1]
     behind.rows.clear()
     await harness.until_quiet()
     assert {n: row.version for n, row in behind.rows.items()} == {
         n: row.version for n, row in enumerate(harness.table().partitions)
     }
-    harness.change_spec(members=4)
-    await harness.until_quiet()
+    await harness.apply(members=4)
 
 
 async def test_issue_22609_a_member_with_an_older_member_list_gets_the_present_one() -> None:
     """The list is compared as the table is; its publication may have been lost with a restart."""
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
     behind = harness.world.volumes[1]
     behind.members, behind.member_list_version = behind.members[:2], behind.member_list_version - 1
     await harness.until_quiet()
@@ -193,16 +181,14 @@ async def test_issue_22609_a_member_with_an_older_member_list_gets_the_present_o
 
 async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back() -> None:
     """Others are stored and published while one fails again and again."""
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
     harness.change_spec(members=4)
     await until(harness, lambda: 3 in harness.world.volumes)
     refusing = harness.world.volumes[3]
     plain = refusing._Accept
     refusing._Accept = lambda c: Result("DISK_ERROR") if c.row.partition == first else plain(c)  # type: ignore[method-assign]
     first = next(n for n, row in enumerate(harness.table().partitions) if row.owner == 0)
-    for _ in range(200):
-        await harness.tick()
+    await harness.ticks(200)
     rows = harness.table().partitions
     assert any(3 in row.members for row in rows)
     for volume in harness.world.volumes.values():
@@ -213,8 +199,7 @@ async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back()
 
 async def test_issue_14088_all_addresses_change_at_once() -> None:
     """Every pod comes back under another address; identities stay, and so does every row's members."""
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
     before = [row.members for row in harness.table().partitions]
     for index in list(harness.world.pods):
         harness.world.volumes[index].alive = False
@@ -228,14 +213,12 @@ async def test_issue_14088_all_addresses_change_at_once() -> None:
 
 async def test_issue_2149_backups_outlive_the_member_that_was_drained() -> None:
     """Every write that was acknowledged before, while and after it left is on every copy."""
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
     harness.start_master(Fuse())
     harness.change_spec(members=2)
     await finish(harness)
     harness.kill(0)
-    for _ in range(10):
-        await harness.tick()
+    await harness.ticks(10)
     harness.check_data()
 
 
@@ -284,8 +267,7 @@ async def test_pull_8532_a_copy_that_lags_is_in_no_row() -> None:
 
 async def test_pull_17564_nobody_is_told_to_delete_what_the_table_says_it_holds() -> None:
     """Also when the answers to such orders are lost and they are given twice."""
-    harness = Harness(members=4, partitions=8)
-    await harness.until_quiet()
+    harness = await formed(members=4, partitions=8)
     deleted: list[int] = []
 
     def watched(member: FakeMember, index: int) -> None:
@@ -305,8 +287,7 @@ async def test_pull_17564_nobody_is_told_to_delete_what_the_table_says_it_holds(
     for members in (3, 4):
         for at in (4, 9, 14, 19):
             harness.start_master(Fuse(at, after=True, act=lose))
-            harness.change_spec(members=members)
-            await harness.until_quiet()
+            await harness.apply(members=members)
     assert deleted
 
 
@@ -318,21 +299,18 @@ async def test_issue_15176_a_migration_that_never_ends_does_not_keep_a_state_fro
     await until(harness, lambda: source.learners)
     harness.change_spec(state="Frozen")
     await harness.tick()
-    state = harness.loop.state
-    assert state is not None
+    state = harness.state
     assert (state.change.step, state.change.reason) == (
         Step.WAITING,
         "1 migrations are under way and end first",
     )
-    for _ in range(150):
-        await harness.tick(1.0)
+    await harness.ticks(150, 1.0)
     assert harness.head().state == "Frozen"
     assert not source.learners
 
 
 async def test_issue_9972_a_master_that_dies_while_members_are_locked_leaves_nothing_locked() -> None:
-    harness = Harness(members=3, partitions=6)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=6)
     harness.change_spec(state="Frozen")
     harness.world.volumes[2]._LockState = lambda c: Result("MIGRATION_ACTIVE", "m")  # type: ignore[method-assign]
     await until(harness, lambda: harness.world.volumes[0].locked)
@@ -352,8 +330,7 @@ async def test_issue_13553_members_of_one_place_that_die_together_take_no_partit
     await harness.until_quiet()
     for index in (0, 2, 4):
         harness.kill(index)
-    for _ in range(40):
-        await harness.tick()
+    await harness.ticks(40)
     assert not lost_partitions(harness)
     assert all(row.members <= {1, 3, 5} for row in harness.table().partitions)
     await heal(harness)

@@ -7,7 +7,7 @@ import pytest
 from stele.core.control.commands import Row
 from stele.core.table.ids import EPOCH_MAX, STEP_MAX, VERSION_MAX
 from tests.fakes.members import FakeMember
-from tests.master.harness import Harness
+from tests.master.harness import formed
 
 
 def _epoch(member: FakeMember) -> None:
@@ -40,14 +40,12 @@ AT_A_TAKE_OVER = [(poison, True) for poison in (_epoch, _list_version, _row, _ac
 async def test_a_member_whose_numbers_jump_is_not_believed(
     poison: Callable[[FakeMember], None], restarted: bool
 ) -> None:
-    harness = Harness(members=4, replicas=3)
-    await harness.until_quiet()
+    harness = await formed(members=4, replicas=3)
     member = harness.world.volumes[1]
     poison(member)
     if restarted:
         harness.start_master()
-    for _ in range(20):
-        await harness.tick(0.6)
+    await harness.ticks(20, 0.6)
     harness.wipe(1)
     await harness.until_quiet()
     assert harness.head().epoch <= 3
@@ -60,8 +58,7 @@ async def test_a_member_whose_numbers_jump_is_not_believed(
 
 
 async def test_a_status_whose_epoch_jumps_ends_no_leadership() -> None:
-    harness = Harness()
-    await harness.until_quiet()
+    harness = await formed()
     harness.world.shown_epoch = EPOCH_MAX
     await harness.until_quiet()
     assert harness.head().epoch == 1
@@ -69,8 +66,7 @@ async def test_a_status_whose_epoch_jumps_ends_no_leadership() -> None:
 
 async def test_the_master_goes_above_an_epoch_within_the_step() -> None:
     """An older copy of the ConfigMaps was restored: the members have seen later masters."""
-    harness = Harness()
-    await harness.until_quiet()
+    harness = await formed()
     for member in harness.world.volumes.values():
         member.epoch = 1 + STEP_MAX
     await harness.until_quiet()

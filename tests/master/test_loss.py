@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.master.harness import Crash, Fuse, Harness
-from tests.master.test_plans import copies, formed, restart, state_of
+from tests.master.harness import Crash, Fuse, Harness, formed
 
 
 async def lost(harness: Harness, *members: int) -> set[int]:
@@ -12,8 +11,7 @@ async def lost(harness: Harness, *members: int) -> set[int]:
     assert gone
     for member in members:
         harness.kill(member)
-    for _ in range(10):
-        await harness.tick()
+    await harness.ticks(10)
     return gone
 
 
@@ -24,17 +22,16 @@ def reasons(harness: Harness) -> set[str]:
 async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
     harness = await formed(members=4, partitions=12)
     gone = await lost(harness, 0, 1)
-    assert state_of(harness).lost == gone
+    assert harness.state.lost == gone
     harness.clock += 100
-    for _ in range(40):
-        await harness.tick(0.6)
+    await harness.ticks(40, 0.6)
     assert {row.members for n, row in enumerate(harness.table().partitions) if n in gone} == {
         frozenset({0, 1})
     }
     harness.revive(1)
     await harness.until_quiet()
-    assert state_of(harness).lost == set()
-    assert copies(harness) == {2}
+    assert harness.state.lost == set()
+    assert harness.copies() == {2}
     assert "PartitionsReset" not in reasons(harness)
 
 
@@ -43,8 +40,7 @@ async def test_all_members_lost_and_back() -> None:
     before = [row.members for row in harness.table().partitions]
     assert await lost(harness, 0, 1, 2) == set(range(9))
     harness.clock += 100
-    for _ in range(10):
-        await harness.tick(0.6)
+    await harness.ticks(10, 0.6)
     for member in range(3):
         harness.revive(member)
     await harness.until_quiet()
@@ -62,15 +58,14 @@ async def begun_anew(harness: Harness, gone: set[int]) -> None:
 async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_set() -> None:
     harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 0, 1)
-    for _ in range(10):
-        await harness.tick(0.6)
-    assert state_of(harness).lost == gone
+    await harness.ticks(10, 0.6)
+    assert harness.state.lost == gone
     await begun_anew(harness, gone)
-    assert state_of(harness).lost == set()
-    assert state_of(harness).reset_partitions == gone
+    assert harness.state.lost == set()
+    assert harness.state.reset_partitions == gone
     assert {"DataLoss", "PartitionsReset"} <= reasons(harness)
     assert "DataBack" not in reasons(harness)
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
     assert gone <= harness.written.keys()
 
 
@@ -88,7 +83,7 @@ async def test_a_member_that_is_back_too_late_puts_its_copy_aside() -> None:
         for number in gone:
             named = volume.index in harness.table().partitions[number].members
             assert named or not volume.alive or volume.tablets[number].state == "DELETED"
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
 
 
 async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copies() -> None:
@@ -97,11 +92,11 @@ async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copi
     gone = await lost(harness, 1, 2)
     before = {number: set(harness.written[number]) for number in gone}
     await begun_anew(harness, gone)
-    assert copies(harness) == {1}
+    assert harness.copies() == {1}
     harness.revive(1)
     harness.revive(2)
     await harness.until_quiet()
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
     for volume in harness.world.volumes.values():
         kept = {number: volume.tablets[number].data for number in gone if number in volume.tablets}
         assert not any(before[number] & set(data) for number, data in kept.items())
@@ -112,9 +107,8 @@ async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
     harness.change_spec(held=True)
     gone = await lost(harness, 0, 1)
     harness.clock += 100
-    for _ in range(20):
-        await harness.tick(0.6)
-    assert state_of(harness).lost == gone
+    await harness.ticks(20, 0.6)
+    assert harness.state.lost == gone
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -130,17 +124,16 @@ async def test_the_master_dies_at_each_step_of_a_new_beginning(after: bool) -> N
         try:
             await over(harness)
         except Crash:
-            await restart(harness)
+            await harness.restart()
             await over(harness)
-        assert state_of(harness).lost == set(), at
-        assert copies(harness) == {2}, at
+        assert harness.state.lost == set(), at
+        assert harness.copies() == {2}, at
         await harness.loop.close()
 
 
 async def over(harness: Harness) -> None:
     """Beyond the grace period, whenever the master began to count it."""
-    for _ in range(8):
-        await harness.tick()
+    await harness.ticks(8)
     harness.clock += 31
     await harness.until_quiet()
 
@@ -150,15 +143,13 @@ async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() ->
 
     Found by seed 92 of `swarm` (f299f62).
     """
-    harness = Harness(members=3, partitions=12, replicas=2)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=12, replicas=2)
     harness.write()
     pairs = [number for number, row in enumerate(harness.table().partitions) if row.members == {0, 1}]
     assert pairs
     harness.kill(1)
     harness.cut(0)
-    for _ in range(5):
-        await harness.tick()
+    await harness.ticks(5)
     assert all(harness.table().partitions[number].members == {0, 1} for number in pairs)
     harness.revive(1)
     harness.kill(0)
@@ -168,8 +159,7 @@ async def test_a_backup_is_not_given_up_for_an_owner_that_just_died_unheard() ->
 
 
 async def test_a_lost_backup_is_taken_out_once_the_owner_answered() -> None:
-    harness = Harness(members=3, partitions=12, replicas=2)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=12, replicas=2)
     harness.kill(1)
     ticks = 0
     while any(1 in row.members for row in harness.table().partitions):

@@ -7,8 +7,7 @@ import pytest
 from stele.adapters.kubernetes.api import NotFound
 from stele.errors import Refused, Unavailable
 from stele.master.nodes import REFRESH_SECONDS, Nodes
-from tests.master.harness import Harness
-from tests.master.test_plans import held, state_of
+from tests.master.harness import Harness, formed
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -39,8 +38,7 @@ async def test_zones_that_change_move_copies() -> None:
 async def test_nothing_is_placed_while_it_was_not_looked_where_a_member_is() -> None:
     harness = Harness(members=3, partitions=8)
     harness.world.zones[1] = None
-    for _ in range(30):
-        await harness.tick(0.1)
+    await harness.ticks(30, 0.1)
     assert not any(row.version for row in harness.table().partitions)
     harness.world.zones[1] = ("a",)
     await harness.until_quiet()
@@ -48,13 +46,12 @@ async def test_nothing_is_placed_while_it_was_not_looked_where_a_member_is() -> 
 
 
 async def test_a_heavier_member_gets_more() -> None:
-    harness = Harness(members=3, partitions=40, replicas=1)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=40, replicas=1)
     harness.world.weights[2] = 2
     await harness.until_quiet()
-    assert len(held(harness, 2)) == 20
-    assert len(held(harness, 0)) == len(held(harness, 1)) == 10
-    assert state_of(harness).progress is None
+    assert len(harness.held(2)) == 20
+    assert len(harness.held(0)) == len(harness.held(1)) == 10
+    assert harness.state.progress is None
 
 
 class Api:

@@ -8,63 +8,19 @@ from stele.core.control.commands import Result
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.planner import preview
 from stele.core.control.requests import NamedMove
-from stele.core.control.state import RebalanceProgress, State
-from tests.master.harness import Crash, Fuse, Harness
-from tests.master.test_convergence import balanced
-
-
-def state_of(harness: Harness) -> State:
-    assert harness.loop.state is not None
-    return harness.loop.state
-
-
-def plan_of(harness: Harness) -> RebalanceProgress:
-    record = state_of(harness).progress
-    assert record is not None
-    return record
-
-
-def held(harness: Harness, index: int) -> set[int]:
-    return {number for number, row in enumerate(harness.table().partitions) if index in row.members}
-
-
-def copies(harness: Harness) -> set[int]:
-    return {len(row.members) for row in harness.table().partitions}
-
-
-def approve(harness: Harness) -> None:
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", approved=True)
-
-
-async def restart(harness: Harness) -> None:
-    await harness.loop.close()
-    harness.start_master()
-
-
-async def formed(members: int = 3, partitions: int = 12, **desired: object) -> Harness:
-    harness = Harness(members=members, partitions=partitions, **desired)  # type: ignore[arg-type]
-    await harness.until_quiet()
-    return harness
-
-
-async def proposed(harness: Harness, **desired: object) -> RebalanceProgress:
-    harness.change_spec(**desired)
-    await harness.until_quiet()
-    record = plan_of(harness)
-    assert record.phase == "Proposed"
-    return record
+from tests.master.harness import Crash, Fuse, Harness, formed
 
 
 async def test_a_plan_waits_for_its_approval_and_tells_what_it_would_do() -> None:
     harness = await formed(approval="Manual")
-    record = await proposed(harness, members=4)
-    assert held(harness, 3) == set()
+    record = await harness.proposed(members=4)
+    assert harness.held(3) == set()
     assert record.planned.total() > 0
     assert record.bytes_planned > 0
     assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
-    approve(harness)
+    harness.approve()
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert [each.phase for each in harness.world.requests() if each.plan] == ["Done"]
 
 
@@ -72,91 +28,89 @@ async def test_missing_copies_are_made_without_approval() -> None:
     harness = await formed(approval="Manual")
     harness.kill(2)
     harness.clock += 31
-    for _ in range(20):
-        await harness.tick()
+    await harness.ticks(20)
     harness.clock += 31
     await harness.until_quiet()
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
     harness.change_spec(replicas=3)
     harness.revive(2)
     await harness.until_quiet()
-    assert copies(harness) == {3}
+    assert harness.copies() == {3}
 
 
 async def test_a_changed_situation_makes_a_new_plan_that_is_not_approved() -> None:
     harness = await formed(approval="Manual")
-    first = await proposed(harness, members=4)
-    approve(harness)
+    first = await harness.proposed(members=4)
+    harness.approve()
     harness.change_spec(members=5)
-    second = await proposed(harness)
+    second = await harness.proposed()
     assert (first.phase, second.phase) == ("Superseded", "Proposed")
     assert first.situation != second.situation
-    assert len(held(harness, 4)) == 0
+    assert len(harness.held(4)) == 0
 
 
 async def test_an_approval_outlives_the_master() -> None:
     harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)
-    await proposed(harness, members=4)
-    approve(harness)
-    while len(held(harness, 3)) < 3:
+    await harness.proposed(members=4)
+    harness.approve()
+    while len(harness.held(3)) < 3:
         await harness.tick()
-    await restart(harness)
+    await harness.restart()
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
 
 
 async def test_an_approval_outlives_two_masters() -> None:
     """What nobody approved is what the second finds: the plan of the first for what was left."""
     harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)
-    await proposed(harness, members=4)
-    approve(harness)
+    await harness.proposed(members=4)
+    harness.approve()
     for held_at_least in (3, 8):
-        while len(held(harness, 3)) < held_at_least:
+        while len(harness.held(3)) < held_at_least:
             await harness.tick()
-        await restart(harness)
+        await harness.restart()
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
 
 
 async def test_a_plan_that_waits_still_waits_after_the_master_was_replaced() -> None:
     harness = await formed(approval="Manual")
-    await proposed(harness, members=4)
-    await restart(harness)
+    await harness.proposed(members=4)
+    await harness.restart()
     await harness.until_quiet()
-    assert plan_of(harness).phase == "Proposed"
-    assert held(harness, 3) == set()
+    assert harness.progress.phase == "Proposed"
+    assert harness.held(3) == set()
 
 
 async def half_cancelled() -> Harness:
     """A fourth member took in a few partitions; then the plan was cancelled."""
     harness = await formed(partitions=24, parallel_per_member=1)
     harness.change_spec(members=4)
-    while len(held(harness, 3)) < 2:
+    while len(harness.held(3)) < 2:
         await harness.tick()
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    harness.world.ask(f"demo-{harness.state.plan_id}", cancel=True)
     await harness.until_quiet()
     return harness
 
 
 async def test_a_cancelled_plan_stays_cancelled_when_the_master_is_replaced() -> None:
     harness = await half_cancelled()
-    before = held(harness, 3)
+    before = harness.held(3)
     assert len(before) < 8
-    await restart(harness)
+    await harness.restart()
     await harness.until_quiet()
-    assert held(harness, 3) == before
-    harness.change_spec(members=5)
-    await harness.until_quiet()
-    balanced(harness, 5, 2)
+    assert harness.held(3) == before
+    await harness.apply(members=5)
+    harness.check_balanced(5, 2)
 
 
 async def test_a_cancelled_proposal_is_over() -> None:
     harness = await formed(approval="Manual")
-    record = await proposed(harness, members=4)
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    record = await harness.proposed(members=4)
+    harness.world.ask(f"demo-{harness.state.plan_id}", cancel=True)
     await harness.until_quiet()
     assert record.phase == "Superseded"
-    assert held(harness, 3) == set()
+    assert harness.held(3) == set()
 
 
 async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
@@ -165,9 +119,9 @@ async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
     while not any(each.step is Step.CATCH_UP for each in _running(harness)):
         await harness.tick()
     early = {each.partition for each in _running(harness) if each.step is Step.CATCH_UP}
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True, roll_back=True)
+    harness.world.ask(f"demo-{harness.state.plan_id}", cancel=True, roll_back=True)
     await harness.until_quiet()
-    assert not early & held(harness, 3)
+    assert not early & harness.held(3)
     assert all(not each.copies and not each.learners for each in harness.world.volumes.values())
 
 
@@ -177,18 +131,18 @@ def _running(harness: Harness) -> list[object]:
 
 async def test_single_partitions_are_left_out_of_a_plan() -> None:
     harness = await formed(approval="Manual")
-    record = await proposed(harness, members=4)
+    record = await harness.proposed(members=4)
     numbers = sorted({each.partition for each in record.plan.migrations})
-    name = f"demo-{state_of(harness).plan_id}"
+    name = f"demo-{harness.state.plan_id}"
     harness.world.ask(name, approved=True, cancelled=frozenset(numbers[:2]))
     before = [harness.table().partitions[number] for number in numbers[:2]]
     await harness.until_quiet()
     assert [harness.table().partitions[number] for number in numbers[:2]] == before
-    assert held(harness, 3)
+    assert harness.held(3)
 
 
 def movable(harness: Harness, source: int, destination: int, number: int = 1) -> list[int]:
-    some = held(harness, source) - held(harness, destination)
+    some = harness.held(source) - harness.held(destination)
     return sorted(some)[:number]
 
 
@@ -200,15 +154,15 @@ async def test_a_user_moves_a_replica_and_balancing_leaves_it_there(approval: st
     harness.world.ask("mine", moves=moves)
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
-    assert set(numbers) <= held(harness, 2) - held(harness, 0)
-    assert copies(harness) == {2}
+    assert set(numbers) <= harness.held(2) - harness.held(0)
+    assert harness.copies() == {2}
     versions = [row.version for row in harness.table().partitions]
     for _ in range(2):
-        await restart(harness)
+        await harness.restart()
         await harness.until_quiet()
     if approval == "Automatic":
         assert [row.version for row in harness.table().partitions] == versions
-        balanced(harness, 3, 2)
+        harness.check_balanced(3, 2)
     harness.world.ask("again", moves=moves)
     await harness.until_quiet()
     assert harness.world.asked["again"].phase == "Done"
@@ -222,7 +176,7 @@ async def test_progress_of_a_user_s_plan_is_on_its_own_object() -> None:
     record = None
     while record is None or record.phase != "Done":
         await harness.tick()
-        record = state_of(harness).user_plans.get("mine", record)
+        record = harness.state.user_plans.get("mine", record)
     assert record.planned == record.done
     assert record.done.total() >= 1
     assert record.bytes_copied > 0
@@ -234,12 +188,11 @@ async def test_a_user_s_plan_that_fails_again_and_again_waits_longer_each_time()
     harness.world.volumes[2]._Ingest = lambda c: Result("CORRUPT", "bytes")  # type: ignore[method-assign]
     harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-2"),))
     before = len(harness.world.events)
-    for _ in range(600):
-        await harness.tick(0.1)
+    await harness.ticks(600, 0.1)
     begun = [each for each in harness.world.events[before:] if each.reason == "RebalanceStarted"]
     assert 3 <= len(begun) <= 10, len(begun)
-    assert state_of(harness).retries.failed[number] >= 3
-    assert number not in held(harness, 2)
+    assert harness.state.retries.failed[number] >= 3
+    assert number not in harness.held(2)
 
 
 REFUSED = [
@@ -260,7 +213,7 @@ async def refused(harness: Harness, move: NamedMove, code: str, said: str) -> No
     before = harness.table().partitions
     harness.world.ask("mine", moves=(move,), phase="")
     await harness.tick()
-    (found,) = state_of(harness).user_plans["mine"].refusals.values()
+    (found,) = harness.state.user_plans["mine"].refusals.values()
     assert (found.reason, said in found.detail) == (code, True), found
     await harness.until_quiet()
     assert harness.table().partitions == before
@@ -288,7 +241,7 @@ async def test_adding_and_removing_one_replica_is_a_move() -> None:
     harness.world.ask("mine", moves=(NamedMove(number, "", "demo-2"), NamedMove(number, "demo-0", "")))
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
-    assert number in held(harness, 2) - held(harness, 0)
+    assert number in harness.held(2) - harness.held(0)
 
 
 async def test_a_user_chooses_who_gives_a_replica_up_and_who_gets_a_missing_one() -> None:
@@ -305,40 +258,39 @@ async def test_a_user_chooses_who_gives_a_replica_up_and_who_gets_a_missing_one(
     await harness.until_quiet()
     assert harness.world.asked["more"].phase == "Done"
     assert absent in harness.table().partitions[0].members
-    assert copies(harness) == {3}
+    assert harness.copies() == {3}
 
 
 async def test_a_cancelled_user_s_plan_moves_nothing_more() -> None:
     harness = await formed(partitions=24, parallel_per_member=1)
     numbers = movable(harness, 0, 2, 5)
     harness.world.ask("mine", moves=tuple(NamedMove(n, "demo-0", "demo-2") for n in numbers))
-    while not set(numbers) & held(harness, 2):
+    while not set(numbers) & harness.held(2):
         await harness.tick()
     harness.world.ask("mine", cancel=True, roll_back=True)
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Superseded"
-    assert set(numbers) - held(harness, 2)
-    balanced(harness, 3, 2)
+    assert set(numbers) - harness.held(2)
+    harness.check_balanced(3, 2)
 
 
 async def test_a_move_to_a_member_that_dies_is_refused_and_nothing_is_lost() -> None:
     harness = await formed(partitions=24, parallel_per_member=1)
     numbers = movable(harness, 0, 2, 5)
     harness.world.ask("mine", moves=tuple(NamedMove(n, "demo-0", "demo-2") for n in numbers))
-    while not set(numbers) & held(harness, 2):
+    while not set(numbers) & harness.held(2):
         await harness.tick()
     harness.kill(2)
-    for _ in range(10):
-        await harness.tick()
+    await harness.ticks(10)
     harness.clock += 31
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Failed"
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
 
 
 async def test_a_preview_shows_what_changes_of_the_cluster_and_moves_would_do() -> None:
     harness = await formed()
-    state, desired = state_of(harness), harness.world.desired()
+    state, desired = harness.state, harness.world.desired()
     assert preview(state, (), desired, harness.clock).migrations == ()
     more = preview(state, (), replace(desired, members=4), harness.clock)
     assert {each.destination for each in more.migrations} >= {3}
@@ -362,7 +314,7 @@ async def test_an_object_of_the_same_name_is_another_plan() -> None:
     harness.world.ask("mine", uid="2", phase="", moves=(NamedMove(second, "demo-0", "demo-2"),))
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
-    assert second in held(harness, 2) - held(harness, 0)
+    assert second in harness.held(2) - harness.held(0)
 
 
 async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancelled_then() -> None:
@@ -371,25 +323,22 @@ async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancel
     number = movable(harness, 0, 2)[0]
     for name in ("one", "two"):
         harness.world.ask(name, moves=(NamedMove(number, "demo-0", "demo-2"),))
-    for _ in range(4):
-        await harness.tick(1.1)
+    await harness.ticks(4, 1.1)
     assert harness.world.asked["one"].phase == "Pending"
     harness.world.ask("one", cancel=True)
     harness.world.ask("two", cancel=True)
     await harness.until_quiet()
-    harness.change_spec(held=False)
-    await harness.until_quiet()
+    await harness.apply(held=False)
     assert {harness.world.asked[name].phase for name in ("one", "two")} == {"Superseded"}
-    assert number in held(harness, 0)
+    assert number in harness.held(0)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_moves_and_approved_plans_survive_a_master_that_dies_at_any_step(after: bool) -> None:
     for at in range(1, 80, 3):
         harness = await formed(partitions=6, approval="Manual")
-        harness.change_spec(members=4)
-        await harness.until_quiet()
-        approve(harness)
+        await harness.apply(members=4)
+        harness.approve()
         number = movable(harness, 0, 2)[0]
         harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-2"),))
         await harness.loop.close()
@@ -397,20 +346,20 @@ async def test_moves_and_approved_plans_survive_a_master_that_dies_at_any_step(a
         try:
             await harness.until_quiet()
         except Crash:
-            await restart(harness)
+            await harness.restart()
             await harness.until_quiet()
         assert harness.world.asked["mine"].phase == "Done", at
-        assert number in held(harness, 2) - held(harness, 0), at
-        assert held(harness, 3), at
-        assert copies(harness) == {2}, at
+        assert number in harness.held(2) - harness.held(0), at
+        assert harness.held(3), at
+        assert harness.copies() == {2}, at
         await harness.loop.close()
 
 
 async def test_a_move_is_made_although_the_plan_of_the_same_situation_was_cancelled() -> None:
     harness = await half_cancelled()
-    before = held(harness, 3)
+    before = harness.held(3)
     number = movable(harness, 0, 3)[0]
     harness.world.ask("mine", moves=(NamedMove(number, "demo-0", "demo-3"),))
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Done"
-    assert held(harness, 3) == before | {number}
+    assert harness.held(3) == before | {number}

@@ -8,9 +8,7 @@ from stele.core.control.commands import Ingest, Result
 from stele.core.control.rebalance import planner
 from stele.core.control.retries import RETRY_SECONDS
 from stele.core.control.state import RebalanceProgress
-from tests.master.harness import Harness
-from tests.master.test_convergence import balanced
-from tests.master.test_plans import copies, formed, plan_of, proposed, state_of
+from tests.master.harness import Harness, formed
 
 PARTITIONS = 60
 
@@ -19,17 +17,17 @@ async def busy(**desired: object) -> Harness:
     """A fourth member takes its share, one partition at a time, and most of that is left."""
     harness = await formed(partitions=PARTITIONS, parallel_per_member=1, **desired)
     harness.change_spec(members=4)
-    while not state_of(harness).progress or len(state_of(harness).queues) < 20:
+    while not harness.state.progress or len(harness.state.queues) < 20:
         await harness.tick()
     for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05) + 1):
         await harness.tick()
-    assert len(state_of(harness).queues) > 15
+    assert len(harness.state.queues) > 15
     return harness
 
 
 def lose_a_backup(harness: Harness, but: int | None = None) -> int:
     """A tablet of a backup is put aside, because it was damaged: its partition, of which nothing runs."""
-    state = state_of(harness)
+    state = harness.state
     idle = (n for n in range(PARTITIONS) if n not in state.migrations and n not in state.queues.waiting)
     rows = state.table.partitions
     number = next(n for n in idle if n != but and len(rows[n].members) == 2 and 3 not in rows[n].members)
@@ -44,39 +42,39 @@ async def until_copied(harness: Harness, number: int, ticks: int = 400) -> int:
     left = -1
     for _ in range(ticks):
         await harness.tick()
-        state = state_of(harness)
+        state = harness.state
         if left < 0 and number in state.migrations and state.migrations[number].migration.adds:
             left = len(state.queues)
         if left >= 0 and len(state.table.partitions[number].members) == 2:
             return left
-    raise AssertionError(f"{number} is {state_of(harness).table.partitions[number]}")
+    raise AssertionError(f"{number} is {harness.state.table.partitions[number]}")
 
 
 async def finished(harness: Harness, record: RebalanceProgress) -> None:
     await harness.until_quiet(ticks=3000)
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert record.phase == "Done"
     assert record.planned == record.done
 
 
 async def test_a_row_that_shrinks_while_a_plan_runs_is_repaired_at_once() -> None:
     harness = await busy()
-    record = plan_of(harness)
+    record = harness.progress
     number = lose_a_backup(harness)
     left = await until_copied(harness, number)
     assert left > 10, f"with {left} migrations left"
-    assert plan_of(harness) is record
+    assert harness.progress is record
     await finished(harness, record)
 
 
 async def test_a_partition_that_began_anew_while_a_plan_runs_gets_its_copies_at_once() -> None:
     harness = await busy(on_partition_loss="ResetToEmpty")
     number = lose_a_backup(harness)
-    owner = state_of(harness).table.partitions[number].owner
+    owner = harness.state.table.partitions[number].owner
     assert owner is not None
     del harness.world.volumes[owner].tablets[number]
     harness.written.pop(number)
-    while number not in state_of(harness).lost:
+    while number not in harness.state.lost:
         await harness.tick()
     harness.clock += harness.world.wanted.timing.grace
     left = await until_copied(harness, number)
@@ -85,13 +83,13 @@ async def test_a_partition_that_began_anew_while_a_plan_runs_gets_its_copies_at_
 
 async def test_a_row_that_shrinks_while_a_plan_waits_for_approval_is_repaired_at_once() -> None:
     harness = await formed(partitions=PARTITIONS, approval="Manual")
-    record = await proposed(harness, members=4)
+    record = await harness.proposed(members=4)
     waiting = record.planned.total()
     number = lose_a_backup(harness)
     await until_copied(harness, number)
     await harness.until_quiet()
-    assert copies(harness) == {2}
-    assert (plan_of(harness), record.phase) == (record, "Proposed")
+    assert harness.copies() == {2}
+    assert (harness.progress, record.phase) == (record, "Proposed")
     assert abs(record.planned.total() - waiting) <= 2
 
 
@@ -105,8 +103,7 @@ async def test_a_row_that_shrinks_while_the_place_of_another_member_is_kept_is_p
         await harness.tick()
     waiting = short(harness)
     lose_a_backup(harness)
-    for _ in range(100):
-        await harness.tick()
+    await harness.ticks(100)
     assert 0 < short(harness) <= waiting
 
 
@@ -117,13 +114,13 @@ def short(harness: Harness) -> int:
 
 async def test_an_approved_plan_stays_approved_when_a_row_shrinks() -> None:
     harness = await formed(partitions=PARTITIONS, approval="Manual", parallel_per_member=1)
-    record = await proposed(harness, members=4)
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", approved=True)
+    record = await harness.proposed(members=4)
+    harness.world.ask(f"demo-{harness.state.plan_id}", approved=True)
     while record.done.total() < 3:
         await harness.tick()
     number = lose_a_backup(harness)
     assert await until_copied(harness, number) > 10
-    assert plan_of(harness) is record
+    assert harness.progress is record
     await finished(harness, record)
 
 
@@ -148,7 +145,7 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
 ) -> None:
     """While the move pauses, a row shrinks and what is left is planned again without the move."""
     harness = await formed(before, PARTITIONS, approval="Manual", parallel_per_member=1)
-    record, state = await proposed(harness, members=after), state_of(harness)
+    record, state = await harness.proposed(members=after), harness.state
     number = next(each.partition for each in record.plan.migrations if 3 in (each.source, each.destination))
     failed = fail_copies(harness, number, times=1)
     state.retries.failed[number] = 10
@@ -163,14 +160,14 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
     while state.retries.pauses:
         await harness.tick()
     await harness.until_quiet()
-    balanced(harness, after, 2)
+    harness.check_balanced(after, 2)
     assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
     assert state.approved == ""
 
 
 async def test_a_repair_that_fails_once_is_made_again_while_the_plan_goes_on() -> None:
     harness = await busy()
-    record = plan_of(harness)
+    record = harness.progress
     number = lose_a_backup(harness)
     failed = fail_copies(harness, number, times=1)
     while not failed:
@@ -186,7 +183,7 @@ async def test_a_repair_that_fails_for_ever_pauses_longer_each_time_and_holds_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await busy()
-    record, made, plain = plan_of(harness), list[float](), planner.plan
+    record, made, plain = harness.progress, list[float](), planner.plan
     monkeypatch.setattr(planner, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
     number = lose_a_backup(harness)
     failed = fail_copies(harness, number, times=1000)
@@ -202,14 +199,14 @@ async def test_a_repair_that_fails_for_ever_pauses_longer_each_time_and_holds_no
 
 async def test_a_cancelled_plan_is_not_made_again_because_a_row_shrinks() -> None:
     harness = await busy()
-    harness.world.ask(f"demo-{state_of(harness).plan_id}", cancel=True)
+    harness.world.ask(f"demo-{harness.state.plan_id}", cancel=True)
     await harness.until_quiet()
     lose_a_backup(harness)
     await harness.until_quiet()
-    assert copies(harness) == {1, 2}
+    assert harness.copies() == {1, 2}
     harness.change_spec(members=3)
     await harness.until_quiet(ticks=3000)
-    assert copies(harness) == {2}
+    assert harness.copies() == {2}
 
 
 async def test_rows_that_shrink_one_after_the_other_make_one_plan_a_second_at_most(
@@ -220,6 +217,5 @@ async def test_rows_that_shrink_one_after_the_other_make_one_plan_a_second_at_mo
     monkeypatch.setattr(planner, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
     for _ in range(8):
         lose_a_backup(harness)
-        for _ in range(5):
-            await harness.tick()
+        await harness.ticks(5)
     assert 0 < len(made) <= 8 * 5 * 0.05 / planner.PLAN_PAUSE_SECONDS + 1

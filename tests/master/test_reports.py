@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from stele.core.control.state import State
 from stele.wire.configmap import Head
-from tests.master.harness import Harness
+from tests.master.harness import Harness, formed
 
 
 async def test_statuses_are_written_at_most_once_a_second_however_much_happens() -> None:
@@ -33,8 +33,7 @@ async def test_statuses_are_written_at_most_once_a_second_however_much_happens()
 
 async def test_the_head_follows_the_shards_at_most_once_a_second() -> None:
     """Its stamp is for people: with each commit it would be a second write."""
-    harness = Harness(members=3, partitions=24, parallel_per_member=1)
-    await harness.until_quiet()
+    harness = await formed(members=3, partitions=24, parallel_per_member=1)
     harness.change_spec(members=4)
     written: list[float] = []
     plain = harness.loop._store.write_head
@@ -46,8 +45,7 @@ async def test_the_head_follows_the_shards_at_most_once_a_second() -> None:
     harness.loop._store.write_head = write_head  # type: ignore[method-assign]
     before = harness.table().partitions
     began = harness.clock
-    for _ in range(100):
-        await harness.tick()
+    await harness.ticks(100)
     changed = sum(a != b for a, b in zip(before, harness.table().partitions, strict=True))
     assert changed > 10
     # One more when the new member comes into the dictionary.

@@ -8,9 +8,8 @@ from stele.core.control.retries import RETRY_SECONDS_MAX
 from stele.master import status
 from stele.model.conditions import Condition, find_condition
 from tests.fakes.members import FakeMember
-from tests.master.harness import Harness
-from tests.master.test_convergence import balanced
-from tests.master.test_copies import events, shown, state_of, three, view
+from tests.master.harness import Harness, formed
+from tests.master.test_copies import events, shown, view
 from tests.master.test_statuses import cluster
 
 FAILED = Result(
@@ -26,11 +25,10 @@ def stalled(harness: Harness) -> Condition:
 
 async def held_up(monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A fourth member is to own something, and services at all owners fail."""
-    harness = await three()
+    harness = await formed()
     monkeypatch.setattr(FakeMember, "_HandOver", lambda self, c: FAILED)
     harness.change_spec(members=4)
-    for _ in range(60):
-        await harness.tick()
+    await harness.ticks(60)
     return harness
 
 
@@ -46,23 +44,21 @@ async def test_a_service_that_fails_is_told_until_owners_change_again(
     assert FAILED.detail in condition.message
     (told,) = events(harness, "ServiceFailed")
     assert FAILED.detail in told
-    failed = next(each for each in state_of(harness).finished if each.failed)
+    failed = next(each for each in harness.state.finished if each.failed)
     assert "SERVICE_FAILED" in {each.reason for each in shown(harness, failed).refusals}
     monkeypatch.setattr(FakeMember, "_HandOver", plain)
     await harness.tick(RETRY_SECONDS_MAX)
     await harness.until_quiet()
-    balanced(harness, 4, 2)
+    harness.check_balanced(4, 2)
     assert stalled(harness).status.value == "False"
-    assert state_of(harness).service_failures == {}
+    assert harness.state.service_failures == {}
 
 
 async def test_a_service_that_is_asked_for_nothing_any_more_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await held_up(monkeypatch)
-    harness.change_spec(members=3)
-    await harness.until_quiet()
+    await harness.apply(members=3)
     assert stalled(harness).reason == "ServiceFailed"
-    for _ in range(3):
-        await harness.tick(SERVICE_SECONDS)
+    await harness.ticks(3, SERVICE_SECONDS)
     assert stalled(harness).status.value == "False"

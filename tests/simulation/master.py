@@ -1,7 +1,7 @@
 """The master's process: the product's loop, world, cache and table store on the simulated API server."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from stele.adapters.kubernetes.api import CLUSTERS, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
-from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 from stele.errors import SteleError, Unavailable
 from stele.master import manifests
@@ -21,6 +20,7 @@ from stele.master.supervisor import WATCHED
 from stele.model import TabletCluster
 from stele.wire.control import decode_reply, decode_request, encode
 from tests.fakes.api import NAMESPACE, ApiServer, SimApi
+from tests.fakes.copier import NoCopier
 from tests.fakes.loop import Defect, Handle, ProcessLoop
 from tests.fakes.network import REFUSED_SECONDS, Network
 from tests.simulation.kubelet import Kubelet
@@ -36,22 +36,6 @@ SETTINGS = Settings("member:1", "spark:1", (NAMESPACE,), NAMESPACE, "operator")
 BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 
 Object = dict[str, Any]
-
-
-class NoCopier:
-    """Spark is not simulated: every copy is a direct one."""
-
-    def problem(self) -> str:
-        return "there is none"
-
-    def want(self, waves: Sequence[CopySession], state: State) -> None:
-        assert not waves
-
-    def jobs(self) -> Mapping[str, Job]:
-        return {}
-
-    async def close(self) -> None:
-        return
 
 
 class Listeners(NamedTuple):
