@@ -77,7 +77,8 @@ class Stage:
         """Full names by part. On a cluster that the user gave they must be where its nodes can pull them."""
         if external.given() is not None:
             prefix, _, tag = self.settings.images.partition(":")
-            return {name: f"{prefix}/stele-{name}:{tag or images.ALIAS_TAG}" for name in images.NAMES}
+            names = dict(zip(images.NAMES, images.NAMES, strict=True)) | {"bulk": "sql"}
+            return {part: f"{prefix}/stele-{name}:{tag or images.ALIAS_TAG}" for part, name in names.items()}
         built = images.build()
         for image in built.values():
             kind.load(image)

@@ -82,17 +82,17 @@ def run(rows: int, folder: Path, *, keep: bool = False) -> Outcome:
     make_file(given, rows)
     columns = ["--key-column", "id", "--value-column", "body"]
     try:
-        loaded = _stele(image, "load", str(given), *columns)
-        again = _stele(image, "load", str(given), *columns, "--load", loaded["load"])
-        dumped = _stele(image, "dump", str(found))
+        loaded = _stele("load", str(given), *columns, "--image", image)
+        again = _stele("load", str(given), *columns, "--load", loaded["load"])
+        dumped = _stele("dump", str(found))
         return Outcome(loaded, again, dumped, *compare(given, found))
     finally:
         if not keep:
             stage.clear(wanted.namespace, wanted.cluster, cache.root() / "logs" / "bulk.log")
 
 
-def _stele(image: str, *words: str) -> dict[str, Any]:
-    where = ["--cluster", CLUSTER, "--keyspace", KEYSPACE, "-n", SMOKE_NAMESPACE, "--image", image]
+def _stele(*words: str) -> dict[str, Any]:
+    where = ["--cluster", CLUSTER, "--keyspace", KEYSPACE, "-n", SMOKE_NAMESPACE]
     command = [sys.executable, "-m", "stele.cli", *words, *where, "-o", "json"]
     env = {**os.environ, **kind.env()}
     done = subprocess.run(

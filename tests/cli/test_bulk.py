@@ -1,23 +1,22 @@
-"""`kubectl stele load` and `dump`: what is wrong is said before a pod is made; the pod's side of a job."""
+"""`kubectl stele load` and `dump`: what is wrong is said before a Job is made; the pod's side of a job."""
 
-import http.client
-import json
-import threading
-import time
-from contextlib import asynccontextmanager, contextmanager
-from http.server import ThreadingHTTPServer
+import asyncio
+import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
-from stele.adapters.kubernetes.api import PODS
-from stele.adapters.kubernetes.bulk_pod import BulkPod, manifest, running
+from stele.adapters.kubernetes import bulk_job
+from stele.adapters.kubernetes.api import CONFIG_MAPS, EVENTS, JOBS, PODS
+from stele.adapters.kubernetes.bulk_job import BulkJob, manifest, running
 from stele.cli import bulk
 from stele.cli.main import main
 from stele.client import job_server
 from stele.client.job import error_facts
-from stele.errors import BadInput, Conflict
+from stele.errors import BadInput, Conflict, Refused, Unavailable
 
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
 
@@ -56,45 +55,94 @@ def test_what_is_wrong_is_named(parquet, capsys, words, text):
 
 
 def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
-    made = manifest("demo-bulk", CLUSTER, "stele-sql:1", "2Gi", [])
+    made = manifest(CLUSTER, "2Gi", {"image": "stele-sql:1"})
     assert made["metadata"]["ownerReferences"][0]["uid"] == "1-2-3"
-    spec, container = made["spec"], made["spec"]["containers"][0]
+    job, spec = made["spec"], made["spec"]["template"]["spec"]
+    assert (job["backoffLimit"], job["activeDeadlineSeconds"] > 0, job["ttlSecondsAfterFinished"] > 0) == (
+        0,
+        True,
+        True,
+    )
     assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["activeDeadlineSeconds"] > 0
     assert spec["automountServiceAccountToken"] is False
+    (container,) = spec["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
 
 
+class Server:
+    """As much of an API server as a Job needs; `pods` and `events` are listed."""
+
+    def __init__(self, defaults=None, pods=(), events=()):
+        self.defaults, self.listed = defaults, {PODS: list(pods), EVENTS: list(events)}
+        self.jobs = {}
+
+    async def get(self, kind, namespace, name):
+        return CLUSTER
+
+    async def find(self, kind, namespace, name):
+        assert (kind, namespace, name) == (CONFIG_MAPS, "ns", "stele-bulk")
+        return self.defaults and {"data": self.defaults}
+
+    async def list(self, kind, namespace, selector="", fields=""):
+        wanted = {PODS: ("batch.kubernetes.io/job-name=demo-bulk-1", "")}
+        assert (selector, fields) == wanted.get(kind, ("", "involvedObject.uid=u,reason=FailedCreate"))
+        return self.listed[kind]
+
+    async def create(self, kind, namespace, body):
+        self.jobs["u"] = body
+        return {"metadata": {"name": "demo-bulk-1", "uid": "u"}}
+
+    async def delete(self, kind, namespace, name, uid):
+        assert (kind, name) == (JOBS, "demo-bulk-1")
+        del self.jobs[uid]
+
+
+READY = {"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
 @pytest.mark.parametrize("image", ["", "registry.example/spark:1"])
-async def test_the_pod_is_pulled_as_the_clusters_other_pods_are(image):
-    class StoredError(Exception):
-        pass
+async def test_the_chart_names_image_and_secrets_unless_an_option_does(image):
+    defaults = {"image": "registry.example/stele-sql:1", "pullPolicy": "Always", "pullSecrets": "one,two"}
+    server = Server(defaults, pods=[READY])
+    async with running(server, "ns", "demo", image, "1Gi"):
+        spec = server.jobs["u"]["spec"]["template"]["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    assert spec["containers"][0]["image"] == (image or "registry.example/stele-sql:1")
+    assert spec["containers"][0]["imagePullPolicy"] == "Always"
+    assert server.jobs == {}
 
-    def pod(image, *names):
-        secrets = {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
-        return {"spec": {"containers": [{"image": image}], **secrets}}
 
-    pods = [pod("registry.example/stele-spark:1"), pod("registry.example/stele-member:1", "one", "two")]
-    made = {}
-
-    class Server:
-        async def get(self, kind, namespace, name):
-            return CLUSTER
-
-        async def list(self, kind, namespace, selector):
-            assert (kind, namespace, selector) == (PODS, "ns", "stele.dev/cluster=demo")
-            return [*pods, pods[1]]
-
-        async def create(self, kind, namespace, body):
-            made.update(body["spec"])
-            raise StoredError
-
-    with pytest.raises(StoredError):
-        async with running(Server(), "ns", "demo", image, "1Gi"):
+async def test_without_the_charts_defaults_the_image_has_to_be_named():
+    with pytest.raises(BadInput, match="name the image with --image, or set images"):
+        async with running(Server(), "ns", "demo", "", "1Gi"):
             pass
-    assert made["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
-    assert made["containers"][0]["image"] == (image or "registry.example/stele-sql:1")
+    server = Server(pods=[READY])
+    async with running(server, "ns", "demo", "mine:1", "1Gi"):
+        assert server.jobs["u"]["spec"]["template"]["spec"]["imagePullSecrets"] == []
+
+
+def waiting(reason):
+    return {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}
+
+
+@pytest.mark.parametrize(
+    ("pods", "events", "error", "text"),
+    [
+        ([waiting("ErrImagePull")], [], BadInput, "has no image: phase Pending; ErrImagePull; name one with"),
+        ([{"phase": "Failed"}], [], Unavailable, "job demo-bulk-1 does not start: phase Failed"),
+        ([waiting("Creating")], [], Unavailable, "does not start: phase Pending; Creating"),
+        ([], [], Unavailable, "does not start: it has no pod yet"),
+        ([], [{"message": "exceeded quota: q"}], Refused, "demo-bulk-1 may not start: exceeded quota: q"),
+    ],
+)
+async def test_a_job_that_does_not_start_says_why_and_is_deleted(monkeypatch, pods, events, error, text):
+    monkeypatch.setattr(bulk_job, "READY_SECONDS_MAX", 0.0)
+    server = Server({"image": "i"}, [{"status": status} for status in pods], events)
+    with pytest.raises(error, match=text):
+        async with running(server, "ns", "demo", "", "1Gi"):
+            pass
+    assert server.jobs == {}
 
 
 def test_the_error_inside_of_sparks_is_found():
@@ -138,63 +186,40 @@ def test_what_java_says_is_told_when_it_does_not_start(tmp_path, monkeypatch, ca
     assert "output of Java: Could not reserve enough space for object heap" in capsys.readouterr().err
 
 
-@contextmanager
-def serving(folder: Path, program: str, monkeypatch):
-    """The pod's server with a job that is this program, which gets the file's path as its argument."""
+@asynccontextmanager
+async def serving(folder: Path, program: str):
+    """The pod's server with a job that is this program, which gets command and file as arguments."""
     script = folder / "job.py"
     script.write_text(program)
-    monkeypatch.setattr(
-        job_server.subprocess,
-        "Popen",
-        lambda line, popen=job_server.subprocess.Popen, **options: popen(
-            [line[0], str(script), line[4]], **options
-        ),
-    )
-    handler = type("Handler", (job_server._Handler,), {"job": job_server.Job(folder)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    job = job_server.Job(folder, (sys.executable, str(script)))
+    async with TestClient(TestServer(job_server.application(job))) as client:
+        yield client
 
 
-def ask(place, method, path, body=None):
-    connection = http.client.HTTPConnection(*place)
-    try:
-        connection.request(method, path, body)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
-def until_over(place):
+async def until_over(client):
     for _ in range(500):
-        told = json.loads(ask(place, "GET", "/job")[1])
-        if told.keys() & {"result", "error"}:
-            return told
-        time.sleep(0.02)
+        facts = await (await client.get("/job")).json()
+        if facts.keys() & {"result", "error"}:
+            return facts
+        await asyncio.sleep(0.02)
     raise AssertionError("the job did not end")
 
 
-def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path, monkeypatch):
+async def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path):
     program = (
-        "import json, sys; data = open(sys.argv[1]).read(); open(sys.argv[1], 'a').write('!')\n"
+        "import json, sys; data = open(sys.argv[2]).read(); open(sys.argv[2], 'a').write('!')\n"
         "print('noise'); print(5); print(json.dumps({'result': {'rows': len(data)}}), flush=True)"
     )
-    with serving(tmp_path, program, monkeypatch) as place:
-        assert ask(place, "GET", "/file")[0] == 404
-        assert ask(place, "PUT", "/file", b"12345")[0] == 200
-        order = json.dumps({"command": "load", "arguments": []})
-        assert ask(place, "POST", "/job", json.dumps({"command": "rm"}))[0] == 400
-        assert ask(place, "POST", "/job", order)[0] == 200
-        assert until_over(place) == {"result": {"rows": 5}}
-        assert ask(place, "POST", "/job", order)[0] == 200
-        assert ask(place, "GET", "/file") == (200, b"12345!")
+    order = {"command": "load", "arguments": []}
+    async with serving(tmp_path, program) as client:
+        assert (await client.get("/file")).status == 404
+        assert (await client.put("/file", data=b"12345")).status == 200
+        for wrong in (b"no JSON", b"{}", b'{"command": "rm", "arguments": []}'):
+            assert (await client.post("/job", data=wrong)).status == 400
+        assert (await client.post("/job", json=order)).status == 200
+        assert await until_over(client) == {"result": {"rows": 5}}
+        assert (await client.post("/job", json=order)).status == 200
+        assert await (await client.get("/file")).read() == b"12345!"
 
 
 async def test_a_file_that_cannot_be_written_here_is_named(tmp_path):
@@ -205,33 +230,27 @@ async def test_a_file_that_cannot_be_written_here_is_named(tmp_path):
     async def through_pod(*_):
         yield SimpleNamespace(content=SimpleNamespace(iter_chunked=chunks))
 
-    pod = BulkPod(SimpleNamespace(through_pod=through_pod), "ns", {"metadata": {"name": "p", "uid": "u"}})
+    job = BulkJob(SimpleNamespace(through_pod=through_pod), "ns", {"metadata": {"name": "p", "uid": "u"}})
     with pytest.raises(BadInput, match="rows cannot be written: No such file or directory; name another"):
-        await pod.receive(tmp_path / "gone" / "rows")
+        await job.receive(tmp_path / "gone" / "rows")
     (tmp_path / ".rows.part").symlink_to("/dev/full")
     with pytest.raises(BadInput, match="rows cannot be written: No space left on device"):
-        await pod.receive(tmp_path / "rows")
+        await job.receive(tmp_path / "rows")
     assert list(tmp_path.iterdir()) == []
-    await pod.receive(tmp_path / "rows")
+    await job.receive(tmp_path / "rows")
     assert (tmp_path / "rows").stat().st_size > 0
 
 
-def test_a_file_that_cannot_be_taken_is_answered(tmp_path, monkeypatch):
-    with serving(tmp_path, "", monkeypatch) as place:
-        connection = http.client.HTTPConnection(*place)
-        for size in ("x", "-1", "9" * 5000):
-            connection.request("PUT", "/file", b"", {"Content-Length": size})
-            answer = connection.getresponse()
-            assert (answer.status, b"Content-Length is expected" in answer.read()) == (400, True)
-        connection.close()
+async def test_a_file_that_cannot_be_taken_is_answered(tmp_path):
+    async with serving(tmp_path, "") as client:
         (tmp_path / "data.parquet").symlink_to("/dev/full")
-        status, told = ask(place, "PUT", "/file", bytes(100_000))
-        assert status == 507
-        assert "No space left on device; its node needs room for them" in json.loads(told)["detail"]
+        answer = await client.put("/file", data=bytes(100_000))
+        assert answer.status == 507
+        assert "No space left on device; its node needs room for them" in (await answer.json())["detail"]
         assert not (tmp_path / "data.parquet").exists()
 
 
-def test_a_job_that_dies_without_a_word_is_an_error(tmp_path, monkeypatch):
-    with serving(tmp_path, "raise SystemExit(3)", monkeypatch) as place:
-        ask(place, "POST", "/job", json.dumps({"command": "dump", "arguments": []}))
-        assert "exit code 3" in until_over(place)["error"]["detail"]
+async def test_a_job_that_dies_without_a_word_is_an_error(tmp_path):
+    async with serving(tmp_path, "raise SystemExit(3)") as client:
+        await client.post("/job", json={"command": "dump", "arguments": []})
+        assert "exit code 3" in (await until_over(client))["error"]["detail"]

@@ -12,7 +12,7 @@ import yaml
 
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane
 from stele.adapters.environment import read
-from stele.adapters.kubernetes.bulk_pod import manifest
+from stele.adapters.kubernetes.bulk_job import DEFAULTS, manifest
 from stele.copyjob.conf import (
     COPIER_LABEL,
     DRIVER_BLOCK_PORT,
@@ -29,6 +29,16 @@ pytestmark = pytest.mark.control_plane
 CHART = str(REPOSITORY / "charts" / "stele")
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "u"}}
 KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances"}
+
+
+BULK_RIGHTS = (
+    ("get", "configmaps"),
+    *((verb, "jobs.batch") for verb in ("create", "delete")),
+    *(("list", kind) for kind in ("pods", "events", "tabletclusters.stele.dev")),
+    ("get", "tabletclusters.stele.dev"),
+    *((verb, "pods/proxy") for verb in ("get", "create", "update")),
+)
+"""Of `kubectl stele load` and `dump`, as docs/reference/kubectl-stele.md lists them."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +235,7 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
     operator = deployment["spec"]["template"]["metadata"]["labels"]
     member, copier = labels("demo", "member", "demo-0"), labels("demo", "copier")
     executor = {"spark-role": "executor", COPIER_LABEL: "demo-copier"}
-    bulk = manifest("x", CLUSTER, "image", "1Gi", [])["metadata"]["labels"]
+    bulk = manifest(CLUSTER, "1Gi", {"image": "i"})["spec"]["template"]["metadata"]["labels"]
     pods = {"members": member, "copiers": copier, "executors": executor, "bulk": bulk}
     for name, pod in pods.items():
         assert {each["metadata"]["name"] for each in policies.values() if selects(each, pod)} == {
@@ -370,7 +380,8 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
     bare_control_plane: ControlPlane,
 ) -> None:
     """`--reuse-values` takes those of the chart that is there, which lack what this one has besides."""
-    sets = ("networkPolicy=null", "spark=null", "serviceAccounts.executor=null", "images.pullSecrets=null")
+    lacking = ("networkPolicy", "spark", "serviceAccounts.executor", "images.pullSecrets", "images.bulk")
+    sets = [f"{value}=null" for value in lacking]
     older, fresh = (by_kind(render(bare_control_plane, "shop", *each)) for each in (sets, ()))
     for kinds in (older, fresh):
         (secret,) = kinds["Secret"]
@@ -419,6 +430,40 @@ def environment(rendered: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """What the operator's container is told by value."""
     (container,) = rendered["Deployment"][0]["spec"]["template"]["spec"]["containers"]
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def test_the_built_in_role_edit_is_enough_for_bulk_loads(installed: Installed) -> None:
+    """The parts that the role is made of: the process that gathers them is not here."""
+    roles = ("system:aggregate-to-edit", "system:aggregate-to-view", "chart-stele-edit", "chart-stele-view")
+    account = f"--serviceaccount={installed.namespace}:loader"
+    assert not any(installed.may("loader", *right) for right in BULK_RIGHTS)
+    for role in roles:
+        name = role.replace(":", "-")
+        where = ("-n", installed.namespace)
+        installed.plane.kubectl("create", "rolebinding", name, f"--clusterrole={role}", account, *where)
+    assert [right for right in BULK_RIGHTS if not installed.may("loader", *right)] == []
+    assert not installed.may("loader", "create", "jobs.batch", "default")
+
+
+def test_jobs_of_bulk_loads_get_the_image_and_the_secrets_of_the_release(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    sets = ("images.bulk=registry/sql:2", "images.pullSecrets={one,two}", "images.pullPolicy=Always")
+    (defaults,) = by_kind(render(control_plane, namespace, *sets))["ConfigMap"]
+    assert defaults["metadata"]["name"] == DEFAULTS
+    job = manifest(CLUSTER, "1Gi", defaults["data"])
+    del job["metadata"]["ownerReferences"]
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    control_plane.kubectl("label", "namespace", namespace, label)
+    job["metadata"] = {**job["metadata"], "name": "demo-bulk"}
+    template = job["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bulk"}, "spec": template["spec"]}
+    control_plane.apply(namespace, job, pod)
+    spec = json.loads(control_plane.kubectl("get", "job", "demo-bulk", "-n", namespace, "-o", "json"))["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (container["image"], container["imagePullPolicy"]) == ("registry/sql:2", "Always")
+    assert spec["template"]["spec"]["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    assert spec["ttlSecondsAfterFinished"] == 600
 
 
 def test_rights_end_at_the_watched_namespaces(installed: Installed) -> None:

@@ -1,6 +1,6 @@
 """`kubectl stele load` and `dump`: a Parquet file into a cluster, and a keyspace into a Parquet file.
 
-Spark runs in a pod of the cluster's namespace, and the file goes through the API server. With --address it
+Spark runs in a Job of the cluster's namespace, and the file goes through the API server. With --address it
 runs on this machine, which then has to reach the members.
 """
 
@@ -22,7 +22,7 @@ from stele.cli.output import Output
 from stele.errors import BadInput, SteleError
 
 if TYPE_CHECKING:
-    from stele.adapters.kubernetes.bulk_pod import BulkPod
+    from stele.adapters.kubernetes.bulk_job import BulkJob
     from stele.adapters.kubernetes.console import Console
 
 PARQUET = b"PAR1"
@@ -41,13 +41,9 @@ AddressOption = Annotated[
 ]
 ImageOption = Annotated[
     str,
-    typer.Option(
-        "--image",
-        metavar="IMAGE",
-        help="Image of the pod; by default the Spark image that belongs to the members' image.",
-    ),
+    typer.Option("--image", metavar="IMAGE", help="Image of the Job; by default that of the installation."),
 ]
-MemoryOption = Annotated[str, typer.Option("--memory", help="Memory of the pod; Spark gets half of it.")]
+MemoryOption = Annotated[str, typer.Option("--memory", help="Memory of the Job; Spark gets half of it.")]
 
 
 def load(
@@ -171,26 +167,26 @@ class _Job:
         return result
 
     def run_there(self, cluster: str, image: str, memory: str) -> dict[str, Any]:
-        """Run the job in a pod."""
+        """Run the job in a Job of the cluster's namespace."""
         if not cluster:
             raise BadInput("name the TabletCluster with --cluster, or a member with --address")
         _half(memory)
-        return self._where.ask(lambda console: self._in_pod(console, cluster, image, memory))
+        return self._where.ask(lambda console: self._in_job(console, cluster, image, memory))
 
-    async def _in_pod(self, console: "Console", cluster: str, image: str, memory: str) -> dict[str, Any]:
+    async def _in_job(self, console: "Console", cluster: str, image: str, memory: str) -> dict[str, Any]:
         await console.cluster(cluster)
-        _progress({"step": "starting a pod", "done": 0, "all": 0})
-        async with console.bulk_pod(cluster, image, memory) as pod:
-            return await self._with(pod, console.members_address(cluster), memory)
+        _progress({"step": "starting a job", "done": 0, "all": 0})
+        async with console.bulk_job(cluster, image, memory) as job:
+            return await self._with(job, console.members_address(cluster), memory)
 
-    async def _with(self, pod: "BulkPod", address: str, memory: str) -> dict[str, Any]:
+    async def _with(self, job: "BulkJob", address: str, memory: str) -> dict[str, Any]:
         if self._command == "load":
-            _progress({"step": "sending the file to the pod", "done": 0, "all": 0})
-            await pod.send(self._file)
-        await pod.start(self._command, [*self._arguments, "--address", address, "--memory", _half(memory)])
-        result = await pod.follow(_progress)
+            _progress({"step": "sending the file to the job", "done": 0, "all": 0})
+            await job.send(self._file)
+        await job.start(self._command, [*self._arguments, "--address", address, "--memory", _half(memory)])
+        result = await job.follow(_progress)
         if self._command == "dump":
-            await pod.receive(self._file)
+            await job.receive(self._file)
         return result
 
 

@@ -63,6 +63,7 @@ SERVICES = Kind("v1", "services", "Service")
 CLAIMS = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS = Kind("v1", "events", "Event")
 BUDGETS = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
+JOBS = Kind("batch/v1", "jobs", "Job")
 NODES = Kind("v1", "nodes", "Node")
 LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
 CLUSTERS = Kind("stele.dev/v1alpha1", "tabletclusters", "TabletCluster")
@@ -119,10 +120,12 @@ class Api:
         except NotFound:
             return None
 
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
-        """All objects of a kind, page by page, in one namespace or in all."""
+    async def list(
+        self, kind: Kind, namespace: str | None, selector: str = "", fields: str = ""
+    ) -> list[Object]:
+        """All objects of a kind, page by page, in one namespace or in all, with these labels and fields."""
         found: list[Object] = []
-        query = {"limit": str(LIST_PAGE)} | ({"labelSelector": selector} if selector else {})
+        query = {"limit": str(LIST_PAGE), "labelSelector": selector, "fieldSelector": fields}
         while True:
             page = await self._send("GET", kind.path(namespace), query=query)
             for each in page["items"]:

@@ -24,7 +24,7 @@ from stele.adapters.kubernetes.api import (
     Object,
     error_of,
 )
-from stele.adapters.kubernetes.bulk_pod import BulkPod, running
+from stele.adapters.kubernetes.bulk_job import BulkJob, running
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.table.table import Partition
@@ -158,8 +158,8 @@ class Console:
             raise error_of("GET" if status >= 500 else method, f"member {member}: {path}", status, text)
         raise _answered(member, status, found if isinstance(found, dict) else {}, text.strip()[:200])
 
-    def bulk_pod(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkPod]:
-        """A pod for one bulk load or export; as `bulk_pod.running`."""
+    def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
+        """For one bulk load or export; as `bulk_job.running`."""
         return running(self._api, self.namespace, cluster, image, memory)
 
     def members_address(self, cluster: str) -> str:

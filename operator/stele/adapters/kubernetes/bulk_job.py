@@ -1,0 +1,232 @@
+"""The Job that `kubectl stele load` and `dump` run Spark in: fed and asked through the API server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object
+from stele.errors import BadInput, Refused, SteleError, Unavailable
+
+PORT = 7003
+WORK = "/work"
+USER = 10001
+DEFAULTS = "stele-bulk"
+"""The ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
+READY_SECONDS_MAX = 180.0
+LIFE_SECONDS_MAX = 6 * 3600
+"""A Job that its command forgot, because that was killed, is ended by Kubernetes after so long."""
+KEPT_SECONDS = 600
+"""And is deleted so long after its end."""
+ASK_SECONDS = 0.5
+CHUNK_BYTES = 1024 * 1024
+
+
+def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Object:
+    """A Job of one attempt, since the file is in its pod. It goes with its TabletCluster."""
+    meta = cluster["metadata"]
+    owner = {
+        "apiVersion": cluster["apiVersion"],
+        "kind": "TabletCluster",
+        "name": meta["name"],
+        "uid": meta["uid"],
+    }
+    labels = {
+        "app.kubernetes.io/name": "stele",
+        "app.kubernetes.io/component": "bulk",
+        "app.kubernetes.io/instance": meta["name"],
+    }
+    return {
+        "apiVersion": JOBS.api,
+        "kind": JOBS.kind,
+        "metadata": {"generateName": f"{meta['name']}-bulk-", "labels": labels, "ownerReferences": [owner]},
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": LIFE_SECONDS_MAX,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": {"metadata": {"labels": labels}, "spec": _pod(memory, defaults)},
+        },
+    }
+
+
+def _pod(memory: str, defaults: Mapping[str, str]) -> Object:
+    """It fits restricted pod security."""
+    names = filter(None, defaults.get("pullSecrets", "").split(","))
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "imagePullSecrets": [{"name": name} for name in names],
+        "containers": [_container(memory, defaults)],
+        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _container(memory: str, defaults: Mapping[str, str]) -> Object:
+    return {
+        "name": "bulk",
+        "image": defaults["image"],
+        "imagePullPolicy": defaults.get("pullPolicy", "IfNotPresent"),
+        "args": ["stele-bulk", "serve", "--port", str(PORT), "--folder", WORK],
+        "env": [{"name": "SPARK_LOCAL_DIRS", "value": WORK}],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "resources": {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}},
+        "readinessProbe": {"httpGet": {"path": "/job", "port": PORT}, "periodSeconds": 1},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "work", "mountPath": WORK}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+class BulkJob:
+    """One load or export. It is gone when the block of `running` ends."""
+
+    def __init__(self, api: Api, namespace: str, created: Object) -> None:
+        self._api, self._namespace, self._pod = api, namespace, ""
+        self._name: str = created["metadata"]["name"]
+        self._uid: str = created["metadata"]["uid"]
+
+    async def until_ready(self) -> None:
+        """Raise Unavailable, BadInput or Refused, with what Kubernetes says, when its pod does not start."""
+        end = asyncio.get_running_loop().time() + READY_SECONDS_MAX
+        while reason := await self._waits_for():
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable(f"job {self._name} does not start: {reason}")
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def _waits_for(self) -> str:
+        """Empty once the pod is ready."""
+        pods = await self._api.list(PODS, self._namespace, f"batch.kubernetes.io/job-name={self._name}")
+        if not pods:
+            await self._check_refusal()
+            return "it has no pod yet"
+        status = pods[0].get("status") or {}
+        if any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()):
+            self._pod = pods[0]["metadata"]["name"]
+            return ""
+        reason = _waiting_for(status)
+        if status.get("phase") in ("Failed", "Succeeded"):
+            raise Unavailable(f"job {self._name} does not start: {reason}")
+        if "ErrImage" in reason or "ImagePull" in reason:
+            raise BadInput(f"job {self._name} has no image: {reason}; name one with --image")
+        return reason
+
+    async def _check_refusal(self) -> None:
+        """Of a pod: by a quota, or by the namespace's pod security. Only events say so."""
+        fields = f"involvedObject.uid={self._uid},reason=FailedCreate"
+        events = await self._api.list(EVENTS, self._namespace, fields=fields)
+        if events:
+            raise Refused(f"job {self._name} may not start: {events[0].get('message', '')}", "FORBIDDEN")
+
+    async def send(self, file: Path) -> None:
+        """The file that is to be loaded."""
+        size = str(file.stat().st_size)
+        async with self._call("PUT", "/file", _chunks(file), {"Content-Length": size}):
+            pass
+
+    async def start(self, command: str, arguments: list[str]) -> None:
+        """Begin the job."""
+        async with self._call("POST", "/job", {"command": command, "arguments": arguments}):
+            pass
+
+    async def follow(self, heard: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """The job's result; `heard` gets each line that differs from the one before. Raise its error."""
+        last: dict[str, Any] = {}
+        while True:
+            async with self._call("GET", "/job") as answer:
+                told = await answer.json()
+            if told != last:
+                last = told
+                heard(told)
+            if "error" in told:
+                raise _error(told["error"])
+            if "result" in told:
+                result: dict[str, Any] = told["result"]
+                return result
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def receive(self, target: Path) -> None:
+        """The file that was made."""
+        part = target.with_name(f".{target.name}.part")
+        try:
+            async with self._call("GET", "/file") as answer:
+                with _writing(target), part.open("wb") as file:
+                    async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
+                        file.write(chunk)
+            with _writing(target):
+                part.rename(target)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+    def _call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        place = self._namespace, f"{self._pod}:{PORT}"
+        return self._api.through_pod(method, place, path, body, headers or {})
+
+    async def delete(self) -> None:
+        await self._api.delete(JOBS, self._namespace, self._name, self._uid)
+
+
+@asynccontextmanager
+async def running(api: Api, namespace: str, cluster: str, image: str, memory: str) -> AsyncIterator[BulkJob]:
+    """A Job that can be fed; an empty `image` is that of the chart."""
+    owner = await api.get(CLUSTERS, namespace, cluster)
+    found = await api.find(CONFIG_MAPS, namespace, DEFAULTS) or {}
+    defaults = {**(found.get("data") or {}), **({"image": image} if image else {})}
+    if "image" not in defaults:
+        raise BadInput(
+            f"the image to run Spark with is not known, for ConfigMap {DEFAULTS} is not in namespace "
+            f"{namespace}: name the image with --image, or set images.bulk of the chart"
+        )
+    job = BulkJob(api, namespace, await api.create(JOBS, namespace, manifest(owner, memory, defaults)))
+    try:
+        await job.until_ready()
+        yield job
+    finally:
+        await asyncio.shield(job.delete())
+
+
+def _waiting_for(status: Object) -> str:
+    told = [f"phase {status.get('phase', 'Pending')}"]
+    for each in status.get("containerStatuses") or ():
+        waiting = (each.get("state") or {}).get("waiting") or (each.get("state") or {}).get("terminated")
+        if waiting:
+            told.append(f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip())
+    told += [c["message"] for c in status.get("conditions") or () if c["status"] != "True" and "message" in c]
+    return "; ".join(told)[:500]
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Raise BadInput for what the disk here says; the connection's errors are not its."""
+    try:
+        yield
+    except aiohttp.ClientError:
+        raise
+    except OSError as error:
+        raise BadInput(f"{target} cannot be written: {error.strerror}; name another file") from error
+
+
+async def _chunks(file: Path) -> AsyncIterator[bytes]:
+    with file.open("rb") as opened:
+        while data := opened.read(CHUNK_BYTES):
+            yield data
+
+
+def _error(facts: dict[str, str]) -> SteleError:
+    kind = BadInput if facts.get("code") in ("BAD_INPUT", "TOO_LARGE") else SteleError
+    return kind(facts.get("detail", ""), facts.get("code"))
