@@ -139,15 +139,21 @@ class RepairMachine:
         sent: float,
         member: int,
         tablet: str | None = "READY",
-        promised: int = 0,
-        silent: int | None = None,
+        **facts: int,
     ) -> None:
-        """What a member says that was asked at `sent`; `-`: it has no tablet. `silent`: whom it misses."""
+        """What a member says that was asked at `sent`; `-`: it has no tablet.
+
+        `silent`: whom it misses; `behind=1`: it does not know the present table.
+        """
         liveness, zero = self._state.liveness[member], OpId(0, 0)
-        known: Any = None if tablet is None else TabletReport(0, tablet, 4, zero, zero, promised, 0)
-        peers = () if silent is None else (SilentPeer(silent, 60_000),)
+        known: Any = (
+            None if tablet is None else TabletReport(0, tablet, 4, zero, zero, facts.get("promised", 0), 0)
+        )
+        peers = (SilentPeer(facts["silent"], 60_000),) if "silent" in facts else ()
         tablets = () if known is None else (known,)
-        liveness.on_report(report_of(self._state.stamp.value, tablets=tablets, silent=peers), sent)
+        liveness.on_report(
+            report_of(self._state.stamp.value + facts.get("behind", 0), tablets=tablets, silent=peers), sent
+        )
         liveness.evaluate(sent)
 
     def decides(self, now: float, on_loss: str = "Wait") -> list[str] | None:
