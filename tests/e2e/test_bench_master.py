@@ -10,7 +10,7 @@ import pytest
 from e2e.bench import master
 from e2e.bench.light_members import LightMember
 from e2e.bench.master import EVENTS, FULL, PARALLEL, quantile
-from e2e.bench.master_page import BEGIN, END, settings_table
+from e2e.bench.master_page import BEGIN, END
 from e2e.bench.master_rig import settings_of
 from e2e.bench.report import Goal, Report
 from stele.core.control import commands as m
@@ -53,12 +53,6 @@ def test_the_page_has_what_the_benchmark_writes(tmp_path: Path) -> None:
     made = written[: written.index(END)].splitlines()[1:]
     assert without_figures(shown) == without_figures(made)
     assert re.match(r"Commit [0-9a-f]{10};", shown[0]), "figures are of a commit, without changes beside it"
-
-
-def test_the_settings_of_a_run_are_in_its_result() -> None:
-    report = measured()
-    assert f"| `spec.migration.maxParallelPerMember` | {PARALLEL} |" in settings_table(report)
-    assert report.as_json()["facts"]["spec.replicas"] == 2
 
 
 @pytest.mark.parametrize(("quick", "complete"), [(True, True), (False, False)])

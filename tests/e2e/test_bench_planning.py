@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from e2e.bench import peers, planning
-from e2e.bench.errors import BenchError
-from e2e.bench.peers import Peers, java_version
-from e2e.bench.planners import Ours, Theirs, after_event, data_members, samples
+from e2e.bench.peers import Peers
+from e2e.bench.planners import Ours, Theirs, after_event, data_members
 from e2e.bench.planning_cases import FULL, QUICK, REFERENCES, Case, Event, cases, grown_members
 from e2e.bench.quality import Quality, Rows
 from e2e.bench.report import Report, Section, draw
@@ -82,11 +81,6 @@ class Slow:
         return Quality(0, 0, 0, 0, 0, 0)
 
 
-def test_a_slow_plan_is_measured_once() -> None:
-    assert samples(Slow(0.1), 3) == [Sample(0.1, 0.05)] * 3
-    assert samples(Slow(2.0), 3) == [Sample(2.0, 1.0)]
-
-
 class Scripted(Peers):
     """Answers what it is told, without a process."""
 
@@ -110,36 +104,6 @@ def test_answers_of_the_java_side_are_read() -> None:
     assert (found.copies, found.lower_bound, found.owner_spread, found.missing) == (2, 2, 2, 0)
     assert theirs.current == [(2, 0), (1, None)]
     assert process.requests == ["prepare hazelcast 3 2 2 crash", "plan hazelcast 2", "rows hazelcast"]
-
-
-@pytest.mark.parametrize(
-    ("line", "said"), [("", "ended at 'plan x'"), ('{"error":"no memory"}', "failed at 'plan x': no memory")]
-)
-def test_a_java_side_that_fails_is_told(line: str, said: str) -> None:
-    with pytest.raises(BenchError, match=said):
-        Scripted(line).ask("plan", "x")
-
-
-@pytest.mark.parametrize(
-    ("said", "version"),
-    [("openjdk 17.0.15 2025-04-15\nmore", 17), ("java 26-ea 2026-03-17", 26), ("openjdk", 0), ("a b c", 0)],
-)
-def test_the_version_of_java_is_read(said: str, version: int) -> None:
-    assert java_version(said) == version
-
-
-def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.debian, "present", lambda sign: False)
-    monkeypatch.setattr(peers.debian, "can_install", lambda: False)
-    with pytest.raises(peers.MachineUnfitError, match="default-jdk-headless maven"):
-        peers.check_java()
-
-
-def test_an_old_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.debian, "ensure_packages", lambda packages: None)
-    monkeypatch.setattr(peers, "output", lambda command, seconds_max: "openjdk 11.0.2 2019")
-    with pytest.raises(peers.MachineUnfitError, match="Java 17 or newer is needed"):
-        peers.check_java()
 
 
 class SamePlanner(Slow):

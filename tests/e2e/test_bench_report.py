@@ -2,17 +2,16 @@
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from e2e.bench import cli, machine
+from e2e.bench import cli
 from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Goal, Report, draw, factor, milliseconds
-from e2e.bench.timing import exponent, ratio, timed
+from e2e.bench.timing import exponent, ratio
 from e2e.cluster.errors import ClusterError, MachineUnfitError
 
 
@@ -36,40 +35,10 @@ def test_people_see_the_columns_and_what_was_missed() -> None:
     assert "hidden" not in text
 
 
-def test_programs_see_every_value() -> None:
-    found = json.loads(json.dumps(filled().as_json()))
-    assert found["sections"][0]["rows"][0] == {"case": 20_000, "seconds": 0.0123, "hidden": 7}
-    assert (found["complete"], found["facts"]["cores"], found["goals"][0]["met"]) == (False, 2, False)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.00012, "0.12"), (0.0123, "12.3"), (0.25, "250"), (4.6, "4,600")]
-)
-def test_milliseconds_have_the_digits_that_mean_something(seconds: float, text: str) -> None:
-    assert milliseconds(seconds) == text
-
-
 def test_ratios_and_exponents() -> None:
     assert (ratio(2.0, 4.0), ratio(None, 4.0), ratio(1.0, 0.0), factor(0.456)) == (0.5, None, None, "0.46")
     assert exponent([(10, 1.0), (20, 9.0), (100, 100.0)]) == pytest.approx(2.0)
     assert exponent([(10, 1.0)]) is exponent([]) is exponent([(10, 1.0), (10, 2.0)]) is None
-
-
-def test_work_is_timed_by_the_clock_and_by_the_processor() -> None:
-    done: list[int] = []
-    found = timed(lambda: done.append(1))
-    assert (done, found.seconds > 0, found.cpu_seconds >= 0) == ([1], True, True)
-
-
-def test_the_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_git(command: list[str], seconds_max: float) -> str:
-        raise ClusterError("no git")
-
-    monkeypatch.setattr(machine, "output", no_git)
-    facts = machine.facts()
-    assert facts["commit"] == "unknown"
-    assert int(facts["cores"]) >= 1
-    assert int(facts["memory_bytes"]) > 1 << 28
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, end: BaseException | None, met: bool = True) -> None:
@@ -119,31 +88,6 @@ def test_the_file_says_whether_it_is_whole(
     assert (found["complete"], found["sections"][0]["rows"]) == (end is None, [{"case": "measured"}])
 
 
-def test_a_missed_goal_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench(monkeypatch, None, met=False)
-    assert cli.main(["planning"]) == 1
-
-
-def test_a_result_that_cannot_be_written_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    bench(monkeypatch, None)
-
-    def full(path: Path, *_: object, **__: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert cli.main(["planning", "--json", str(tmp_path / "r.json")]) == 1
-    assert "could not be written: [Errno 28]" in capsys.readouterr().err
-
-
-def test_a_busy_machine_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    cli._warn_of_load(Report("planning", False, facts={"load_before": 0.9, "cores": 2}))
-    assert capsys.readouterr().err == ""
-    cli._warn_of_load(Report("planning", False, facts={"load_before": 1.1, "cores": 2}))
-    assert "load 1.1 on 2 cores" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words",
     [[], ["flying"], ["planning", "--json", "/no/such/folder/r.json"], ["planning", "--json", "/tmp"]],
@@ -153,9 +97,3 @@ def test_wrong_arguments(words: list[str], capsys: pytest.CaptureFixture[str]) -
         cli.main(words)
     assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
-
-
-def test_a_request_to_end_is_an_interruption() -> None:
-    interrupt: Callable[[int, object], None] = cli._interrupt
-    with pytest.raises(KeyboardInterrupt):
-        interrupt(15, None)

@@ -20,22 +20,25 @@ def breach(ledger: Ledger, floor: int, value: bytes | None) -> Breach | None:
 ACK, REFUSED, DOUBT = Outcome.ACKNOWLEDGED, Outcome.REFUSED, Outcome.DOUBTFUL
 
 
-def test_a_right_history_is_accepted() -> None:
-    ledger = ledger_with(ACK, REFUSED, ACK)
-    assert breach(ledger, 3, value_of("k", 3)) is None
-    assert breach(Ledger(), 0, None) is None
-
-
-def test_a_lost_write_is_seen() -> None:
-    assert breach(ledger_with(ACK), 1, None) is Breach.LOST
-
-
-def test_a_read_older_than_the_acknowledged_write_is_seen() -> None:
-    assert breach(ledger_with(ACK, ACK), 2, value_of("k", 1)) is Breach.STALE
-
-
-def test_a_read_that_was_sent_before_the_acknowledgement_may_be_older() -> None:
-    assert breach(ledger_with(ACK, ACK), 1, value_of("k", 1)) is None
+@pytest.mark.parametrize(
+    ("outcomes", "floor", "value", "seen"),
+    [
+        ((ACK, REFUSED, ACK), 3, value_of("k", 3), None),
+        ((), 0, None, None),
+        ((ACK,), 1, None, Breach.LOST),
+        ((ACK, ACK), 2, value_of("k", 1), Breach.STALE),
+        # The read was sent before the acknowledgement.
+        ((ACK, ACK), 1, value_of("k", 1), None),
+        ((ACK, REFUSED), 1, value_of("k", 2), Breach.REFUSED),
+        ((ACK,), 1, value_of("k", 2), Breach.NEVER_SENT),
+        *(((ACK,), 1, value, Breach.GARBLED) for value in (b"", b"k:1", b"other:1:", value_of("j", 1))),
+        ((ACK,), 1, value_of("k", 1) + b"x", Breach.GARBLED),
+    ],
+)
+def test_each_read_is_judged(
+    outcomes: tuple[Outcome, ...], floor: int, value: bytes | None, seen: Breach | None
+) -> None:
+    assert breach(ledger_with(*outcomes), floor, value) is seen
 
 
 def test_a_write_under_way_may_be_seen_or_not() -> None:
@@ -49,19 +52,6 @@ def test_what_was_read_once_may_not_vanish() -> None:
     ledger = ledger_with(ACK, DOUBT)
     assert breach(ledger, ledger.floor("k"), value_of("k", 2)) is None
     assert breach(ledger, ledger.floor("k"), value_of("k", 1)) is Breach.STALE
-
-
-def test_a_refused_write_may_not_appear() -> None:
-    assert breach(ledger_with(ACK, REFUSED), 1, value_of("k", 2)) is Breach.REFUSED
-
-
-def test_a_write_that_was_never_sent_may_not_appear() -> None:
-    assert breach(ledger_with(ACK), 1, value_of("k", 2)) is Breach.NEVER_SENT
-
-
-@pytest.mark.parametrize("value", [b"", b"k:1", b"other:1:", value_of("k", 1) + b"x", value_of("j", 1)])
-def test_a_changed_value_is_seen(value: bytes) -> None:
-    assert breach(ledger_with(ACK), 1, value) is Breach.GARBLED
 
 
 def test_a_doubtful_write_may_be_there_or_not_and_retires_the_key() -> None:

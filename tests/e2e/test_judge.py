@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e.demo.judge import Difference, Fault, Tally, Wanted, by_partition, compare, crc16, partition_of
+from e2e.demo.judge import Difference, Fault, Tally, Wanted, by_partition, compare, partition_of
 
 WANTED = Wanted({b"a": frozenset((b"1",)), b"b": frozenset((b"2",))})
 RIGHT = {b"a": b"1", b"b": b"2"}
@@ -54,10 +54,6 @@ def test_the_tally_counts_all_and_keeps_the_first() -> None:
 )
 def test_slots_are_those_of_redis_cluster(key: bytes, slot: int) -> None:
     assert partition_of(key, 16384) == slot
-
-
-def test_crc_of_the_standard() -> None:
-    assert crc16(b"123456789") == 0x31C3
 
 
 def test_every_partition_is_there_and_every_key_is_in_one() -> None:

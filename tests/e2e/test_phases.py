@@ -135,16 +135,6 @@ async def test_moves_that_jump_past_the_middle_are_still_killed_in(monkeypatch: 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_moves_that_ended_while_the_signal_was_on_its_way_are_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = ScriptedCluster()
-    cluster.done_at_kill = cluster.moves
-    results, _ = await run(cluster, monkeypatch)
-    assert results[-1].open_at_kill == 0
-
-
-@pytest.mark.usefixtures("quick")
 async def test_a_cluster_that_never_gets_safe_ends_the_course(monkeypatch: pytest.MonkeyPatch) -> None:
     results, _ = await run(ScriptedCluster(moves=10_000_000), monkeypatch)
     assert [each.name for each in results] == [PhaseName.QUIET, PhaseName.SCALE_UP]

@@ -19,10 +19,6 @@ SAFE: dict[str, Any] = {
 }
 
 
-def test_a_cluster_at_rest() -> None:
-    assert unsafe_reason(SAFE, 3) == ""
-
-
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
@@ -43,10 +39,6 @@ def test_each_thing_that_is_not_at_rest(path: tuple[str, ...], value: object, re
         place = place[step]
     place[path[-1]] = value
     assert reason in unsafe_reason(cluster, 3)
-
-
-def test_a_cluster_without_status_is_not_safe() -> None:
-    assert unsafe_reason({"metadata": {"generation": 1}}, 3)
 
 
 def plan(
@@ -75,10 +67,6 @@ def test_a_plan_that_the_operator_dropped_still_counts_and_dry_runs_never() -> N
     tracker.observe([plan("a", "Done", 3, 3), plan("dry", "Proposed", 50, 0, mode="DryRun")])
     tracker.observe([])
     assert tracker.moves().done == {"move": 3}
-
-
-def test_nothing_planned_is_nothing_done() -> None:
-    assert MoveTracker([]).moves().fraction_done == 0.0
 
 
 def test_the_newest_refusal_is_told() -> None:

@@ -16,7 +16,7 @@ from e2e.demo.errors import DemoError
 from e2e.demo.history import Breach, Outcome, Violation, value_of
 from e2e.demo.judge import partition_of
 from e2e.demo.resp import Endpoint
-from e2e.storm import course, faults, member_ports, network, story
+from e2e.storm import course, faults, network, story
 from e2e.storm.__main__ import entry
 from e2e.storm.books import LARGE_BYTES, Books, Counters, packed, unpacked
 from e2e.storm.clients import AVOIDING, Client, Load, Operation
@@ -96,26 +96,34 @@ def read(counters: Counters, value: bytes | None, floor: int | None = None) -> B
     return breach(counters.judge(KEY, counters.floor(KEY) if floor is None else floor, value))
 
 
-def test_a_lost_increment_is_seen_by_the_next() -> None:
-    assert increment(ended(ACK, ACK, ACK), ACK, 3) is Breach.LOST
+@pytest.mark.parametrize(
+    ("outcomes", "number", "seen"),
+    [
+        ((ACK, ACK, ACK), 3, Breach.LOST),
+        ((ACK, ACK), 4, Breach.NEVER_SENT),
+        ((ACK, REFUSED), 3, Breach.NEVER_SENT),
+    ],
+)
+def test_a_lost_doubled_or_refused_increment_is_seen_by_the_next(
+    outcomes: tuple[Outcome, ...], number: int, seen: Breach
+) -> None:
+    assert increment(ended(*outcomes), ACK, number) is seen
 
 
-def test_an_increment_that_counted_twice_is_seen() -> None:
-    assert increment(ended(ACK, ACK), ACK, 4) is Breach.NEVER_SENT
-
-
-def test_a_refused_increment_may_not_count() -> None:
-    assert increment(ended(ACK, REFUSED), ACK, 3) is Breach.NEVER_SENT
-    assert read(ended(ACK, REFUSED), b"2") is Breach.NEVER_SENT
-
-
-def test_an_old_or_missing_value_is_seen_by_a_read() -> None:
-    assert read(ended(ACK, ACK), b"1") is Breach.LOST
-    assert read(ended(ACK), None) is Breach.LOST
-
-
-def test_a_read_that_was_sent_before_the_answer_may_be_older() -> None:
-    assert read(ended(ACK, ACK), b"1", floor=1) is None
+@pytest.mark.parametrize(
+    ("outcomes", "value", "floor", "seen"),
+    [
+        ((ACK, ACK), b"1", None, Breach.LOST),
+        ((ACK,), None, None, Breach.LOST),
+        ((ACK, REFUSED), b"2", None, Breach.NEVER_SENT),
+        # The read was sent before the answer.
+        ((ACK, ACK), b"1", 1, None),
+    ],
+)
+def test_each_read_is_judged(
+    outcomes: tuple[Outcome, ...], value: bytes | None, floor: int | None, seen: Breach | None
+) -> None:
+    assert read(ended(*outcomes), value, floor) is seen
 
 
 def test_what_was_read_once_may_not_vanish() -> None:
@@ -377,24 +385,6 @@ def test_no_client_has_to_write_at_all_members() -> None:
 
 
 # -- what is made and told
-
-
-def test_each_port_leads_to_one_member_whatever_its_state() -> None:
-    (first, second) = member_ports.manifest(course.settings(), 2)["items"]
-    assert first["spec"]["selector"]["stele.dev/member"] == "storm-0"
-    assert second["metadata"]["name"] == "storm-1-port"
-    assert first["spec"]["publishNotReadyAddresses"]
-
-
-def test_a_cut_is_both_ways_unless_it_is_one_way() -> None:
-    assert network.between("a", "b") == [("-s", "a", "-d", "b"), ("-s", "b", "-d", "a")]
-
-
-def test_what_is_left_alone_is_reached_by_its_clients() -> None:
-    to, back = network.but_clients("a")
-    assert to == ("-d", "a", "-p", "tcp", "!", "--dport", "6379")
-    assert back == ("-s", "a", "-p", "tcp", "!", "--sport", "6379")
-    assert network.to_admin("a")[0] == ("-d", "a", "-p", "tcp", "--dport", "7001")
 
 
 async def test_a_cut_that_one_node_refuses_is_left_on_none(monkeypatch: pytest.MonkeyPatch) -> None:
