@@ -1,5 +1,9 @@
 """What holds for every command: help with examples, exit codes, no traceback for a user's mistake."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from typer.main import get_command
 
@@ -8,6 +12,7 @@ from stele.cli import planning
 from stele.cli.main import app
 from tests.cli.conftest import Run
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 QUARANTINE = ["list", "purge", "restore"]
 COPIES = ["cancel"]
@@ -22,6 +27,22 @@ def test_every_command_explains_itself_with_an_example(run: Run, command: str) -
     assert ran.code == 0
     assert "Example" in ran.out
     assert f"  kubectl stele {command}" in ran.out
+
+
+def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    yield name, command
+    for word, sub in getattr(command, "commands", {}).items():
+        yield from _commands(sub, f"{name} {word}".strip())
+
+
+def test_the_reference_names_every_command_and_option() -> None:
+    pages = [ROOT / "docs/reference/kubectl-stele.md", ROOT / "docs/operating/bulk.md"]
+    text = "".join(page.read_text() for page in pages)
+    for name, command in _commands(get_command(app)):
+        assert f"`{name}" in text
+        for option in command.params:
+            names = [each for each in option.opts if each.startswith("-")]
+            assert not names or any(each in text for each in names), f"{name} {names}"
 
 
 def test_the_overview_lists_commands_and_exit_codes(run: Run) -> None:
