@@ -22,11 +22,10 @@ import uvloop
 
 from stele.core.control import commands as m
 from stele.core.tablet.owner import Owner
-from stele.member.control.dispatch import CommandDispatcher
-from stele.member.control.exchange import Exchange
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.process import open_volume
+from stele.member.replication.answers import Answers
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.resp.batching import BatchCollector, PartitionBatch
@@ -55,7 +54,7 @@ STAGES: dict[str, list[tuple[type, str]]] = {
     "apply": [(TabletStore, "apply")],
     "look up": [(WriteBack, "get")],
     "data to RocksDB": [(WriteBack, "write_out")],
-    "collect replies": [(CommandExecutor, "applied"), (PartitionBatch, "set_result")],
+    "collect replies": [(Answers, "applied"), (PartitionBatch, "set_result")],
     "encode and write replies": [(_Connection, "_answer")],
     "rest of the RESP server": [(_Connection, "data_received")],
 }
@@ -132,20 +131,19 @@ async def serving_node(folder: Path, fsync: Fsync, partitions: int = 271) -> Nod
     """A member without ports that owns all partitions alone."""
     settings = Settings(folder, CLUSTER, "m0", bind="127.0.0.1", fsync=fsync)
     volume, instance, engine = open_volume(settings)
-    node = Node(settings, (volume, instance), engine, sys.exit)
-    node.load()
-    exchange = Exchange(node, CommandDispatcher(node, LocalTransfer(settings)))
-    exchange.started = True
+    node = Node(settings, (volume, instance), engine, transfer=LocalTransfer(settings), failed=sys.exit)
+    await node.load()
     node.start()
+    node.exchange.start()
     info = m.MemberInfo(0, "m0", node.uuid, "127.0.0.1")
     rows = tuple(m.Row(p, 1, (0,)) for p in range(partitions))
     request = m.ExchangeRequest(
         format=1, cluster=CLUSTER, epoch=1, recipient=node.uuid, self_index=0, partitions=partitions,
         replicas=1, state="Active", member_list_version=1, members=(info,), rows=rows, full=True,
     )  # fmt: skip
-    reply = await exchange.handle(request)
+    reply = await node.exchange.handle(request)
     assert reply.code == "OK", reply
-    while node.unserved():  # noqa: ASYNC110  the node tells nobody
+    while node.roles.unserved():  # noqa: ASYNC110  the node tells nobody
         await asyncio.sleep(0.01)
     return node
 

@@ -110,7 +110,7 @@ async def real(folder: Path) -> AsyncIterator[Case]:
         member = Fresh(folder)
         await member.start()
         stack.push_async_callback(member.stop)
-        admin = Admin(member.node, member.exchange, cast(Any, SimpleNamespace()))
+        admin = Admin(member.node, cast(Any, SimpleNamespace()))
         port = await stack.enter_async_context(serving(admin.application()))
         client = await stack.enter_async_context(MemberClient(port))
         yield Case(client, "127.0.0.1", "127.0.0.9", "uuid-0")

@@ -7,13 +7,12 @@ import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from stele.core.kv.keyslot import partition_of
-from stele.member.serving.executor import CommandExecutor
-from stele.member.serving.router import RequestRouter, Routes
+from stele.member.serving.router import RequestRouter
 from stele.member.storage.volume import LOCK
 from tests.member.harness.cluster import Client, Cluster, MemberProcess, RespError, cluster, eventually
 
@@ -182,9 +181,8 @@ async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
 
     replicas = Replicas({n: SimpleNamespace(waiters=[], waiting_for_lease=[]) for n in range(3)})
     replicas[1].waiters.append("a request")
-    store = RequestRouter(
-        cast("Routes", SimpleNamespace(replicas=replicas, links={})), cast("CommandExecutor", None)
-    )
+    member: Any = SimpleNamespace(replicas=replicas, table=None, counters=None, turn_budget=None)
+    store = RequestRouter(member, {}, member, member, member)
     store.stop()
     assert [store.busy(), store.busy()] == [True, True]
     replicas[1].waiting_for_lease.append(replicas[1].waiters.pop())

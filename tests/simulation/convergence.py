@@ -63,8 +63,8 @@ def _members(world: World) -> str:
             return f"{machine.place} starts"
         if node.table.stamp != master.state.stamp.value:
             return f"{machine.place} has another table"
-        if node.unserved():
-            return f"{machine.place} does not serve {node.unserved()}"
+        if node.roles.unserved():
+            return f"{machine.place} does not serve {node.roles.unserved()}"
         if node.tablets.stalled:
             return f"{machine.place}: its log takes nothing: {node.tablets.stalled}"
         if found := _left_over(node):

@@ -3,17 +3,13 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from functools import partial
 
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.errors import Corrupt, SteleError
 from stele.member import limits
-from stele.member.control.dispatch import CommandDispatcher
-from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.settings import Settings
 from stele.member.storage.disk_full import raise_unless_disk_full
-from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.member.storage.write_back import WriteBack
 from stele.ports.transfer import Transfer
 from stele.wire.storage.volume import Instance
@@ -45,8 +41,6 @@ class MemberProcess:
         self._transfer, self._ended = transfer, ended
         self.place = loop.name
         self.node: Node | None = None
-        self.exchange: Exchange | None = None
-        self.dispatcher: CommandDispatcher | None = None
         self._closed = False
         loop.before_slow = disk.before_slow
         loop.create_task(self._run())
@@ -69,16 +63,19 @@ class MemberProcess:
     async def _start(self) -> None:
         volume, instance = self._open()
         engine = WriteBack(self.disk.engine)
-        node = self.node = Node(self.settings, (volume, instance), engine, self._failed, self._wall)
-        dispatcher = self.dispatcher = CommandDispatcher(node, self._transfer(self))
-        self.exchange = Exchange(node, dispatcher)
-        for folder in (CHECKPOINTS, STAGING):
-            await self.loop.run_in_executor(node.slow, partial(volume.delete_folders, folder))
-        node.load()
+        node = self.node = Node(
+            self.settings,
+            (volume, instance),
+            engine,
+            transfer=self._transfer(self),
+            failed=self._failed,
+            wall=self._wall,
+        )
+        await node.load()
         node.start()
-        await self.loop.create_server(node.inbound.accept, "0.0.0.0", PEER_PORT)
-        node.spawn(self._collect_garbage(dispatcher))
-        self.exchange.started = True
+        await self.loop.create_server(node.peers.inbound.accept, "0.0.0.0", PEER_PORT)
+        node.background.spawn(self._collect_garbage(node))
+        node.exchange.start()
 
     def _open(self) -> tuple[SimVolume, Instance]:
         volume = self.disk.open()
@@ -93,12 +90,12 @@ class MemberProcess:
     def _new_uuid(self) -> str:
         return f"uuid-{self.place}-{self.loop.clock.random.getrandbits(32):08x}"
 
-    async def _collect_garbage(self, dispatcher: CommandDispatcher) -> None:
+    async def _collect_garbage(self, node: Node) -> None:
         while True:
             await asyncio.sleep(limits.GC_INTERVAL_SECONDS)
             try:
-                await dispatcher.migrations.collect_garbage()
-                await dispatcher.sessions.collect_garbage()
+                await node.migrations.collect_garbage()
+                await node.sessions.collect_garbage()
             except (OSError, SteleError) as error:
                 raise_unless_disk_full(error)
 
@@ -126,21 +123,20 @@ class MemberProcess:
 
     async def stop(self) -> None:
         """SIGTERM: what the product does before it ends."""
-        if self.node is not None and self.dispatcher is not None:
+        if self.node is not None:
             await self.node.drain()
             self._closed = True
             self.network.stop_listening((self.place, PEER_PORT))
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
-                await self.dispatcher.sessions.stop()
                 await self.node.stop()
 
     # -- its ports
 
     async def answer(self, request: ExchangeRequest) -> ExchangeReply:
-        if self.exchange is None:
+        if self.node is None:
             raise Defect("asked before it listens")
-        return await self.exchange.handle(request)
+        return await self.node.exchange.handle(request)
 
     @property
     def listens(self) -> bool:
-        return self.loop.alive and self.exchange is not None and not self._closed
+        return self.loop.alive and self.node is not None and not self._closed

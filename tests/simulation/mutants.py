@@ -21,11 +21,12 @@ from stele.errors import Conflict, Uncertain
 from stele.master import status
 from stele.member.control.exchange import Exchange
 from stele.member.control.migrations import Migrations
-from stele.member.node import Node
 from stele.member.replication import tablet_store
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import InboundConnections
+from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replicator import Replicator
+from stele.member.replication.table_cache import TableCache
 from stele.member.replication.tablet_store import TabletStore, log_range
 from stele.member.serving import executor
 from stele.member.serving.router import RequestRouter
@@ -46,7 +47,7 @@ def source_clears_early() -> AbstractContextManager[Any]:
     async def hand_over(self: Migrations, command: Any) -> Any:
         result = await real(self, command)
         if result.code == "OK":
-            replica = self._node.replicas[command.partition]
+            replica = self._tablets.replicas[command.partition]
             if replica.ready:
                 await self._tombstone(replica, keep_seconds=0)
         return result
@@ -80,13 +81,13 @@ def epoch_not_checked() -> AbstractContextManager[Any]:
 
 def vote_not_persisted() -> AbstractContextManager[Any]:
     """A promise is only kept in memory."""
-    real = Node.save_meta
+    real = MetadataStore.save_meta
 
-    async def save_meta(self: Node, replica: Any, **changes: Any) -> None:
+    async def save_meta(self: MetadataStore, replica: Any, **changes: Any) -> None:
         changes.pop("promised", None)
         await real(self, replica, **changes)
 
-    return patch.object(Node, "save_meta", save_meta)
+    return patch.object(MetadataStore, "save_meta", save_meta)
 
 
 def lease_ignored() -> AbstractContextManager[Any]:
@@ -131,9 +132,7 @@ def members_forgotten() -> AbstractContextManager[Any]:
     """A list of members that was left out of an exchange counts as an empty one."""
     newer = "member_list_version"
     return patch.object(
-        Exchange,
-        "_brings_members",
-        lambda self, request: getattr(request, newer) > getattr(self._node.table, newer),
+        TableCache, "brings_members", lambda self, request: getattr(request, newer) > getattr(self, newer)
     )
 
 
@@ -205,14 +204,14 @@ def learner_in_sync_too_early() -> AbstractContextManager[Any]:
 
 def freeze_not_persisted() -> AbstractContextManager[Any]:
     """An owner that handed over and restarts knows nothing of it."""
-    real = Node.save_meta
+    real = MetadataStore.save_meta
 
-    async def save_meta(self: Node, replica: Any, **changes: Any) -> None:
+    async def save_meta(self: MetadataStore, replica: Any, **changes: Any) -> None:
         if changes.get("frozen") is not None:
             del changes["frozen"]
         await real(self, replica, **changes)
 
-    return patch.object(Node, "save_meta", save_meta)
+    return patch.object(MetadataStore, "save_meta", save_meta)
 
 
 def interval_without_end() -> AbstractContextManager[Any]:

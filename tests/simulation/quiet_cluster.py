@@ -105,7 +105,7 @@ class QuietMember:
         return finish(self.process.loop, work)
 
     def flush(self) -> None:
-        self.do(self.node.flush)
+        self.do(self.node.flusher.flush)
 
     def exchange(self, **fields: object) -> m.ExchangeReply:
         request = m.ExchangeRequest(  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ A seed that is named is of `swarm` where no family is, and failed just before th
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,6 +31,7 @@ from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Learner, Owner, Phase
 from stele.master.loop import fresh_head
+from stele.member.replication.answers import Answers
 from stele.member.serving.executor import CommandExecutor
 from stele.wire.configmap import decode_shard
 from stele.wire.storage.volume import Consensus
@@ -168,8 +169,8 @@ def test_a_promise_is_forgotten_when_the_row_came_from_an_owner(member: QuietMem
     assert [each.id for each in started.copies] == ["m"]
     node = member.node
     copying = member.replica
-    member.do(lambda: node._fill(copying, copying.meta.copy))  # type: ignore[arg-type]
-    node.adopt_from_owner(0, Partition(2, (1, 0)))
+    member.do(lambda: node.roles._fill(copying, copying.meta.copy))  # type: ignore[arg-type]
+    node.roles.adopt_from_owner(0, Partition(2, (1, 0)))
     assert not member.exchange().copies
     assert member.replica.meta.copy is None
 
@@ -180,7 +181,7 @@ def test_a_promise_that_a_stored_row_overtook_is_forgotten_after_a_start(member:
     member.exchange(member_list_version=1, members=(member.info,), rows=(row,))
     node = member.node
     meta = Consensus(accepted=row, accepted_id="p")
-    member.do(lambda: node.save_meta(member.replica, accepted=meta.accepted, accepted_id="p"))
+    member.do(lambda: node.metadata.save_meta(member.replica, accepted=meta.accepted, accepted_id="p"))
     member.crash()
     member.start()
     assert member.replica.meta.accepted == row
@@ -308,16 +309,16 @@ def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
     owner.phase = Phase.SERVING
     replica: Any = SimpleNamespace(partition=0, owner=owner)
     lease_holder = LeaseHolder()
-    serving = CommandExecutor(
-        cast(Any, SimpleNamespace(tablets=SimpleNamespace(engine=None))), lease_holder, lambda: 1.0
-    )
+    replicator: Any = SimpleNamespace(tablets=SimpleNamespace(engine=None), lease_holder=lease_holder)
+    answers = Answers(lease_holder, lambda: 1.0)
+    serving = CommandExecutor(replicator, answers, replicator, replicator, now=lambda: 1.0)
     for granter in (1, 5):
-        assert not serving.may_read(replica)
+        assert not answers.may_read(replica)
         assert not serving._serves_reads(replica, 1.0)
         lease_holder.begin_session(granter)
         lease_holder.renewed(granter, 1.0, 3.0, frozenset())
         lease_holder.followed(granter, 0, 1)
-    assert serving.may_read(replica)
+    assert answers.may_read(replica)
     assert serving._serves_reads(replica, 1.0)
 
 

@@ -8,7 +8,6 @@ import signal
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -19,16 +18,13 @@ from stele.member import limits
 from stele.member.admin.http import Admin
 from stele.member.admin.metrics import Metrics
 from stele.member.bulk.routes import BulkRoutes
-from stele.member.control.dispatch import CommandDispatcher
-from stele.member.control.exchange import Exchange
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.resp.server import start_resp_server
 from stele.member.services.loader import load_services
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.disk_full import raise_unless_disk_full
-from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING, WALS, Volume
+from stele.member.storage.volume import DATA, WALS, Volume
 from stele.member.storage.write_back import WriteBack
 from stele.ports.engine import Engine
 from stele.wire.storage.volume import Instance
@@ -128,37 +124,39 @@ class Process:
             return 0
         volume, instance, engine = opened
         log.info("member %s, start %d, cluster %s", instance.uuid, instance.incarnation, instance.cluster)
-        node = Node(self._settings, (volume, instance), engine, self._failed)
+        node = Node(
+            self._settings,
+            (volume, instance),
+            engine,
+            transfer=LocalTransfer(self._settings),
+            failed=self._failed,
+            services=load_services(),
+        )
         # A defect ends the acknowledgements at once too, also when it is seen while the member drains.
         self._fail = node.failed
         async with AsyncExitStack() as stack:
-            dispatcher, exchange = await self._listen(node, stack)
-            # Sessions are not kept beyond a start, and what came for them is of no use without them.
-            for folder in (CHECKPOINTS, STAGING):
-                await loop.run_in_executor(node.slow, partial(volume.delete_folders, folder))
-            node.load()
-            dispatcher.loads.recover()
-            await dispatcher.services.start()
+            await self._listen(node, stack)
+            await node.load()
+            node.loads.start()
+            await node.services.start()
             node.start()
             await self._listen_to_members(node, stack)
-            node.spawn(self._collect_garbage(dispatcher))
-            exchange.started = True
+            node.background.spawn(node.collect_garbage())
+            node.exchange.start()
             tune_gc()
             log.info("started: %d tablets, %d rows", len(node.replicas), len(node.rows))
             await self._stop.wait()
             log.info("stopping")
             if not self._failure:
                 await node.drain()
-        await self._close(node, dispatcher)
+        await self._close(node)
         return 1 if self._failure else 0
 
-    async def _listen(self, node: Node, stack: AsyncExitStack) -> tuple[CommandDispatcher, Exchange]:
+    async def _listen(self, node: Node, stack: AsyncExitStack) -> None:
         """Open the ports for master and clients; what listens is closed again when the stack ends."""
         settings = self._settings
-        dispatcher = CommandDispatcher(node, LocalTransfer(settings), load_services())
-        exchange = Exchange(node, dispatcher)
-        admin = Admin(node, exchange, Metrics(node)).application()
-        BulkRoutes(node, dispatcher.loads, dispatcher.sessions).add_routes(admin)
+        admin = Admin(node, Metrics(node)).application()
+        BulkRoutes(settings, node.tablets, node.answers, node.loads, node.sessions).add_routes(admin)
         runner = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -167,30 +165,16 @@ class Process:
             node.router, settings.bind, settings.resp_port, turn_budget=node.command_executor.turn_budget
         )
         stack.push_async_callback(resp_server.close)
-        return dispatcher, exchange
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Only once the volume is read: promises that are not known can neither be kept nor changed."""
         bind, port = self._settings.bind, self._settings.peer_port
-        server = await asyncio.get_running_loop().create_server(node.inbound.accept, bind, port)
+        server = await asyncio.get_running_loop().create_server(node.peers.inbound.accept, bind, port)
         stack.callback(server.close)
 
-    async def _collect_garbage(self, dispatcher: CommandDispatcher) -> None:
-        while True:
-            await asyncio.sleep(limits.GC_INTERVAL_SECONDS)
-            try:
-                await dispatcher.migrations.collect_garbage()
-                await dispatcher.sessions.collect_garbage()
-                await dispatcher.loads.collect_garbage()
-            except (OSError, SteleError) as error:
-                raise_unless_disk_full(error)
-                log.warning("the sweep waits: %s", error)
-
-    async def _close(self, node: Node, dispatcher: CommandDispatcher) -> None:
+    async def _close(self, node: Node) -> None:
         try:
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
-                await dispatcher.sessions.stop()
-                await dispatcher.services.stop()
                 await node.stop()
         except (OSError, SteleError) as error:
             log.warning("not all was flushed: %s; the log has it", error)

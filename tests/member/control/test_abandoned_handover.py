@@ -104,15 +104,17 @@ async def test_a_frozen_owner_asks_when_no_master_speaks_and_resumes_by_a_refusa
     async with single_member(tmp_path) as made:
         await arrive(made)
         await made.store((ME,))
-        await made.node.save_meta(made.replica, waited=Waited("on", OTHER, 2), frozen=Frozen("on", 2))
+        await made.node.metadata.save_meta(
+            made.replica, waited=Waited("on", OTHER, 2), frozen=Frozen("on", 2)
+        )
         await made.restart()
         link: Any = Destination()
         made.node.links[OTHER] = link
         write = asyncio.create_task(made.node.router.execute(P, b"default", [[b"SET", key_here(), b"v"]]))
-        made.node.abandoned_handovers.cancel_abandoned()
+        made.node.handovers.cancel_abandoned()
         assert not [sent for sent in link.sent if isinstance(sent, peer.CancelHandover)]
         await asyncio.sleep(0.15)
-        made.node.abandoned_handovers.cancel_abandoned()
+        made.node.handovers.cancel_abandoned()
         assert [sent for sent in link.sent if isinstance(sent, peer.CancelHandover)] == [
             peer.CancelHandover(P, "on", 2)
         ]
@@ -120,7 +122,7 @@ async def test_a_frozen_owner_asks_when_no_master_speaks_and_resumes_by_a_refusa
             peer.CancelHandoverResult(P, "before", True),
             peer.CancelHandoverResult(P, "on", refused),
         ):
-            made.node.link_message(link, answer)
+            made.node.peers.link_message(link, answer)
             await made.until_quiet()
         made.node.router.drain(P)
         await made.until_quiet()

@@ -18,18 +18,19 @@ async def test_what_came_with_a_migration_is_on_disk_before_it_counts_as_a_copy(
 ) -> None:
     """With another fsync than Always too: only what is written later may go with the power."""
     async with single_member(tmp_path) as made:
-        made.node.settings = replace(made.node.settings, fsync=mode)
+        fencing = made.node.fencing
+        fencing._settings = replace(fencing._settings, fsync=mode)
         assert await made.code(START) == "OK"
         made.stage("s", m.OpId(1, 5))
         assert await made.code(m.Ingest("s", (P,))) == "OK"
         steps: list[str] = []
-        sync, save = made.engine.sync_log, made.node.save_meta
+        sync, save = made.engine.sync_log, made.node.metadata.save_meta
 
         async def save_meta(*args: object, **changes: object) -> None:
             steps.append("promise")
             await save(*args, **changes)  # type: ignore[arg-type]
 
         made.engine.sync_log = lambda: (steps.append("log"), sync())[1]  # type: ignore[method-assign]
-        made.node.save_meta = save_meta  # type: ignore[method-assign]
+        made.node.metadata.save_meta = save_meta  # type: ignore[method-assign]
         assert await made.code(m.Accept("copy", m.Row(P, 2, (OTHER, 0)), None)) == "OK"
         assert steps == ["log", "promise"]

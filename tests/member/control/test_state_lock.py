@@ -21,14 +21,10 @@ class Node:
     )
     replicas: dict[int, Any] = field(default_factory=dict)
 
-    @property
-    def loop(self) -> SimpleNamespace:
-        return SimpleNamespace(time=lambda: self.now)
-
 
 async def test_a_lock_that_is_not_asked_for_again_expires() -> None:
     node = Node()
-    lock = StateLock(cast("Any", node))
+    lock = StateLock(cast("Any", node), lambda: node.now)
     assert (await lock.lock(LOCK)).code == "OK"
     assert lock.refuses(BEGIN)
     node.now += LOCK_SECONDS - 1

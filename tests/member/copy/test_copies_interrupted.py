@@ -89,7 +89,7 @@ async def test_a_generation_is_not_given_twice_after_a_death_in_the_order(
         assert await made.code(m.DeleteTablet(P, made.rows[P].version)) == "OK"
         assert await made.code(again(made, "three")) == "OK"
         await take_in(made, "three")
-        await made.dispatcher.migrations.collect_garbage()
+        await made.node.migrations.collect_garbage()
         for _ in range(2):
             assert state(made) == ("READY", b"yes")
             await made.restart(power_lost=True)
@@ -120,7 +120,7 @@ async def test_a_tablet_that_was_only_taken_offline_outlives_an_order_that_died(
         made.replica.broken = "its owner and it contradicted each other"
         await die_at(made, "copy.saved", again(made, "two"))
         assert await made.code(m.Abort("two", P)) == "OK"
-        await made.dispatcher.migrations.collect_garbage()
+        await made.node.migrations.collect_garbage()
         assert state(made) == ("READY", b"yes")
 
 
@@ -132,8 +132,10 @@ async def test_a_sweep_never_deletes_what_serves_whatever_its_list_says(tmp_path
         assert block is not None
         for _ in range(2):
             entry = Quarantined(block.generation, 0.0, m.OpId(1, 5))
-            await made.node.save_block(made.replica, msgspec.structs.replace(block, quarantined=(entry,)))
-            await made.dispatcher.migrations.collect_garbage()
+            await made.node.metadata.save_block(
+                made.replica, msgspec.structs.replace(block, quarantined=(entry,))
+            )
+            await made.node.migrations.collect_garbage()
             assert made.replica.block is not None
             assert (state(made), made.replica.block.quarantined) == (("READY", b"yes"), ())
             await made.restart(power_lost=True)
@@ -145,7 +147,9 @@ async def test_a_superblock_that_took_in_more_than_its_highest_is_not_believed(t
         await one_ready(made)
         block = made.replica.block
         assert block is not None
-        await made.node.save_block(made.replica, msgspec.structs.replace(block, highest=block.generation - 1))
+        await made.node.metadata.save_block(
+            made.replica, msgspec.structs.replace(block, highest=block.generation - 1)
+        )
         await made.restart()
         (result,) = (await made.ask(again(made, "two"))).results
         assert (result.code, result.generation) == ("OK", block.generation + 1)

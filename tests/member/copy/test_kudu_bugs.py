@@ -88,7 +88,7 @@ async def test_kudu_1726_the_superblock_is_the_last_to_reach_the_disk(tmp_path: 
     async with single_member(tmp_path) as made:
         assert await made.code(START) == "OK"
         steps: list[str] = []
-        flush, sync, save = made.engine.flush, made.engine.sync_log, made.node.save_block
+        flush, sync, save = made.engine.flush, made.engine.sync_log, made.node.metadata.save_block
 
         async def save_block(*args: object) -> None:
             steps.append("superblock")
@@ -96,7 +96,7 @@ async def test_kudu_1726_the_superblock_is_the_last_to_reach_the_disk(tmp_path: 
 
         made.engine.flush = lambda: (steps.append("data"), flush())[1]  # type: ignore[method-assign]
         made.engine.sync_log = lambda: (steps.append("log"), sync())[1]  # type: ignore[method-assign]
-        made.node.save_block = save_block  # type: ignore[method-assign]
+        made.node.metadata.save_block = save_block  # type: ignore[method-assign]
         made.stage("s", m.OpId(1, 5))
         assert await made.code(m.Ingest("s", (P,))) == "OK"
         assert steps == ["data", "log", "superblock"]
@@ -223,7 +223,7 @@ async def test_kudu_1538_a_generation_is_never_used_twice(tmp_path: Path) -> Non
                 await made.restart()
             assert await made.code(m.Abort(f"c{turn}", P)) == "OK"
             if turn != 3:
-                await made.dispatcher.migrations.collect_garbage()
+                await made.node.migrations.collect_garbage()
         assert seen == sorted(set(seen))
 
 
@@ -258,7 +258,7 @@ async def test_kudu_1337_a_deleted_tablet_does_not_come_back_by_itself(tmp_path:
             assert (await made.acked(made.append(prev, [ONE]))).code == Code.NO_TABLET
         assert await made.code(START) == "STALE_VERSION"
         assert await made.code(m.Ingest("s-copy", (P,))) == "ILLEGAL_STATE"
-        await made.dispatcher.migrations.collect_garbage()
+        await made.node.migrations.collect_garbage()
         assert (made.replica.state.value, made.get(b"copied"), await delete(made)) == ("DELETED", None, "OK")
 
 
@@ -314,7 +314,7 @@ async def test_kudu_1853_an_aborted_copy_takes_nothing_but_its_own(tmp_path: Pat
         assert made.replica.state.value == "READY"
         assert await made.code(m.Abort("back", P)) == "OK"
         assert (await made.command(m.CloseSession("half"))).code == "OK"
-        await made.dispatcher.migrations.collect_garbage()
+        await made.node.migrations.collect_garbage()
         for _ in range(2):
             assert (made.replica.state.value, made.get(b"copied")) == ("READY", b"yes")
             await made.restart()

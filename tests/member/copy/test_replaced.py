@@ -54,8 +54,8 @@ async def test_what_a_copy_replaced_stays_for_the_retention(tmp_path: Path) -> N
         await replace(made, "two")
         (entry,) = quarantined(made)
         assert (entry.generation, entry.last) == (old, last)
-        assert HOUR - 60 < entry.until_s - made.node.wall() <= HOUR
-        await made.dispatcher.migrations.collect_garbage()
+        assert HOUR - 60 < entry.until_s - made.node.background.wall() <= HOUR
+        await made.node.migrations.collect_garbage()
         await made.restart(power_lost=True)
         lines = [page async for page in Quarantine(made.node).entries(P, old)]
         assert b"".join(lines).count(b"\n") == 2
@@ -68,7 +68,7 @@ async def test_without_a_retention_it_goes_with_the_next_sweep(tmp_path: Path) -
         await replace(made, "one")
         await leave(made)
         await replace(made, "two")
-        await made.dispatcher.migrations.collect_garbage()
+        await made.node.migrations.collect_garbage()
         assert (quarantined(made), made.get(b"copied")) == ((), b"yes")
 
 
@@ -129,7 +129,7 @@ async def test_of_one_tablet_no_more_generations_are_kept_than_the_limit(tmp_pat
         for turn in range(limits.QUARANTINED_MAX + 3):
             seen.append(await replace(made, f"c{turn}"))
             await leave(made)
-            await made.dispatcher.migrations.collect_garbage()
+            await made.node.migrations.collect_garbage()
             kept = [entry.generation for entry in quarantined(made)]
             assert kept == seen[:-1][-limits.QUARANTINED_MAX :]
             assert made.get(b"copied") == b"yes"

@@ -24,7 +24,7 @@ async def code(made: SingleMember, command: m.Command) -> str:
 
 async def owning(made: SingleMember) -> SingleMember:
     """This member owns partition P alone, with one entry."""
-    made.node.connect_members = lambda: None  # type: ignore[method-assign]
+    made.node.peers.connect = lambda: None  # type: ignore[method-assign]
     assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
     made.stage("first", m.OpId(1, 5))
     assert await code(made, m.Ingest("first", (P,))) == "OK"
@@ -84,7 +84,7 @@ async def test_a_session_that_nobody_renews_ends_and_says_so_until_it_is_closed(
         assert await ended(made) == "nobody renewed its lease"
         await removed(made)
         assert (await made.ask()).stats.sessions == 0
-        assert made.node.pins(P) == 2**62
+        assert made.node.sessions.pin(P) == 2**62
         for again in (opening(), renewal()):
             result = (await made.ask(again)).results[0]
             assert (result.code, result.detail) == ("SESSION_LOST", "nobody renewed its lease")
@@ -96,14 +96,14 @@ async def test_a_renewed_lease_lasts_and_keeps_the_log(tmp_path: Path) -> None:
     async with single_member(tmp_path) as made:
         await owning(made)
         assert await code(made, opening(lease=1.0)) == "OK"
-        pinned = made.node.pins(P)
+        pinned = made.node.sessions.pin(P)
         assert pinned < 2**62
         renewed = (await made.ask(renewal(lease=30.0))).results[0]
         assert (renewed.code, renewed.session) == ("OK", None)
         await asyncio.sleep(1.2)
         report = await told(made)
         assert report is not None
-        assert (report.ended, report.lease_left_ms > 20_000, made.node.pins(P)) == ("", True, pinned)
+        assert (report.ended, report.lease_left_ms > 20_000, made.node.sessions.pin(P)) == ("", True, pinned)
 
 
 async def test_a_renewal_never_opens_a_session(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_session_does_not_outlive_the_process(tmp_path: Path) -> None:
         await made.restart()
         assert await told(made) is None
         assert await code(made, renewal()) == "SESSION_LOST"
-        await made.dispatcher.sessions.collect_garbage()
+        await made.node.sessions.collect_garbage()
         assert not folder(made).exists()
 
 
@@ -207,7 +207,7 @@ async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(tmp
         assert f"{free} bytes of the volume are free" in await ended(made, "b")
         await ended(made, "a")
         await asyncio.sleep(0.1)
-        assert list(made.dispatcher.sessions.open) == ["c"]
+        assert list(made.node.sessions.open) == ["c"]
 
 
 async def test_reasons_of_ended_sessions_are_kept_for_a_limited_number(
@@ -218,7 +218,7 @@ async def test_reasons_of_ended_sessions_are_kept_for_a_limited_number(
         await owning(made)
         for name in ("a", "b", "c"):
             assert await code(made, opening(name)) == "OK"
-            await made.dispatcher.sessions.cancel(name, "cancelled")
+            await made.node.sessions.cancel(name, "cancelled")
         assert [each.session for each in (await made.ask()).sessions or ()] == ["b", "c"]
 
 
@@ -247,7 +247,7 @@ def fetching(size: int = 100) -> m.FetchDirect:
 async def test_a_copy_without_room_for_it_does_not_begin(tmp_path: Path) -> None:
     async with single_member(tmp_path) as made:
         await owning(made)
-        transfer = made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+        transfer = made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 99  # type: ignore[method-assign]
         refused = (await made.ask(fetching())).results[0]
         assert (refused.code, "the copy needs 100 bytes" in refused.detail) == ("NO_SPACE", True)
@@ -259,7 +259,7 @@ async def test_a_copy_without_room_for_it_does_not_begin(tmp_path: Path) -> None
 async def test_tasks_and_retries_of_a_copy_are_reported(tmp_path: Path) -> None:
     async with single_member(tmp_path) as made:
         await owning(made)
-        made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+        made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         assert await made.code(fetching()) == "OK"
         reply = await eventually(made.ask, lambda found: found.fetches[0].tasks > 0)
         report = reply.fetches[0]
@@ -269,7 +269,7 @@ async def test_tasks_and_retries_of_a_copy_are_reported(tmp_path: Path) -> None:
 async def test_closing_a_session_stops_its_copy_and_removes_what_came(tmp_path: Path) -> None:
     async with single_member(tmp_path) as made:
         await owning(made)
-        transfer = made.dispatcher.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+        transfer = made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
         assert await made.code(fetching()) == "OK"
         staged = made.node.volume.path(STAGING) / "s"
         staged.mkdir()
@@ -286,7 +286,7 @@ async def test_staging_folders_are_told_so_that_a_master_can_end_those_it_does_n
         staged = made.node.volume.path(STAGING) / "of-a-dead-copier"
         staged.mkdir()
         (staged / "7-1.part").write_bytes(b"half")
-        await made.dispatcher.sessions.collect_garbage()
+        await made.node.sessions.collect_garbage()
         assert (await made.ask()).staged == ("of-a-dead-copier",)
         assert (await made.command(m.CloseSession("of-a-dead-copier"))).code == "OK"
         assert ((await made.ask()).staged, staged.exists()) == ((), False)
@@ -294,7 +294,7 @@ async def test_staging_folders_are_told_so_that_a_master_can_end_those_it_does_n
 
 async def test_a_staging_folder_goes_by_itself_once_nobody_wrote_to_it_for_long(tmp_path: Path) -> None:
     async with single_member(tmp_path) as made:
-        old = made.node.wall() - limits.STAGING_AGE_SECONDS - 1
+        old = made.node.background.wall() - limits.STAGING_AGE_SECONDS - 1
         for name in ("old", "growing"):
             staged = made.node.volume.path(STAGING) / name
             staged.mkdir()
@@ -303,7 +303,7 @@ async def test_a_staging_folder_goes_by_itself_once_nobody_wrote_to_it_for_long(
             os.utime(staged, (old, old))
         # A large file grows, and the folder's own time does not tell.
         os.utime(made.node.volume.path(STAGING) / "growing" / "7-1.part")
-        await made.dispatcher.sessions.collect_garbage()
+        await made.node.sessions.collect_garbage()
         assert [path.name for path in made.node.volume.path(STAGING).iterdir()] == ["growing"]
 
 
@@ -316,7 +316,7 @@ async def test_sessions_may_come_and_go_while_folders_are_swept(tmp_path: Path) 
         (made.node.volume.path(STAGING) / ".hidden").mkdir()
         assert await code(made, opening("a")) == "OK"
         for turn in range(20):
-            sweeping = asyncio.create_task(made.dispatcher.sessions.collect_garbage())
+            sweeping = asyncio.create_task(made.node.sessions.collect_garbage())
             assert await code(made, opening(f"b{turn}")) == "OK"
             await made.code(m.CloseSession(f"b{turn}"))
             await sweeping

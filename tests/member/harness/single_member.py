@@ -12,8 +12,6 @@ from stele.adapters.memory.engine import MemoryEngine
 from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
 from stele.errors import Unavailable
-from stele.member.control.dispatch import CommandDispatcher
-from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.settings import Settings
@@ -71,20 +69,20 @@ class SingleMember:
         (volume.path(DATA) / "CURRENT").touch()
         kept = self.retention_seconds
         settings = Settings(data_dir=self.folder, cluster=CLUSTER, name="m0", retention_seconds=kept)
-        self.node = Node(settings, (volume, instance), self.engine, self.failures.append)
-        self.dispatcher = CommandDispatcher(self.node, NoTransfer())
-        self.exchange = Exchange(self.node, self.dispatcher)
-        self.node.load()
+        self.node = Node(
+            settings, (volume, instance), self.engine, transfer=NoTransfer(), failed=self.failures.append
+        )
+        self.exchange = self.node.exchange
+        self.node.metadata.load()
         for replica in self.node.replicas.values():
-            self.node.take_role(replica)
-        self.exchange.started = True
+            self.node.roles.take_role(replica)
+        self.exchange.start()
         await self.publish()
 
     async def stop(self) -> None:
         await self.until_quiet()
-        await self.dispatcher.sessions.stop()
         await self.node.stop()
-        for executor in (self.node.slow, self.node._sync_thread, self.node._meta_thread):
+        for executor in (self.node.background.slow, self.node._sync_thread, self.node._meta_thread):
             executor.shutdown()
         assert self.failures == []
 
@@ -141,11 +139,11 @@ class SingleMember:
 
     @property
     def replica(self) -> Replica:
-        return self.node.replica_of(P)
+        return self.node.tablets.replica_of(P)
 
     def tell(self, message: peer.Message, sender: int = OTHER) -> Asker:
         asker = Asker(sender)
-        self.node.take_message(asker, message)  # type: ignore[arg-type]
+        self.node.peers.take_message(asker, message)  # type: ignore[arg-type]
         return asker
 
     def append(self, prev: tuple[int, int], records: list[bytes], **changes: object) -> Asker:

@@ -9,8 +9,9 @@ from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
+from stele.member.replication.table_cache import TableCache
 from stele.member.replication.tablet_store import TabletStore
-from stele.wire.storage.volume import Consensus
+from stele.wire.storage.volume import Consensus, TableFile
 
 
 class Loop:
@@ -29,7 +30,17 @@ class Loop:
 def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
     loop, anything = Loop(), cast(Any, None)
     leases = (LeaseGrantor(0.0, 1.0), LeaseHolder())
-    replicator = Replicator(TabletStore(MemoryEngine()), anything, leases, anything, cast(Any, loop))
+    replicator = Replicator(
+        TabletStore(MemoryEngine(), TableCache(TableFile())),
+        anything,
+        leases,
+        links={},
+        answers=anything,
+        gate=anything,
+        loop=cast(Any, loop),
+        serving=anything,
+        wants_promise=anything,
+    )
     for partition in range(100):
         replicator.own(Replica(Tablet(partition, 0, Log(), 0), None, Consensus()))
     assert len(loop.soon) == 1

@@ -242,7 +242,7 @@ async def test_start_tablet_copy_says_why_not(tmp_path: Path) -> None:
             assert await made.code(command) == code, command
         await made.store((OTHER, ME), by=2)
         assert await made.code(m.StartTabletCopy("f", P, 3, OTHER)) == "ILLEGAL_STATE"
-        request = m.ExchangeRequest(1, made.node.cluster, 1, "uuid-before", commands=(start,))
+        request = m.ExchangeRequest(1, made.node.settings.cluster, 1, "uuid-before", commands=(start,))
         assert (await made.exchange.handle(request)).code == "WRONG_MEMBER"
 
 
@@ -291,7 +291,7 @@ def test_a_destination_counts_only_once_the_promise_to_wait_is_on_the_disk(
 ) -> None:
     """PRE_VOTER: its acknowledgements commit nothing, and nothing waits for it, before it is near the end."""
     owner, destination = quiet.members[0], quiet.members[3]
-    monkeypatch.setattr(owner.node, "wants_promise", lambda replica: None)
+    monkeypatch.setattr(owner.node.roles, "wants_promise", lambda replica: None)
     quiet.begin_migration("m", 3)
     quiet.run(2.0)
     assert 3 not in owner.owner.waited_for
@@ -312,7 +312,7 @@ def test_a_destination_counts_only_once_the_promise_to_wait_is_on_the_disk(
 @pytest.mark.parametrize("step", ["copy", "row"])
 async def test_lost_promises_are_forgotten_on_disk_first(tmp_path: Path, step: str) -> None:
     async with single_member(tmp_path) as made:
-        replica, save = made.node.replica_of(P), made.node.meta.save
+        replica, save = made.node.tablets.replica_of(P), made.node.meta.save
         replica.meta, replica.tablet.promised = PROMISES_LOST, PROMISES_LOST.promised
 
         async def fail(name: str, value: Any) -> None:
@@ -323,7 +323,7 @@ async def test_lost_promises_are_forgotten_on_disk_first(tmp_path: Path, step: s
             assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "NO_SPACE"
         else:
             with pytest.raises(OSError, match="No space"):
-                await made.dispatcher.tidy([P])
+                await made.node.fencing._tidy(made.replica)
         assert replica.tablet.promised == PROMISES_LOST.promised
         made.node.meta.save = save  # type: ignore[method-assign]
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"

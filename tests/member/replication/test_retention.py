@@ -14,9 +14,9 @@ from stele.core.tablet.log import Log, over_limit
 from stele.core.tablet.owner import LearnerState
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
+from stele.member.replication.answers import Counters
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
-from stele.member.serving.executor import CommandExecutor, Counters
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
 from tests.member.harness.single_member import OTHER, P, key_here, single_member
@@ -112,7 +112,7 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
 ) -> None:
     small_logs(monkeypatch)
     async with single_member(tmp_path) as made:
-        made.node.connect_members = lambda: None  # type: ignore[method-assign]
+        made.node.peers.connect = lambda: None  # type: ignore[method-assign]
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
         made.stage("s", m.OpId(1, 5))
         assert await made.code(m.Ingest("s", (P,))) == "OK"
@@ -124,15 +124,15 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
         key = key_here()
         for n in range(80):
             await made.node.router.execute(P, b"default", [[b"SET", key, b"%d" % n]])
-        await made.node.flush()
+        await made.node.flusher.flush()
         log = made.replica.tablet.log
         assert log.first <= floor + 1
-        made.node._every_second(0.0)
-        await made.node.flush()
+        made.node.ticker.every_second(0.0)
+        await made.node.flusher.flush()
         assert log.first <= floor + 1
         made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES + 1  # type: ignore[method-assign]
-        made.node._every_second(0.0)
-        await made.node.flush()
+        made.node.ticker.every_second(0.0)
+        await made.node.flusher.flush()
         assert log.first > floor + 1
 
 
@@ -200,7 +200,9 @@ class Stub:
         self.serving = True
         self.loads: dict[int, Any] = {}
         self.turn_budget = TurnBudget(asyncio.get_running_loop().call_soon)
-        self.store = RequestRouter(cast("Any", self), cast("CommandExecutor", self))
+        member = cast("Any", self)
+        self.table = member
+        self.store = RequestRouter(member, self.links, member, member, member)
 
     def run(self, replica: object, request: Request) -> None:
         self.ran.append(request)
@@ -279,11 +281,11 @@ def test_there_is_no_room_above_the_bytes_that_are_not_committed(
     owner = quiet.members[0]
     quiet.members[1].isolate()
     replies = [owner.send(b"SET", b"k", bytes(100)) for _ in range(50)]
-    executor = owner.node.command_executor
+    answers = owner.node.answers
     assert 0 < len(owner.replica.waiters) < 10
     quiet.run(2.0)
-    assert (any(reply.done() for reply in replies), executor.has_room) == (False, False)
+    assert (any(reply.done() for reply in replies), answers.has_room) == (False, False)
     quiet.members[1].rejoin()
     quiet.run(10.0)
     assert all(reply.done() for reply in replies)
-    assert (executor.has_room, executor.pending_bytes) == (True, 0)
+    assert (answers.has_room, answers.pending_bytes) == (True, 0)

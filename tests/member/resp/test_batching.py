@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -161,13 +161,14 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     """A read waits for a lease; the next request meets damage, and the tablet gives the read back."""
     loop = asyncio.get_running_loop()
     turn_budget = SimpleNamespace(fits=lambda entries: True, spend=lambda *_: None, later=lambda *_: None)
-    serving = SimpleNamespace(
+    serving: Any = SimpleNamespace(
         has_room=True, turn_budget=turn_budget, counters=SimpleNamespace(errors=0, forwarded=0)
     )
     replica = SimpleNamespace(owner=SimpleNamespace(serving=False), loads={}, loading=False, partition=0)
     row = SimpleNamespace(owner=0, version=1, replicas=(0,))
-    routes = SimpleNamespace(me=0, rows=[row], links={}, replicas={0: replica})
-    store = RequestRouter(cast("Any", routes), cast("Any", serving))
+    table: Any = SimpleNamespace(me=0, rows=[row])
+    tablets: Any = SimpleNamespace(replicas={0: replica}, table=table)
+    store = RequestRouter(tablets, {}, serving, serving, serving)
     older, newer = (Request(Kind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
     older.order, newer.order = 1, 2
     older.deadline = newer.deadline = loop.time() + 1
@@ -179,7 +180,7 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
         damaged.owner = None
         store.send_again([older])
 
-    serving.run, serving.tablets = run, SimpleNamespace(break_off=break_off)
+    serving.run, tablets.break_off = run, break_off
     store._enqueue(newer)
     replica.owner.serving = True
     store.drain(0)

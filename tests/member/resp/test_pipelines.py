@@ -57,8 +57,8 @@ async def owner_and_asker(folder: Path) -> AsyncIterator[tuple[RespServer, Wire,
     for each in (owner, asker):
         each.folder.mkdir()
         await each.start()
-    back = Wire(lambda message: asker.node.link_message(there, message))  # type: ignore[arg-type]
-    there = Wire(lambda message: owner.node.take_message(back, message))  # type: ignore[arg-type]
+    back = Wire(lambda message: asker.node.peers.link_message(there, message))  # type: ignore[arg-type]
+    there = Wire(lambda message: owner.node.peers.take_message(back, message))  # type: ignore[arg-type]
     asker.node.links[OTHER] = there  # type: ignore[assignment]
     server = await start_resp_server(asker.node.router, "127.0.0.1", 0, RespServerLimits())
     try:

@@ -47,7 +47,9 @@ def test_what_is_written_again_in_the_meantime_stays(quiet: QuietCluster) -> Non
 
     async def write_around() -> "list[asyncio.Future[object]]":
         before = owner.send(b"SET", b"gone0", b"new")
-        assert Expiry(owner.node.command_executor).run_once(owner.node.replicas) == 1
+        node = owner.node
+        expiry = Expiry(node.tablets, node.command_executor, node.answers, node.gate)
+        assert expiry.run_once() == 1
         return [before, owner.send(b"SET", b"gone1", b"new")]
 
     replies = owner.do(write_around)

@@ -72,14 +72,14 @@ async def test_nothing_is_acknowledged_or_applied_before_it_is_written(tmp_path:
         await made.until_quiet()
         assert asker.answers == []
         assert made.get(b"one") is None
-        assert made.node.replicator.full_here
-        assert made.node.command_executor.refusal is not None
+        assert made.node.gate.full
+        assert made.node.gate.refusal is not None
         full.now, made.node.volume.free_bytes = False, free  # type: ignore[method-assign]
         await woken(made)
         assert (await made.acked(asker)).match == 6
         assert made.get(b"one") == b"v"
-        made.node._every_second(made.node.loop.time())
-        assert made.node.command_executor.refusal is None
+        made.node.ticker.every_second(made.node.background.now())
+        assert made.node.gate.refusal is None
 
 
 async def test_what_was_taken_back_while_nothing_could_be_written_stays_away(tmp_path: Path) -> None:
@@ -129,23 +129,23 @@ async def test_a_copy_does_not_begin_on_a_log_that_was_not_removed(tmp_path: Pat
         made.append((1, 5), [ONE])
         await made.until_quiet()
         assert await made.code(m.CreateTablet(1, 1)) == "NO_SPACE"
-        assert not made.node.replica_of(1).ready
+        assert not made.node.tablets.replica_of(1).ready
         full.now = False
 
 
 async def test_a_database_that_room_does_not_mend_ends_the_process(tmp_path: Path) -> None:
     async with single_member(tmp_path) as made:
         await backup(made)
-        full, now = Full(made.engine), made.node.loop.time()
+        full, now = Full(made.engine), made.node.background.now()
         full.now = True
         made.append((1, 5), [ONE])
         await made.until_quiet()
         made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES - 1  # type: ignore[method-assign]
-        made.node._every_second(now + 1000)
+        made.node.ticker.every_second(now + 1000)
         made.node.volume.free_bytes = lambda: 2 * limits.NO_SPACE_BYTES  # type: ignore[method-assign]
-        made.node._every_second(now + 1000 + limits.STALLED_SECONDS_MAX - 1)
+        made.node.ticker.every_second(now + 1000 + limits.STALLED_SECONDS_MAX - 1)
         assert made.failures == []
-        made.node._every_second(now + 1000 + limits.STALLED_SECONDS_MAX)
+        made.node.ticker.every_second(now + 1000 + limits.STALLED_SECONDS_MAX)
         (failure,) = made.failures
         assert failure.startswith("the log takes nothing although there is room again: NO_SPACE")
         made.failures.clear()

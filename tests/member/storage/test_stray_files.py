@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,11 @@ def test_all_of_it_is_removed_and_nothing_that_it_points_to(stray: Path) -> None
 
 def test_a_sweep_of_old_staging_folders_meets_it(stray: Path) -> None:
     now = os.stat(stray).st_mtime
-    node = SimpleNamespace(volume=SimpleNamespace(path=lambda _: stray), wall=lambda: now)
-    fetches = Fetches(node, SimpleNamespace())  # type: ignore[arg-type]
+    anything: Any = SimpleNamespace()
+    volume: Any = SimpleNamespace(path=lambda _: stray)
+    background: Any = SimpleNamespace(wall=lambda: now)
+    fetches = Fetches(anything, volume, anything, anything, background)
     assert fetches._look(frozenset()) == ("deep", "file", "link", "nowhere")
-    node.wall = lambda: now + AGE_SECONDS
+    background.wall = lambda: now + AGE_SECONDS
     assert fetches._look(frozenset()) == ()
     assert list(stray.iterdir()) == []

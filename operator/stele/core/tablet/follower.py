@@ -42,11 +42,11 @@ class Tablet:
 
     __slots__ = ("leader", "leader_term", "log", "me", "partition", "promised", "row")
 
-    def __init__(self, partition: int, me: int, log: Log, promised: int) -> None:
+    def __init__(self, partition: int, me: int, log: Log, promised: int, row: Partition = EMPTY) -> None:
         self.partition = partition
         self.me = me
         self.log = log
-        self.row: Partition = EMPTY
+        self.row = row
         self.promised = max(promised, log.last[0], log.applied[0])
         self.leader: int | None = None
         self.leader_term = 0

@@ -18,7 +18,6 @@ from stele.member.admin.metrics import Metrics
 from stele.member.admin.quarantine import Quarantine
 from stele.member.admin.session_list import session_list
 from stele.member.admin.tablet_info import tablet_facts, tablet_list
-from stele.member.control.exchange import Exchange
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.wire import control as wire
@@ -37,9 +36,9 @@ QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 class Admin:
     """Handlers. A wrong request gets 400 with what is wrong; nothing else happens."""
 
-    def __init__(self, node: Node, exchange: Exchange, metrics: Metrics) -> None:
+    def __init__(self, node: Node, metrics: Metrics) -> None:
         self._node = node
-        self._exchange = exchange
+        self._exchange = node.exchange
         self._metrics = metrics
         self._quarantine = Quarantine(node)
 
@@ -88,7 +87,7 @@ class Admin:
         """Ready when the volume is loaded and, if there is a table, every owned partition serves."""
         if not self._exchange.started:
             return web.Response(status=503, text="loading the volume\n")
-        waiting = self._node.unserved()
+        waiting = self._node.roles.unserved()
         if waiting:
             return web.Response(status=503, text=f"{len(waiting)} owned partitions do not serve yet\n")
         return web.Response(text="ok\n")
@@ -102,7 +101,7 @@ class Admin:
         owned = [p for p, row in enumerate(node.rows) if row.owner == node.me]
         facts = {
             "uuid": node.uuid,
-            "cluster": node.cluster,
+            "cluster": node.settings.cluster,
             "name": node.settings.name,
             "incarnation": node.instance.incarnation,
             "index": node.me,
@@ -110,7 +109,7 @@ class Admin:
             "state": node.table.state,
             "partitions": len(node.rows),
             "owned": owned,
-            "unserved": node.unserved(),
+            "unserved": node.roles.unserved(),
             "broken": {r.partition: r.broken for r in node.replicas.values() if r.broken},
             "members": {i: link.ready for i, link in node.links.items()},
         }
@@ -134,10 +133,10 @@ class Admin:
         return replica
 
     async def _on_sessions(self, request: web.Request) -> web.Response:
-        return _json(await session_list(self._node, self._exchange.sessions))
+        return _json(await session_list(self._node, self._node.sessions))
 
     async def _on_cancel(self, request: web.Request) -> web.Response:
-        await self._exchange.sessions.cancel(request.match_info["session"], CANCELLED)
+        await self._node.sessions.cancel(request.match_info["session"], CANCELLED)
         return _json({"code": "OK"})
 
     async def _on_quarantine(self, request: web.Request) -> web.Response:
@@ -182,7 +181,7 @@ class Admin:
             prefix = keys.user_prefix(partition, generation, keyspace)
             begin, end = prefix, keys.tablet_range(partition, generation)[1]
             while True:
-                page = await node.loop.run_in_executor(node.slow, view.scan, begin, end, DIGEST_PAGE)
+                page = await node.background.in_thread(view.scan, begin, end, DIGEST_PAGE)
                 page = [(key, value) for key, value in page if key.startswith(prefix)]
                 yield b"".join(_digest_line(key[len(prefix) :], value) for key, value in page)
                 if len(page) < DIGEST_PAGE:

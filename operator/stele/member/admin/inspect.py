@@ -164,7 +164,7 @@ class _Inspector:
         replica = Replica(Tablet(partition, table.me, Log(), meta.promised), block, meta)
         if partition < len(table.rows):
             replica.tablet.row = table.rows[partition]
-        tablets = TabletStore(MemoryEngine() if reader is None else reader)
+        tablets = TabletStore(MemoryEngine() if reader is None else reader, table)
         self._load(tablets, replica)
         return tablet_facts(tablets, replica)
 

@@ -25,7 +25,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         node = self._node
-        counters = node.command_executor.counters
+        counters = node.answers.counters
         requests = CounterMetricFamily("stele_requests", "Requests by what they did", labels=["kind"])
         for kind in ("reads", "writes", "forwarded", "errors"):
             requests.add_metric([kind], getattr(counters, kind))
@@ -37,7 +37,7 @@ class Metrics(Collector):
         made = HistogramMetricFamily(
             "stele_request_seconds", "From a request's arrival at its owner to its answer", labels=["kind"]
         )
-        for kind, histogram in self._node.command_executor.latencies.items():
+        for kind, histogram in self._node.answers.latencies.items():
             made.add_metric([kind], histogram.buckets(), histogram.sum_seconds)
         return made
 
@@ -47,12 +47,12 @@ class Metrics(Collector):
         yield _gauge("stele_tablets", "Tablets that are READY", len(held))
         broken = sum(1 for replica in node.replicas.values() if replica.broken)
         yield _gauge("stele_tablets_broken", "Tablets offline", broken)
-        yield _gauge("stele_partitions_unserved", "Owned and not served", len(node.unserved()))
+        yield _gauge("stele_partitions_unserved", "Owned and not served", len(node.roles.unserved()))
         yield _gauge("stele_entries", "Entries in all tablets", sum(r.entries for r in held))
         yield _gauge("stele_data_bytes", "Keys and values in all tablets", sum(r.size_bytes for r in held))
         yield _gauge("stele_log_bytes", "Operations in all logs", sum(r.tablet.log.bytes for r in held))
-        yield _gauge("stele_disk_free_bytes", "Free space of the volume", node.disk_free_bytes)
-        yield _gauge("stele_pending_bytes", "Written, not committed", node.command_executor.pending_bytes)
+        yield _gauge("stele_disk_free_bytes", "Free space of the volume", node.gate.free_bytes)
+        yield _gauge("stele_pending_bytes", "Written, not committed", node.answers.pending_bytes)
         ready = sum(1 for link in node.links.values() if link.ready)
         yield _gauge("stele_members_connected", "Sessions to other members", ready)
 

@@ -9,7 +9,6 @@ member which was away. The master takes it into a row, by COPY from the log, or 
 import base64
 import logging
 from collections.abc import AsyncGenerator
-from functools import partial
 
 import msgspec
 
@@ -38,7 +37,7 @@ class Quarantine:
 
     async def listing(self) -> admin.Quarantine:
         node = self._node
-        volumes = await node.loop.run_in_executor(node.slow, node.volume.quarantined_volumes)
+        volumes = await node.background.in_thread(node.volume.quarantined_volumes)
         return admin.Quarantine(
             retention_seconds=node.settings.retention_seconds,
             tablets=tuple(
@@ -74,8 +73,8 @@ class Quarantine:
             replica, entry = self._entry(partition, generation)
             self._check_restore(replica)
             state = step(replica.state, Event.RESTORE)
-            await keep_log_tail(node, replica)
-            await node.loop.run_in_executor(node.slow, node.engine.flush)
+            await keep_log_tail(node.tablets, node.background, replica)
+            await node.background.in_thread(node.engine.flush)
             self._check_whole(replica, entry)
             await self._bring_back(replica, entry)
             restored, data = node.tablets.held(partition, generation)
@@ -83,8 +82,8 @@ class Quarantine:
             assert block is not None
             left = tuple(each for each in block.quarantined if each != entry)
             made = msgspec.structs.replace(block, state=state, generation=generation, quarantined=left)
-            await node.save_block(replica, made)
-            drop_log_tail(node, partition, generation)
+            await node.metadata.save_block(replica, made)
+            drop_log_tail(node.tablets, partition, generation)
             replica.tablet.log, replica.keyspaces = restored, dict(data.keyspaces)
             replica.flushed, replica.broken = restored.applied[1], ""
         log.warning("partition %d: generation %d was restored, up to %s", partition, generation, replica.last)
@@ -108,7 +107,7 @@ class Quarantine:
 
     def _check_whole(self, replica: Replica, entry: Quarantined) -> None:
         try:
-            last = last_quarantined(self._node, replica.partition, entry.generation)
+            last = last_quarantined(self._node.tablets, replica.partition, entry.generation)
         except Corrupt as error:
             raise Refused(f"{error}; read its entries instead", "INCOMPLETE") from error
         if last < entry.last:
@@ -122,10 +121,10 @@ class Quarantine:
         """The log is nobody's until a superblock says that it is of this generation."""
         node, block = self._node, replica.block
         assert block is not None
-        await node.save_block(replica, msgspec.structs.replace(block, generation=0))
+        await node.metadata.save_block(replica, msgspec.structs.replace(block, generation=0))
         node.tablets.clear_log(replica)
-        await restore_log_tail(node, replica.partition, entry.generation)
-        await node.group_commit.sync()
+        await restore_log_tail(node.tablets, replica.partition, entry.generation)
+        await node.metadata.sync_log()
         failpoints.hit("restore.read")
 
     async def purge(self, partition: int, generation: int) -> bool:
@@ -138,7 +137,7 @@ class Quarantine:
             block = drop_quarantined(node.engine, replica, lambda entry: entry.generation == generation)
             if block is None:
                 return False
-            await node.save_block(replica, block)
+            await node.metadata.save_block(replica, block)
         log.warning("partition %d: generation %d was purged", partition, generation)
         return True
 
@@ -151,9 +150,7 @@ class Quarantine:
         node, (begin, end) = self._node, keys.tablet_range(partition, generation)
         view = node.engine.view()
         try:
-            while page := await node.loop.run_in_executor(
-                node.slow, partial(view.scan, begin, end, ENTRIES_PAGE)
-            ):
+            while page := await node.background.in_thread(view.scan, begin, end, ENTRIES_PAGE):
                 yield b"".join(map(_entry_line, page))
                 begin = page[-1][0] + b"\0"
         finally:
@@ -164,7 +161,7 @@ class Quarantine:
     async def purge_volume(self, name: str) -> bool:
         """Delete a volume that was put aside. Whether it was there."""
         node = self._node
-        gone = await node.loop.run_in_executor(node.slow, node.volume.purge_volume, name)
+        gone = await node.background.in_thread(node.volume.purge_volume, name)
         if gone:
             log.warning("volume %s was purged", name)
         return gone

@@ -28,7 +28,7 @@ async def _sent(sessions: CopySessions) -> dict[str, SentSession] | None:
 
 
 def _facts(node: Node, name: str, session: Session, sent: dict[str, SentSession] | None) -> SessionFacts:
-    now, info = node.loop.time(), session.info
+    now, info = node.background.now(), session.info
     member = node.table.members.get(session.destination)
     tablets = () if info is None else info.tablets
     told = None if sent is None else sent.get(name, SentSession(name, 0, 0))

@@ -8,6 +8,7 @@ POST   /v1/bulk/snapshots/<session>            to the owner: a checkpoint to rea
 DELETE /v1/bulk/snapshots/<session>            it is not needed any more
 """
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +18,9 @@ from stele.core.control import commands as m
 from stele.errors import BadInput, Refused, Stale
 from stele.member.bulk.loads import BulkLoads
 from stele.member.copy.sessions import CopySessions
-from stele.member.node import Node
+from stele.member.replication.answers import Answers
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.settings import Settings
 from stele.wire.copy.bulk import (
     EXPORT_PREFIX,
     BulkMember,
@@ -32,11 +35,15 @@ from stele.wire.unreadable import UNREADABLE
 T = TypeVar("T", LoadOrder, SnapshotOrder)
 
 
+@dataclass(eq=False)
 class BulkRoutes:
     """Handlers. An error that is no SteleError is answered by the application."""
 
-    def __init__(self, node: Node, loads: BulkLoads, sessions: CopySessions) -> None:
-        self._node, self._loads, self._sessions = node, loads, sessions
+    _settings: Settings
+    _tablets: TabletStore
+    _answers: Answers
+    _loads: BulkLoads
+    _sessions: CopySessions
 
     def add_routes(self, app: web.Application) -> None:
         """Serve from this application."""
@@ -48,13 +55,13 @@ class BulkRoutes:
         app.router.add_delete("/v1/bulk/snapshots/{session}", self._close)
 
     async def _table(self, request: web.Request) -> web.Response:
-        node = self._node
+        settings, known = self._settings, self._tablets.table
         table = BulkTable(
-            cluster=node.cluster,
-            admin_port=node.settings.admin_port,
-            transfer_port=node.settings.transfer_port,
-            members=tuple(BulkMember(i, info.name, info.address) for i, info in node.table.members.items()),
-            rows=tuple((row.version, row.replicas) for row in node.rows),
+            cluster=settings.cluster,
+            admin_port=settings.admin_port,
+            transfer_port=settings.transfer_port,
+            members=tuple(BulkMember(i, info.name, info.address) for i, info in known.members.items()),
+            rows=tuple((row.version, row.replicas) for row in known.rows),
         )
         return _json(table)
 
@@ -85,16 +92,16 @@ class BulkRoutes:
         return _json(result.session)
 
     def _check_reads(self, partition: int) -> None:
-        replica = self._node.replicas.get(partition)
-        if replica is None or not self._node.command_executor.may_read(replica):
-            raise Stale(f"member {self._node.me} does not serve partition {partition} now", "NOT_OWNER")
+        replica = self._tablets.replicas.get(partition)
+        if replica is None or not self._answers.may_read(replica):
+            raise Stale(f"member {self._tablets.me} does not serve partition {partition} now", "NOT_OWNER")
 
     async def _close(self, request: web.Request) -> web.Response:
         await self._sessions.close_session(m.CloseSession(_session(request)))
         return web.Response(status=204)
 
     def _partition(self, request: web.Request) -> int:
-        text, count = request.match_info["partition"], len(self._node.rows)
+        text, count = request.match_info["partition"], len(self._tablets.rows)
         if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) >= count:
             raise BadInput(f"partition is {text[:40]!r}; this member's table has {count}")
         return int(text)

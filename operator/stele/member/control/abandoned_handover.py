@@ -5,51 +5,59 @@ master can make it the owner, so the old owner is the only one, and may go on.
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from stele.member import limits
+from stele.member.background import Background
 from stele.member.control.migrations import Migrations
-from stele.member.node import Node
-from stele.member.replication.links import Inbound
+from stele.member.replication.links import Inbound, Link
+from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
+from stele.member.replication.tablet_store import TabletStore
 from stele.wire import peer
 from stele.wire.storage.volume import Frozen
 
 log = logging.getLogger("stele.abandoned_handover")
 
 
+@dataclass(eq=False)
 class AbandonedHandovers:
     """Both sides: who asks, and who refuses. `on_exchange` is to be called with each exchange of a master."""
 
-    def __init__(self, node: Node, migrations: Migrations) -> None:
-        self._node = node
-        self._migrations = migrations
-        self._master_heard_at = node.loop.time()
-        node.abandoned_handovers = self
+    _tablets: TabletStore
+    _links: Mapping[int, Link]
+    _metadata: MetadataStore
+    _migrations: Migrations
+    _background: Background
+
+    def __post_init__(self) -> None:
+        self._master_heard_at = self._background.now()
 
     def on_exchange(self) -> None:
         """A master spoke: it ends what it began."""
-        self._master_heard_at = self._node.loop.time()
+        self._master_heard_at = self._background.now()
 
     # -- at the owner
 
     def cancel_abandoned(self) -> None:
         """Ask the destinations of all frozen partitions, when no master was heard for long."""
-        now = self._node.loop.time()
+        now = self._background.now()
         if now - self._master_heard_at < limits.MASTER_SILENT_SECONDS:
             return
-        for replica in self._node.replicas.values():
+        for replica in self._tablets.replicas.values():
             frozen, waited = replica.meta.frozen, replica.meta.waited
             if replica.owner is None or not replica.owner.frozen or frozen is None or waited is None:
                 continue
-            link = self._node.links.get(waited.member)
+            link = self._links.get(waited.member)
             if link is not None and frozen.id == waited.id:
                 link.send(peer.CancelHandover(replica.partition, frozen.id, frozen.base))
 
-    def on_cancel_result(self, member: int, message: peer.CancelHandoverResult) -> None:
-        replica = self._node.replicas.get(message.partition)
+    def on_cancel_result(self, link: Link, message: peer.CancelHandoverResult) -> None:
+        replica = self._tablets.replicas.get(message.partition)
         waited = None if replica is None else replica.meta.waited
-        if replica is not None and waited is not None and waited.member == member and message.cancelled:
-            self._node.spawn(self._resume(replica, message.id))
+        if replica is not None and waited is not None and waited.member == link.member and message.cancelled:
+            self._background.spawn(self._resume(replica, message.id))
 
     async def _resume(self, replica: Replica, id: str) -> None:
         async with replica.lock:
@@ -62,16 +70,18 @@ class AbandonedHandovers:
     # -- at the destination
 
     def on_cancel(self, sender: Inbound, message: peer.CancelHandover) -> None:
-        if 0 <= message.partition < len(self._node.rows):
-            self._node.spawn(self._cancel(sender, message))
+        if 0 <= message.partition < len(self._tablets.rows):
+            self._background.spawn(self._cancel(sender, message))
 
     async def _cancel(self, sender: Inbound, request: peer.CancelHandover) -> None:
         """On the disk before it is told. Not when the row was accepted, or a newer one is known."""
-        node, replica = self._node, self._node.replica_of(request.partition)
+        replica = self._tablets.replica_of(request.partition)
         async with replica.lock:
             accepted = replica.meta.accepted
-            newest = max(node.rows[request.partition].version, 0 if accepted is None else accepted.version)
+            newest = max(
+                self._tablets.rows[request.partition].version, 0 if accepted is None else accepted.version
+            )
             cancelled = newest <= request.base
             if cancelled:
-                await node.save_meta(replica, refused=Frozen(request.id, request.base))
+                await self._metadata.save_meta(replica, refused=Frozen(request.id, request.base))
         sender.send(peer.CancelHandoverResult(request.partition, request.id, cancelled))

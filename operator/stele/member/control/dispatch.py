@@ -2,23 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from stele.core.control import commands as m
 from stele.errors import SteleError
-from stele.member.bulk.loads import BulkLoads
-from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.fencing import Fencing
 from stele.member.control.migrations import Migrations
 from stele.member.control.state_lock import StateLock
 from stele.member.copy.ingest import Ingester
 from stele.member.copy.sessions import CopySessions
-from stele.member.node import Node
-from stele.member.services.host import Services
+from stele.member.replication.tablet_store import TabletStore
 from stele.member.storage.disk_full import is_disk_full
-from stele.ports.transfer import Transfer
-from stele.services import MigrationAwareService
 
 log = logging.getLogger("stele.dispatch")
 
@@ -35,24 +31,25 @@ _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
 _STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
 
 
+@dataclass(eq=False)
 class CommandDispatcher:
-    """Every command is idempotent; what is refused changes nothing."""
+    """Every command is idempotent; what is refused changes nothing.
 
-    def __init__(
-        self, node: Node, transfer: Transfer, services: Mapping[str, MigrationAwareService] | None = None
-    ) -> None:
-        self._node = node
-        self.services = Services(node, services or {})
-        self._slow_kinds = _BULK + _CALL_SERVICES if self.services else _BULK
+    `_call_services`: there are services, and steps of a migration may wait for them.
+    """
+
+    _tablets: TabletStore
+    _migrations: Migrations
+    _fencing: Fencing
+    _sessions: CopySessions
+    _ingester: Ingester
+    _state_lock: StateLock
+    _call_services: bool
+
+    def __post_init__(self) -> None:
+        self._slow_kinds = _BULK + _CALL_SERVICES if self._call_services else _BULK
         self._bulk: dict[m.Command, asyncio.Task[m.Result]] = {}
-        self.migrations = Migrations(node, self.services)
-        self.fencing = Fencing(node)
-        self.abandoned_handovers = AbandonedHandovers(node, self.migrations)
-        self.sessions = CopySessions(node, transfer)
-        self.ingester = Ingester(node)
-        self.loads = BulkLoads(node, transfer)
-        self.state_lock = StateLock(node)
-        migrations, fencing, sessions = self.migrations, self.fencing, self.sessions
+        migrations, fencing, sessions = self._migrations, self._fencing, self._sessions
         self._handlers: dict[Any, Handler] = {
             m.StartTabletCopy: migrations.start_copy,
             m.AddLearner: migrations.add_learner,
@@ -65,9 +62,9 @@ class CommandDispatcher:
             m.OpenSession: sessions.open_session,
             m.CloseSession: sessions.close_session,
             m.FetchDirect: sessions.fetch,
-            m.Ingest: self.ingester.ingest,
-            m.LockState: self.state_lock.lock,
-            m.UnlockState: self.state_lock.unlock,
+            m.Ingest: self._ingester.ingest,
+            m.LockState: self._state_lock.lock,
+            m.UnlockState: self._state_lock.unlock,
         }
 
     async def run(self, commands: tuple[m.Command, ...]) -> tuple[m.Result, ...]:
@@ -91,9 +88,9 @@ class CommandDispatcher:
 
     async def _run(self, command: m.Command) -> m.Result:
         partition = getattr(command, "partition", None)
-        if partition is not None and not 0 <= partition < len(self._node.rows):
+        if partition is not None and not 0 <= partition < len(self._tablets.rows):
             return m.Result("BAD_REQUEST", f"partition {partition} is not in this member's table")
-        if self.state_lock.refuses(command):
+        if self._state_lock.refuses(command):
             return m.Result("STATE_LOCKED", "the cluster state is being changed; nothing new is begun")
         try:
             return await self._handlers[type(command)](command)
@@ -103,7 +100,3 @@ class CommandDispatcher:
         except OSError as error:
             log.error("%s failed: %s", type(command).__name__, error)
             return m.Result("NO_SPACE" if is_disk_full(error) else "DISK_ERROR", str(error))
-
-    async def tidy(self, partitions: list[int]) -> None:
-        """Forget promises that the published rows of these partitions overtook."""
-        await asyncio.gather(*(self.fencing.tidy(p) for p in partitions if p in self._node.replicas))

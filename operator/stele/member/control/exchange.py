@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 import msgspec
 
@@ -9,10 +10,15 @@ from stele.core.control import commands as m
 from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import Event, step
 from stele.errors import Corrupt, SteleError
+from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.dispatch import CommandDispatcher
+from stele.member.control.fencing import Fencing
 from stele.member.control.report import Reporter
-from stele.member.copy.sessions import CopySessions
-from stele.member.node import Node
+from stele.member.replication.metadata_store import MetadataStore
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.replication.write_gate import WriteGate
+from stele.member.serving.peers import Peers
+from stele.member.serving.roles import Roles
 from stele.member.storage import failpoints
 from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.wire.storage.volume import Superblock
@@ -20,22 +26,31 @@ from stele.wire.storage.volume import Superblock
 log = logging.getLogger("stele.exchange")
 
 
+@dataclass(eq=False)
 class Exchange:
     """One at a time: the master is one, and a second request waits for the first."""
 
-    def __init__(self, node: Node, dispatcher: CommandDispatcher) -> None:
-        self._node = node
-        self._dispatcher = dispatcher
-        self._reporter = Reporter(node, dispatcher.migrations, dispatcher.sessions)
+    _cluster: str
+    _uuid: str
+    _tablets: TabletStore
+    _metadata: MetadataStore
+    _gate: WriteGate
+    _roles: Roles
+    _peers: Peers
+    _dispatcher: CommandDispatcher
+    _fencing: Fencing
+    _handovers: AbandonedHandovers
+    _reporter: Reporter
+
+    def __post_init__(self) -> None:
         self._lock = asyncio.Lock()
         self.started = False
         # After an error of the disk: what is in memory may not be on disk, or not be in effect.
         self._half_adopted = False
 
-    @property
-    def sessions(self) -> CopySessions:
-        """The copy sessions that its commands open and close."""
-        return self._dispatcher.sessions
+    def start(self) -> None:
+        """The volume is loaded: what is asked from now on is answered."""
+        self.started = True
 
     async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         """Check epoch and recipient; persist, then adopt; run commands; report. Never raises SteleError."""
@@ -43,10 +58,10 @@ class Exchange:
             code, detail = self._refusal(request)
             if code or not request.recipient:
                 return self._reporter.reply(code or "OK", detail, request.known)
-            self._dispatcher.abandoned_handovers.on_exchange()
+            self._handovers.on_exchange()
             try:
                 await self._adopt(request)
-                await self._tidy()
+                await self._fencing.tidy()
             except SteleError as error:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply("BAD_REQUEST", str(error), request.known)
@@ -54,99 +69,63 @@ class Exchange:
                 raise_unless_disk_full(error)
                 return self._reporter.reply("NO_SPACE", str(error), request.known)
             results = await self._dispatcher.run(request.commands)
-            rows = self._node.table.to_rows() if request.want_tablets else ()
+            rows = self._tablets.table.to_rows() if request.want_tablets else ()
             made = self._reporter.reply("OK", "", request.known)
             return msgspec.structs.replace(made, results=results, rows=rows)
 
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
-        node = self._node
         if not self.started:
             return "STARTING", "the member is loading its volume"
         if request.format != m.EXCHANGE_FORMAT:
             return "BAD_REQUEST", f"format is {request.format}; this member speaks {m.EXCHANGE_FORMAT}"
-        if request.cluster != node.cluster:
-            return "WRONG_CLUSTER", f"this member belongs to cluster {node.cluster}"
-        if request.recipient and request.recipient != node.uuid:
-            return "WRONG_MEMBER", f"this is member {node.uuid}"
-        if request.epoch < node.table.epoch:
-            return "STALE_EPOCH", f"epoch {node.table.epoch} was seen"
-        return "BAD_REQUEST" if (text := node.table.jump(request)) else "", text
+        if request.cluster != self._cluster:
+            return "WRONG_CLUSTER", f"this member belongs to cluster {self._cluster}"
+        if request.recipient and request.recipient != self._uuid:
+            return "WRONG_MEMBER", f"this is member {self._uuid}"
+        if request.epoch < self._tablets.table.epoch:
+            return "STALE_EPOCH", f"epoch {self._tablets.table.epoch} was seen"
+        return "BAD_REQUEST" if (text := self._tablets.table.jump(request)) else "", text
 
     async def _adopt(self, request: m.ExchangeRequest) -> None:
         """Rows and members: superblocks of new tablets first, then the table, and only then they count."""
-        node, table = self._node, self._node.table
+        table = self._tablets.table
         if request.self_index < 0:
             raise Corrupt(f"self_index is {request.self_index}; a member is told its index with its UUID")
         if request.partitions:
             table.resize(request.partitions)
         newer_rows = table.newer(request.rows)
-        if not newer_rows and self._is_known(request):
+        if not newer_rows and not self._half_adopted and table.knows(request):
             return
-        reconnect, self._half_adopted = self._brings_members(request) or self._half_adopted, True
-        table.epoch = max(table.epoch, request.epoch)
-        table.replicas = request.replicas or table.replicas
-        table.state = request.state
-        node.refuse_writes()
-        if node.me != request.self_index:
-            node.set_me(request.self_index)
-        if self._brings_members(request):
-            table.member_list_version = request.member_list_version
-            table.members = {info.index: info for info in request.members}
+        reconnect, self._half_adopted = table.brings_members(request) or self._half_adopted, True
+        table.adopt(request)
+        self._gate.update()
+        if table.me != request.self_index:
+            self._tablets.set_me(request.self_index)
         await self._create_tablets(newer_rows)
-        await node.save_table(newer_rows)
+        await self._metadata.save_table(newer_rows)
         failpoints.hit("table.saved")
         if reconnect:
-            node.connect_members()
+            self._peers.connect()
         for row in table.newer(newer_rows):
-            node.adopt(row.partition, Partition(row.version, row.replicas))
-        node.overtaken.update(row.partition for row in newer_rows)
+            self._roles.adopt(row.partition, Partition(row.version, row.replicas))
+        self._metadata.overtaken.update(row.partition for row in newer_rows)
         self._half_adopted = False
-
-    async def _tidy(self) -> None:
-        """Forget promises that rows overtook, whoever told of them, once the rows are on disk."""
-        node = self._node
-        overtaken, dirty = node.overtaken, node.table_dirty
-        node.overtaken = set()
-        try:
-            if overtaken and dirty:
-                await node.save_table()
-            await self._dispatcher.tidy(sorted(overtaken))
-        except OSError:
-            node.overtaken, node.table_dirty = node.overtaken | overtaken, node.table_dirty or dirty
-            raise
-
-    def _is_known(self, request: m.ExchangeRequest) -> bool:
-        table = self._node.table
-        return (
-            not self._half_adopted
-            and request.epoch == table.epoch
-            and request.self_index == table.me
-            and request.state == table.state
-            and not self._brings_members(request)
-            and request.replicas in {0, table.replicas}
-        )
-
-    def _brings_members(self, request: m.ExchangeRequest) -> bool:
-        """A list always names its reader: an empty one was left out, and its version means nothing here."""
-        newer = request.member_list_version > self._node.table.member_list_version
-        return newer and bool(request.members)
 
     async def _create_tablets(self, newer_rows: list[m.Row]) -> None:
         """Empty tablets for partitions that this member hears of for the first time and is named in."""
-        await asyncio.gather(*(self._create(row) for row in newer_rows if self._node.me in row.replicas))
+        await asyncio.gather(*(self._create(row) for row in newer_rows if self._tablets.me in row.replicas))
 
     async def _create(self, row: m.Row) -> None:
-        node = self._node
-        replica = node.replica_of(row.partition)
+        replica = self._tablets.replica_of(row.partition)
         if replica.state is not None or replica.broken:
             return
-        if node.rows[row.partition].version:
+        if self._tablets.rows[row.partition].version:
             # It was there, or should have come by a copy: an empty one would hide that data is lost.
-            replica.broken = f"row {row.version} names a tablet that is not on this volume"
-            log.error("partition %d: %s", row.partition, replica.broken)
+            self._tablets.miss(replica, row.version)
             return
         async with replica.lock:
             state = step(replica.state, Event.CREATE)
-            await node.save_first_block(replica, Superblock(state=state, generation=1, highest=1))
+            block = Superblock(state=state, generation=1, highest=1)
+            await self._metadata.save_first_block(replica, block)
             failpoints.hit("create.superblock")
-            node.reset_tablet(replica, (0, 0), {})
+            self._tablets.reset(replica, (0, 0), {})

@@ -1,73 +1,81 @@
 """Fence and accept: what a member promises before the master stores a row."""
 
+import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from stele.core.control import commands as m
+from stele.core.tablet.leases import LeaseGrantor
 from stele.core.tablet.lifecycle import state_name
 from stele.errors import Conflict, Refused, Stale
-from stele.member.node import Node
+from stele.member.background import Background
+from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
-from stele.member.settings import Fsync
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.settings import Fsync, Settings
 
 log = logging.getLogger("stele.fencing")
 
 
+@dataclass(eq=False)
 class Fencing:
     """Promises are on disk before they are told."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    _settings: Settings
+    _tablets: TabletStore
+    _metadata: MetadataStore
+    _lease_grantor: LeaseGrantor
+    _background: Background
 
     async def fence(self, command: m.Fence) -> m.Result:
         """Refuse lower terms; OK with the last operation, or WAIT while the old owner may hold a lease."""
-        node = self._node
         self._check_step(command.partition, command.term)
-        replica = node.replica_of(command.partition)
+        replica = self._tablets.replica_of(command.partition)
         async with replica.lock:
             if command.term < replica.tablet.promised:
                 raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
             self._leave_owner(replica, command.term)
-            await node.save_meta(replica, promised=max(command.term, replica.meta.promised))
-        wait = node.lease_grantor.wait_seconds(command.partition, node.loop.time())
+            await self._metadata.save_meta(replica, promised=max(command.term, replica.meta.promised))
+        wait = self._lease_grantor.wait_seconds(command.partition, self._background.now())
         if wait > 0 and not command.owner_dead:
             return m.Result("WAIT", "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
         return m.Result(last=replica.last)
 
     def _check_step(self, partition: int, version: int) -> None:
-        if text := self._node.table.version_jump(partition, version):
+        if text := self._tablets.table.version_jump(partition, version):
             raise Refused(text, "BAD_REQUEST")
 
     def _leave_owner(self, replica: Replica, term: int) -> None:
         """From this moment on the old owner gets no lease here; before the promise is on disk."""
-        node, tablet = self._node, replica.tablet
+        tablet = replica.tablet
         holder = tablet.leader if tablet.leader is not None else tablet.row.owner
         if not tablet.fence(term):
             return
         if replica.owner is not None:
             replica.owner.depose()
-        elif holder is not None and holder != node.me:
-            node.lease_grantor.leave(replica.partition, holder, node.loop.time())
+        elif holder is not None and holder != self._tablets.me:
+            self._lease_grantor.leave(replica.partition, holder, self._background.now())
         log.info("partition %d: fenced below term %d", replica.partition, term)
 
     async def accept(self, command: m.Accept) -> m.Result:
         """Agree to a row that is not published yet."""
-        node, row = self._node, command.row
-        if not 0 <= row.partition < len(node.rows):
+        row = command.row
+        if not 0 <= row.partition < len(self._tablets.rows):
             raise Refused(f"partition {row.partition} is not in this member's table", "BAD_REQUEST")
         self._check_step(row.partition, row.version)
-        replica = node.replica_of(row.partition)
+        replica = self._tablets.replica_of(row.partition)
         async with replica.lock:
-            known = node.rows[row.partition]
+            known = self._tablets.rows[row.partition]
             if known.version >= row.version:
                 if (known.version, known.replicas) == (row.version, row.replicas):
                     return m.Result(last=replica.last)
                 raise Stale(f"the row of version {known.version} was published", "STALE_VERSION")
             self._check_accept(replica, command)
-            if node.settings.fsync is not Fsync.ALWAYS:
+            if self._settings.fsync is not Fsync.ALWAYS:
                 # A copy that counts from now on is on disk: only what is written later may go with the power.
-                await node.group_commit.sync()
-            await node.save_meta(replica, accepted=row, accepted_id=command.id)
+                await self._metadata.sync_log()
+            await self._metadata.save_meta(replica, accepted=row, accepted_id=command.id)
         return m.Result(last=replica.last)
 
     def _check_accept(self, replica: Replica, command: m.Accept) -> None:
@@ -76,8 +84,8 @@ class Fencing:
             raise Refused(f"the owner was told that migration {command.id} is refused", "ILLEGAL_STATE")
         if before is not None and before.version >= row.version and before != row:
             raise Conflict(f"version {before.version} was accepted as {before.replicas}", "STALE_VERSION")
-        if self._node.me not in row.replicas:
-            raise Refused(f"{row.replicas} does not name this member ({self._node.me})", "ILLEGAL_STATE")
+        if self._tablets.me not in row.replicas:
+            raise Refused(f"{row.replicas} does not name this member ({self._tablets.me})", "ILLEGAL_STATE")
         if not replica.ready:
             raise Refused(
                 f"the tablet is {state_name(replica.state)} {replica.broken}".strip(), "ILLEGAL_STATE"
@@ -86,11 +94,24 @@ class Fencing:
         if wanted is not None and not replica.tablet.log.holds((wanted.term, wanted.index)):
             raise Refused(f"{wanted} is not in the log, which ends at {replica.last}", "ILLEGAL_STATE")
 
-    async def tidy(self, partition: int) -> None:
-        """Forget what the published row overtook."""
-        replica = self._node.replicas[partition]
+    async def tidy(self) -> None:
+        """Forget promises that rows overtook, whoever told of them, once the rows are on disk."""
+        metadata = self._metadata
+        overtaken, dirty = metadata.overtaken.copy(), metadata.table_dirty
+        metadata.overtaken.clear()
+        try:
+            if overtaken and dirty:
+                await metadata.save_table()
+            replicas = [self._tablets.replicas[p] for p in sorted(overtaken) if p in self._tablets.replicas]
+            await asyncio.gather(*map(self._tidy, replicas))
+        except OSError:
+            metadata.tidy_again(overtaken, table_dirty=dirty)
+            raise
+
+    async def _tidy(self, replica: Replica) -> None:
+        partition = replica.partition
         async with replica.lock:
-            row, meta = self._node.rows[partition], replica.meta
+            row, meta = self._tablets.rows[partition], replica.meta
             changes: dict[str, Any] = {}
             if meta.accepted is not None and meta.accepted.version <= row.version:
                 changes.update(accepted=None, accepted_id="")
@@ -100,11 +121,11 @@ class Fencing:
                 changes["frozen"] = None
             if meta.refused is not None and meta.refused.base < row.version:
                 changes["refused"] = None
-            arrived = replica.ready and self._node.me in row.replicas
+            arrived = replica.ready and self._tablets.me in row.replicas
             if meta.copy is not None and meta.copy.base < row.version and arrived:
                 changes["copy"] = None
-            if lost := replica.promises_lost and row.version and self._node.me not in row.replicas:
+            if lost := replica.promises_lost and row.version and self._tablets.me not in row.replicas:
                 changes["promised"] = row.version
-            await self._node.save_meta(replica, **changes)
+            await self._metadata.save_meta(replica, **changes)
             if lost:
                 replica.tablet.promised = row.version

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,11 +12,17 @@ from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Refused, Stale
+from stele.member.background import Background
 from stele.member.copy.quarantined_log import keep_log_tail
-from stele.member.node import Node
 from stele.member.replication.gc import drop_expired, quarantine
+from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.tablet_store import TabletStore
 from stele.member.services.host import Services
+from stele.member.serving.roles import Roles
+from stele.member.serving.router import RequestRouter
+from stele.member.settings import Settings
 from stele.wire.storage.volume import CopyRecord, Frozen, Superblock
 
 log = logging.getLogger("stele.migrations")
@@ -25,19 +32,24 @@ HAND_OVER_SECONDS = 0.25
 _HAND_OVER_STEP_SECONDS = 0.002
 
 
+@dataclass(eq=False)
 class Migrations:
     """Each step persists first, and holds the partition's lock while it does."""
 
-    def __init__(self, node: Node, services: Services) -> None:
-        self._node = node
-        self._services = services
+    _settings: Settings
+    _tablets: TabletStore
+    _metadata: MetadataStore
+    _replicator: Replicator
+    _router: RequestRouter
+    _roles: Roles
+    _services: Services
+    _background: Background
 
     # -- at the destination
 
     async def start_copy(self, command: m.StartTabletCopy) -> m.Result:
         """Be ready to receive: COPYING under a new generation, or READY as before."""
-        node = self._node
-        replica = node.replica_of(command.partition)
+        replica = self._tablets.replica_of(command.partition)
         async with replica.lock:
             copy = replica.meta.copy
             if copy is not None and copy.id == command.id and replica.copy_begun:
@@ -45,33 +57,32 @@ class Migrations:
                 return m.Result(generation=copy.generation, last=replica.last)
             self._check_start(replica, command)
             generation = await self._begin_copy(replica, command)
-            self._services.begin(command, node.me)
+            self._services.begin(command, self._tablets.me)
         await self._services.until_notified(command.partition)
         return m.Result(generation=generation, last=replica.last)
 
     async def _begin_copy(self, replica: Replica, command: m.StartTabletCopy) -> int:
         """The record of the copy, then the superblock: dead in between, the same order does both again."""
-        node, generation, kept = self._node, self._next_generation(replica), replica.ready
+        generation, kept = self._next_generation(replica), replica.ready
         made = CopyRecord(command.id, command.base, command.owner, generation, kept)
         lost = replica.promises_lost
         promised = command.base if lost else replica.tablet.promised
         if not kept:
-            await keep_log_tail(node, replica)
-        await node.save_meta(replica, copy=made, promised=promised)
+            await keep_log_tail(self._tablets, self._background, replica)
+        await self._metadata.save_meta(replica, copy=made, promised=promised)
         if lost:
             replica.tablet.promised = promised
-        await node.save_block(replica, self._receiving(replica, generation, kept, self._until_s()))
+        await self._metadata.save_block(replica, self._receiving(replica, generation, kept, self._until_s()))
         if not kept:
             replica.broken = ""
             replica.tablet.replace_log(Log())
             replica.keyspaces = {}
-            node.tablets.clear_log(replica)
+            self._tablets.clear_log(replica)
         return generation
 
     async def create(self, command: m.CreateTablet) -> m.Result:
         """An empty tablet, where there is no copy of it any more. Data that is here is never replaced."""
-        node = self._node
-        replica, row = node.replica_of(command.partition), node.rows[command.partition]
+        replica, row = self._tablets.replica_of(command.partition), self._tablets.rows[command.partition]
         async with replica.lock:
             if row.version != command.base:
                 raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
@@ -80,16 +91,16 @@ class Migrations:
             if replica.ready or replica.meta.copy is not None:
                 raise Refused(f"it holds data up to {replica.last}, or receives some", "ILLEGAL_STATE")
             generation = self._next_generation(replica)
-            await keep_log_tail(node, replica)
+            await keep_log_tail(self._tablets, self._background, replica)
             block = self._receiving(replica, generation, False, self._until_s())
-            await node.save_first_block(replica, block)
+            await self._metadata.save_first_block(replica, block)
             replica.broken = ""
-            node.tablets.clear_log(replica)
+            self._tablets.clear_log(replica)
             # Before the superblock says READY: a loss of power would bring the old log back under it.
-            await node.group_commit.sync()
+            await self._metadata.sync_log()
             ready = step(TabletState.COPYING, Event.FILL)
-            await node.save_block(replica, msgspec.structs.replace(block, state=ready))
-            node.reset_tablet(replica, (0, 0), {})
+            await self._metadata.save_block(replica, msgspec.structs.replace(block, state=ready))
+            self._tablets.reset(replica, (0, 0), {})
         return m.Result(generation=generation)
 
     @staticmethod
@@ -98,7 +109,7 @@ class Migrations:
             raise Refused(f"this member restarted during {copy.id}; abort it, begin another", "ILLEGAL_STATE")
 
     def _check_start(self, replica: Replica, command: m.StartTabletCopy) -> None:
-        row, me = self._node.rows[command.partition], self._node.me
+        row, me = self._tablets.rows[command.partition], self._tablets.me
         if row.version != command.base:
             raise Stale(f"the row has version {row.version}, not {command.base}", "STALE_VERSION")
         if me in row.replicas:
@@ -110,13 +121,13 @@ class Migrations:
             raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
 
     def _until_s(self) -> float:
-        return self._node.wall() + self._node.settings.retention_seconds
+        return self._background.wall() + self._settings.retention_seconds
 
     def _next_generation(self, replica: Replica) -> int:
         """By the superblock; its data may be what is damaged."""
         if replica.block is not None:
             return replica.block.newest + 1
-        return self._node.tablets.highest_generation(replica.partition) + 1
+        return self._tablets.highest_generation(replica.partition) + 1
 
     @staticmethod
     def _receiving(replica: Replica, generation: int, kept: bool, until_s: float) -> Superblock:
@@ -140,7 +151,7 @@ class Migrations:
 
     def copy_reports(self) -> list[m.CopyReport]:
         """One per tablet that is being received."""
-        return [self._copy_report(r, r.meta.copy) for r in self._node.replicas.values() if r.meta.copy]
+        return [self._copy_report(r, r.meta.copy) for r in self._tablets.replicas.values() if r.meta.copy]
 
     def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
         state, error = m.CopyState.STARTED, ""
@@ -158,9 +169,9 @@ class Migrations:
     # -- at the owner
 
     def _owner(self, partition: int) -> tuple[Replica, Owner]:
-        replica = self._node.replicas.get(partition)
+        replica = self._tablets.replicas.get(partition)
         if replica is None or replica.owner is None:
-            row = self._node.rows[partition]
+            row = self._tablets.rows[partition]
             raise Refused(f"the owner is member {row.owner} (version {row.version})", "NOT_OWNER")
         return replica, replica.owner
 
@@ -169,10 +180,10 @@ class Migrations:
         replica, _ = self._owner(command.partition)
         async with replica.lock:
             replica, owner = self._owner(command.partition)
-            if command.destination not in self._node.table.members:
+            if command.destination not in self._tablets.table.members:
                 raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
             owner.add_learner(command.id, command.destination, command.base)
-            self._node.replicator.own(replica)
+            self._replicator.own(replica)
             self._services.begin(command, command.destination)
         await self._services.until_notified(command.partition)
         await self._services.prepare(replica, command.id, frozen=False)
@@ -180,19 +191,18 @@ class Migrations:
 
     async def hand_over(self, command: m.HandOver) -> m.Result:
         """Freeze durably, drain, bring the destination to the end."""
-        node = self._node
         replica, _ = self._owner(command.partition)
         async with replica.lock:
             replica, owner = self._owner(command.partition)
             if replica.meta.frozen is None or replica.meta.frozen.id != command.id:
                 owner.freeze(command.id)
-                await node.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
+                await self._metadata.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
             else:
                 owner.check_hand_over(command.id)
         await self._services.prepare(replica, command.id, frozen=True)
-        end = node.loop.time() + HAND_OVER_SECONDS
+        end = self._background.now() + HAND_OVER_SECONDS
         point = hand_over_point(replica)
-        while point is None and node.loop.time() < end:
+        while point is None and self._background.now() < end:
             await asyncio.sleep(_HAND_OVER_STEP_SECONDS)
             point = hand_over_point(replica)
         if point is None:
@@ -203,7 +213,7 @@ class Migrations:
 
     async def abort(self, command: m.Abort) -> m.Result:
         """Undo what this member did for the migration; nothing when it knows none of that id."""
-        replica = self._node.replicas.get(command.partition)
+        replica = self._tablets.replicas.get(command.partition)
         if replica is None:
             return m.Result()
         async with replica.lock:
@@ -213,51 +223,48 @@ class Migrations:
 
     async def abort_learner(self, replica: Replica, id: str) -> None:
         """Forget the destination and thaw. Hold the partition's lock."""
-        node, meta = self._node, replica.meta
+        meta = replica.meta
         changes: dict[str, Any] = {}
         if meta.waited is not None and meta.waited.id == id:
             changes["waited"] = None
         if meta.frozen is not None and meta.frozen.id == id:
             changes["frozen"] = None
-        await node.save_meta(replica, **changes)
+        await self._metadata.save_meta(replica, **changes)
         self._services.aborted(replica.partition, id)
         if replica.owner is not None and replica.owner.drop_learner(id):
-            node.replicator.own(replica)
-            node.replicator.mark_dirty(replica)
-            node.replicator.to_apply(replica)
-            node.router.drain(replica.partition)
+            self._replicator.resume(replica)
+            self._router.drain(replica.partition)
 
     async def _abort_copy(self, replica: Replica, id: str) -> None:
-        node, copy, accepted = self._node, replica.meta.copy, replica.meta.accepted
+        copy, accepted = replica.meta.copy, replica.meta.accepted
         if copy is None or copy.id != id:
             return
-        row = node.rows[replica.partition]
+        row = self._tablets.rows[replica.partition]
         if accepted is not None and replica.meta.accepted_id == id and accepted.version > row.version:
             raise Refused(
                 f"version {accepted.version} was accepted: only a published row of a higher version ends it",
                 "ILLEGAL_STATE",
             )
-        arrived = row.version > copy.base and node.me in row.replicas
+        arrived = row.version > copy.base and self._tablets.me in row.replicas
         came = replica.received or replica.state is TabletState.COPYING
         if came and not copy.kept and not arrived:
             await self._tombstone(replica, keep_seconds=0)
-        await node.save_meta(replica, copy=None)
+        await self._metadata.save_meta(replica, copy=None)
 
     # -- deletion
 
     async def delete(self, command: m.DeleteTablet) -> m.Result:
         """Tombstone now; the data goes when its quarantine ends."""
-        node = self._node
-        replica = node.replica_of(command.partition)
+        replica = self._tablets.replica_of(command.partition)
         async with replica.lock:
-            row = node.rows[command.partition]
+            row = self._tablets.rows[command.partition]
             if row.version < command.version:
                 raise Stale(f"the row has version {row.version}, not yet {command.version}", "STALE_VERSION")
-            if node.me in row.replicas:
+            if self._tablets.me in row.replicas:
                 raise Refused(f"row {row.version} {row.replicas} names this member", "ILLEGAL_STATE")
             self._check_unneeded(replica)
             if replica.state is TabletState.READY:
-                await self._tombstone(replica, keep_seconds=node.settings.retention_seconds)
+                await self._tombstone(replica, keep_seconds=self._settings.retention_seconds)
         return m.Result(last=replica.last)
 
     @staticmethod
@@ -270,30 +277,28 @@ class Migrations:
 
     async def _tombstone(self, replica: Replica, *, keep_seconds: float) -> None:
         """From the superblock on it only rolls forward."""
-        node, block = self._node, replica.block
+        block = replica.block
         assert block is not None
         event = Event.ABANDON if block.state is TabletState.COPYING else Event.DELETE
         state = step(block.state, event)
         last = replica.last
-        if replica.owner is not None:
-            node.step_down(replica)
-        node.command_executor.cut(replica, 0)
-        gone = quarantine(block, node.wall() + keep_seconds, last)
-        await node.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
+        self._roles.retire(replica)
+        gone = quarantine(block, self._background.wall() + keep_seconds, last)
+        await self._metadata.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
         replica.records.clear()
         replica.keyspaces = {}
         log.info("partition %d: deleted, its data stays for %g s", replica.partition, keep_seconds)
 
     async def collect_garbage(self) -> None:
         """Delete what was quarantined long enough."""
-        node, now_s = self._node, self._node.wall()
-        for replica in list(node.replicas.values()):
+        now_s = self._background.wall()
+        for replica in list(self._tablets.replicas.values()):
             if replica.block is None or not replica.block.quarantined:
                 continue
             async with replica.lock:
-                block = drop_expired(node.engine, replica, now_s)
+                block = drop_expired(self._tablets.engine, replica, now_s)
                 if block is not None:
-                    await node.save_block(replica, block)
+                    await self._metadata.save_block(replica, block)
 
 
 def hand_over_point(replica: Replica) -> m.OpId | None:

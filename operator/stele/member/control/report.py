@@ -1,14 +1,24 @@
 """What a member tells the master of itself in each exchange; a new master needs nothing else."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import msgspec
 
 from stele.core.control import commands as m
 from stele.core.delta import DeltaLog
 from stele.member import limits
+from stele.member.background import Background
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.copy.sessions import CopySessions
-from stele.member.node import Node
+from stele.member.replication.answers import Answers
 from stele.member.replication.replica import Replica
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.replication.write_gate import WriteGate
+from stele.member.serving.roles import Roles
+from stele.member.settings import Settings
+from stele.wire.storage.volume import Instance
 
 POSITIONS_SECONDS = 1.0
 """How old the positions and sizes of tablets in a report may be."""
@@ -17,6 +27,7 @@ NUMBER_BITS = 32
 """Reports that one process makes at most, as a power of two."""
 
 
+@dataclass(eq=False)
 class Reporter:
     """Makes the reports of one process: each tells of the tablets that changed since one that the master has.
 
@@ -24,10 +35,21 @@ class Reporter:
     positions, sizes and counts once in POSITIONS_SECONDS: to look at all tablets takes long where many are.
     """
 
-    def __init__(self, node: Node, migrations: Migrations, sessions: CopySessions) -> None:
-        self._node, self._migrations, self._sessions = node, migrations, sessions
+    _settings: Settings
+    _instance: Instance
+    _tablets: TabletStore
+    _replicator: Replicator
+    _answers: Answers
+    _gate: WriteGate
+    _roles: Roles
+    _migrations: Migrations
+    _sessions: CopySessions
+    _background: Background
+
+    def __post_init__(self) -> None:
+        self._started_at = self._background.now()
         # A master takes no two processes for one another: each has numbers of its own.
-        self._delta_log = DeltaLog[int, m.TabletReport](node.instance.incarnation << NUMBER_BITS)
+        self._delta_log = DeltaLog[int, m.TabletReport](self._instance.incarnation << NUMBER_BITS)
         self._reported: dict[int, tuple[object, ...]] = {}
         self._all_reported_at = float("-inf")
         self._stats = m.Stats()
@@ -39,9 +61,9 @@ class Reporter:
         base, tablets, dropped = self._delta_log.since(known)
         if self._first_reply_unix_seconds is None:
             # As late as can be: the kubelet may note the start of the container after the process runs.
-            self._first_reply_unix_seconds = self._node.wall()
+            self._first_reply_unix_seconds = self._background.wall()
         made = self._reply(code, detail)
-        free_bytes, sessions = self._node.disk_free_bytes, len(self._sessions.open)
+        free_bytes, sessions = self._gate.free_bytes, len(self._sessions.open)
         return msgspec.structs.replace(
             made,
             started_seconds=self._first_reply_unix_seconds,
@@ -53,36 +75,36 @@ class Reporter:
         )
 
     def _reply(self, code: str, detail: str) -> m.ExchangeReply:
-        node, fetches = self._node, self._sessions.fetches
+        table, fetches = self._tablets.table, self._sessions.fetches
         return m.ExchangeReply(
             code=code,
             detail=detail,
-            uuid=node.uuid,
-            cluster=node.cluster,
-            incarnation=node.instance.incarnation,
-            epoch=node.table.epoch,
-            stamp=node.table.stamp,
-            member_list_version=node.table.member_list_version,
-            accepted=_accepted(node),
-            learners=tuple(_learners(node)),
+            uuid=self._instance.uuid,
+            cluster=self._settings.cluster,
+            incarnation=self._instance.incarnation,
+            epoch=table.epoch,
+            stamp=table.stamp,
+            member_list_version=table.member_list_version,
+            accepted=self._accepted(),
+            learners=tuple(_learners(self._tablets.replicas.values())),
             copies=tuple(self._migrations.copy_reports()),
             fetches=fetches.reports(),
-            silent=tuple(silent_peers(node)),
-            unserved=tuple(node.unserved()),
+            silent=tuple(self._silent_peers()),
+            unserved=tuple(self._roles.unserved()),
             sessions=self._sessions.reports(),
             staged=fetches.staged(),
-            pod_uid=node.settings.pod_uid,
-            boot_id=node.settings.boot_id,
+            pod_uid=self._settings.pod_uid,
+            boot_id=self._settings.boot_id,
         )
 
     def _update_delta_log(self) -> None:
-        now = self._node.loop.time()
+        now = self._background.now()
         everything = now - self._all_reported_at > POSITIONS_SECONDS
         if everything:
-            self._all_reported_at, self._stats = now, stats(self._node)
+            self._all_reported_at, self._stats = now, self._count()
         changed: dict[int, m.TabletReport] = {}
-        gone = self._reported.keys() - self._node.replicas.keys()
-        for partition, replica in self._node.replicas.items():
+        gone = self._reported.keys() - self._tablets.replicas.keys()
+        for partition, replica in self._tablets.replicas.items():
             if replica.block is None or replica.broken:
                 gone.add(partition)
                 continue
@@ -93,6 +115,58 @@ class Reporter:
         self._delta_log.update(changed, gone)
         for partition in gone:
             self._reported.pop(partition, None)
+
+    def _accepted(self) -> tuple[m.Row, ...]:
+        accepted, rows = (r.meta.accepted for r in self._tablets.replicas.values()), self._tablets.rows
+        return tuple(row for row in accepted if row is not None and row.version > rows[row.partition].version)
+
+    def _silent_peers(self) -> list[m.SilentPeer]:
+        """Members that an owned tablet waits for and that were not heard for a while."""
+        needed: set[int] = set()
+        for replica in self._tablets.replicas.values():
+            if replica.owner is not None:
+                needed.update(replica.owner.waited_for)
+        found = []
+        lost = self._lost_since()
+        least = max(limits.SILENT_MS_MIN, 2 * self._settings.heartbeat_ms)
+        now = self._background.now()
+        for member in sorted(needed):
+            link = self._replicator.links.get(member)
+            heard_at = self._started_at if link is None else max(link.heard_at, self._started_at)
+            silent_ms = int((now - heard_at) * 1000)
+            if silent_ms >= least:
+                found.append(m.SilentPeer(member, silent_ms))
+            elif (lost_at := lost.get(member)) is not None and now - lost_at > limits.LOST_SECONDS_MAX:
+                found.append(m.SilentPeer(member, int((now - lost_at) * 1000)))
+        return found
+
+    def _lost_since(self) -> dict[int, float]:
+        """Since when a connected member takes no operations of some tablet: its own is broken or gone."""
+        found: dict[int, float] = {}
+        for replica in self._replicator.probing.values():
+            owner = replica.owner
+            for member in () if owner is None or not owner.appending else owner.members:
+                lost_at = owner.progress[member].lost_at if owner is not None else 0.0
+                if lost_at:
+                    found[member] = min(lost_at, found.get(member, lost_at))
+        return found
+
+    def _count(self) -> m.Stats:
+        """What is counted over all tablets and requests; room and sessions are left out."""
+        counters = self._answers.counters
+        me = self._tablets.me
+        owned = sum(1 for row in self._tablets.rows if row.owner == me)
+        held = [r for r in self._tablets.replicas.values() if r.ready]
+        return m.Stats(
+            reads=counters.reads,
+            writes=counters.writes,
+            forwarded=counters.forwarded,
+            errors=counters.errors,
+            owned=owned,
+            backups=sum(1 for r in held if r.tablet.named and r.tablet.row.owner != me),
+            entries=sum(r.entries for r in held),
+            bytes=sum(r.size_bytes for r in held),
+        )
 
 
 def tablet_report(replica: Replica) -> m.TabletReport:
@@ -108,14 +182,9 @@ def tablet_report(replica: Replica) -> m.TabletReport:
     )
 
 
-def _accepted(node: Node) -> tuple[m.Row, ...]:
-    found = (replica.meta.accepted for replica in node.replicas.values())
-    return tuple(row for row in found if row is not None and row.version > node.rows[row.partition].version)
-
-
-def _learners(node: Node) -> list[m.LearnerReport]:
+def _learners(replicas: Iterable[Replica]) -> list[m.LearnerReport]:
     found = []
-    for replica in node.replicas.values():
+    for replica in replicas:
         owner = replica.owner
         if owner is None or owner.learner is None:
             continue
@@ -134,54 +203,3 @@ def _learners(node: Node) -> list[m.LearnerReport]:
             )
         )
     return found
-
-
-def silent_peers(node: Node) -> list[m.SilentPeer]:
-    """Members that an owned tablet waits for and that were not heard for a while."""
-    needed: set[int] = set()
-    for replica in node.replicas.values():
-        if replica.owner is not None:
-            needed.update(replica.owner.waited_for)
-    found = []
-    lost = _lost_since(node)
-    least = max(limits.SILENT_MS_MIN, 2 * node.settings.heartbeat_ms)
-    now = node.loop.time()
-    for member in sorted(needed):
-        link = node.links.get(member)
-        heard_at = node.started_at if link is None else max(link.heard_at, node.started_at)
-        silent_ms = int((now - heard_at) * 1000)
-        if silent_ms >= least:
-            found.append(m.SilentPeer(member, silent_ms))
-        elif (lost_at := lost.get(member)) is not None and now - lost_at > limits.LOST_SECONDS_MAX:
-            found.append(m.SilentPeer(member, int((now - lost_at) * 1000)))
-    return found
-
-
-def _lost_since(node: Node) -> dict[int, float]:
-    """Since when a connected member takes no operations of some tablet: its own is broken or gone."""
-    found: dict[int, float] = {}
-    for replica in node.replicator.probing.values():
-        owner = replica.owner
-        for member in () if owner is None or not owner.appending else owner.members:
-            lost_at = owner.progress[member].lost_at if owner is not None else 0.0
-            if lost_at:
-                found[member] = min(lost_at, found.get(member, lost_at))
-    return found
-
-
-def stats(node: Node) -> m.Stats:
-    """What is counted over all tablets and requests; room and sessions are left out."""
-    counters = node.command_executor.counters
-    me = node.me
-    owned = sum(1 for row in node.rows if row.owner == me)
-    held = [r for r in node.replicas.values() if r.ready]
-    return m.Stats(
-        reads=counters.reads,
-        writes=counters.writes,
-        forwarded=counters.forwarded,
-        errors=counters.errors,
-        owned=owned,
-        backups=sum(1 for r in held if r.tablet.named and r.tablet.row.owner != me),
-        entries=sum(r.entries for r in held),
-        bytes=sum(r.size_bytes for r in held),
-    )

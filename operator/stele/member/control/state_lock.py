@@ -1,7 +1,10 @@
 """The member in a change of the cluster state: it agrees, and begins nothing until that is over."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from stele.core.control import commands as m
-from stele.member.node import Node
+from stele.member.replication.tablet_store import TabletStore
 
 LOCK_SECONDS = 8.0
 """A lock that is not asked for again for so long is over: a master that died leaves nothing stuck."""
@@ -10,6 +13,7 @@ BEGINS = (m.StartTabletCopy, m.AddLearner)
 """What a locked member refuses: it would begin a migration that the master does not count."""
 
 
+@dataclass(eq=False)
 class StateLock:
     """Kept in memory: a member that restarts has a new incarnation, and the master asks it again.
 
@@ -17,32 +21,34 @@ class StateLock:
     change at a time, and a new one begins again.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._id, self._until, self._epoch = "", 0.0, 0
+    _tablets: TabletStore
+    _now: Callable[[], float]
+    _id: str = ""
+    _until: float = 0.0
+    _epoch: int = 0
 
     @property
     def held(self) -> bool:
-        return self._node.loop.time() < self._until and self._epoch == self._node.table.epoch
+        return self._now() < self._until and self._epoch == self._tablets.table.epoch
 
     def refuses(self, command: m.Command) -> bool:
         return isinstance(command, BEGINS) and self.held
 
     async def lock(self, command: m.LockState) -> m.Result:
-        table = self._node.table
+        table = self._tablets.table
         if table.stamp != command.stamp or table.member_list_version != command.member_list_version:
             text = f"stamp {table.stamp} and member list {table.member_list_version} are here"
             return m.Result("STALE_VERSION", text)
         active = self._active()
         if active:
             return m.Result("MIGRATION_ACTIVE", f"migration {active} is not over here")
-        self._id, self._until = command.id, self._node.loop.time() + LOCK_SECONDS
+        self._id, self._until = command.id, self._now() + LOCK_SECONDS
         self._epoch = table.epoch
         return m.Result()
 
     def _active(self) -> str:
         """A migration that this member takes part in, or nothing."""
-        for replica in self._node.replicas.values():
+        for replica in self._tablets.replicas.values():
             if replica.meta.copy is not None:
                 return replica.meta.copy.id
             if replica.owner is not None and replica.owner.learner is not None:

@@ -12,9 +12,11 @@ from stele.core.control import commands as m
 from stele.core.copy.pacing import lack_of_space
 from stele.errors import Refused, Unavailable
 from stele.member import limits
-from stele.member.node import Node
+from stele.member.background import Background
+from stele.member.replication.table_cache import TableCache
+from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.volume import STAGING
+from stele.member.storage.volume import STAGING, Volume
 from stele.ports.transfer import Transfer
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, JobState
 from stele.wire.urls import http_root
@@ -42,9 +44,17 @@ class _Fetch:
 class Fetches:
     """Direct copies by session. Spark's tasks write into staging too, and this member hears of them last."""
 
-    def __init__(self, node: Node, transfer: Transfer) -> None:
-        self._node = node
+    def __init__(
+        self,
+        settings: Settings,
+        volume: Volume,
+        table: TableCache,
+        transfer: Transfer,
+        background: Background,
+    ) -> None:
+        self._settings, self._volume, self._table = settings, volume, table
         self._transfer = transfer
+        self._background = background
         self._fetches: dict[str, _Fetch] = {}
         self._staged: tuple[str, ...] = ()
 
@@ -56,7 +66,7 @@ class Fetches:
         known = self._fetches.get(name)
         if known is not None and known.report.state is not m.FetchState.FAILED:
             return m.Result()
-        source = self._node.table.members.get(command.source)
+        source = self._table.members.get(command.source)
         if source is None:
             raise Refused(f"member {command.source} is not known here", "UNKNOWN_MEMBER")
         if known is None and len(self._fetches) >= FETCHES_MAX:
@@ -64,9 +74,9 @@ class Fetches:
         self._check_space(sum(item.bytes for item in command.items))
         job = CopyJob(
             session=name,
-            destination=self._node.settings.name,
+            destination=self._settings.name,
             claim="",
-            source_url=http_root(source.address, self._node.settings.transfer_port),
+            source_url=http_root(source.address, self._settings.transfer_port),
             token=command.token,
             items=command.items,
         )
@@ -76,12 +86,12 @@ class Fetches:
 
     def _check_space(self, coming_bytes: int) -> None:
         """As it is now: the master decided by what was told it a while ago."""
-        if lack := lack_of_space(coming_bytes, self._node.volume.free_bytes()):
+        if lack := lack_of_space(coming_bytes, self._volume.free_bytes()):
             raise Refused(lack, "NO_SPACE")
 
     async def _follow(self, fetch: _Fetch, job: CopyJob) -> None:
         """Start the copy and ask how far it is until it ended; what goes wrong is in the report."""
-        heard = self._node.loop.time()
+        heard = self._background.now()
         started = False
         while fetch.report.state is m.FetchState.RUNNING:
             try:
@@ -89,12 +99,12 @@ class Fetches:
                     await self._transfer.call("POST", "/v1/copies", _encode(job))
                     started = True
                 status = _status(await self._transfer.call("GET", f"/v1/copies/{job.session}"))
-                heard = self._node.loop.time()
+                heard = self._background.now()
                 fetch.report = _fetch_report(job.session, status)
             except Refused as error:
                 fetch.fail(str(error))
             except (Unavailable, msgspec.MsgspecError) as error:
-                if self._node.loop.time() - heard > FETCH_SILENCE_SECONDS_MAX:
+                if self._background.now() - heard > FETCH_SILENCE_SECONDS_MAX:
                     fetch.fail(f"the transfer process does not answer: {error}")
             await asyncio.sleep(POLL_SECONDS)
 
@@ -110,10 +120,10 @@ class Fetches:
         fetch = self._fetches.pop(name, None)
         if fetch is not None and fetch.task is not None:
             fetch.task.cancel()
-        node, path = self._node, self._node.volume.path(STAGING) / name
+        path = self._volume.path(STAGING) / name
         if fetch is not None or path.exists():
             await self._cancel_copy(name)
-        await node.loop.run_in_executor(node.slow, remove_session, path)
+        await self._background.in_thread(remove_session, path)
         self._staged = tuple(each for each in self._staged if each != name)
 
     async def _cancel_copy(self, session: str) -> None:
@@ -124,13 +134,12 @@ class Fetches:
 
     async def collect_garbage(self) -> None:
         """Look for staging folders; what no master ends goes when nobody wrote to it for long."""
-        node = self._node
-        self._staged = await node.loop.run_in_executor(node.slow, self._look, frozenset(self._fetches))
+        self._staged = await self._background.in_thread(self._look, frozenset(self._fetches))
 
     def _look(self, known: frozenset[str]) -> tuple[str, ...]:
         """In the executor."""
         found = []
-        for path in self._node.volume.path(STAGING).iterdir():
+        for path in self._volume.path(STAGING).iterdir():
             if path.name not in known and self._age_seconds(path) > limits.STAGING_AGE_SECONDS:
                 remove_session(path)
             elif not path.name.startswith("."):
@@ -145,7 +154,7 @@ class Fetches:
             newest = max(each.lstat().st_mtime for each in (path, *inside))
         except FileNotFoundError:
             return 0.0
-        return self._node.wall() - newest
+        return self._background.wall() - newest
 
     def stop(self) -> None:
         for fetch in self._fetches.values():

@@ -4,9 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -14,12 +12,16 @@ from crc32c import crc32c
 from stele.core.control import commands as m
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, Refused, Stale
+from stele.member.background import Background
 from stele.member.copy.quarantined_log import keep_log_tail
-from stele.member.node import Node
 from stele.member.replication.gc import quarantine
+from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.volume import STAGING
+from stele.member.storage.volume import STAGING, Volume
+from stele.ports.engine import Engine
 from stele.wire.copy.bulk import LOADED
 from stele.wire.copy.jobs import Fragment, Manifest, decode_manifest
 from stele.wire.storage import keys
@@ -31,21 +33,26 @@ READ_BYTES = 1024 * 1024
 COUNT_ENTRIES = 1000
 INGESTED_TOGETHER_MAX = 4
 """Files that RocksDB takes in by one call, 1 to 2 ms each."""
-R = TypeVar("R")
 
 
+@dataclass(eq=False)
 class Ingester:
     """Each tablet goes READY under its new generation, or stays as it was."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._files = _Files(node)
+    _settings: Settings
+    _volume: Volume
+    _tablets: TabletStore
+    _metadata: MetadataStore
+    _background: Background
+
+    def __post_init__(self) -> None:
+        self._files = _Files(self._tablets.engine, self._background)
 
     async def ingest(self, command: m.Ingest) -> m.Result:
         """All partitions of the command, or an error that names the first that could not be."""
         folder = self._folder(command.session)
         for partition in command.partitions:
-            if not 0 <= partition < len(self._node.rows):
+            if not 0 <= partition < len(self._tablets.rows):
                 raise Refused(f"partition {partition} is not in this member's table", "BAD_REQUEST")
         work = (self._ingest_one(folder, command.session, partition) for partition in command.partitions)
         # All come to their end, so that none goes on behind the answer.
@@ -57,15 +64,15 @@ class Ingester:
     def _folder(self, session: str) -> Path:
         if not session or "/" in session or session.startswith("."):
             raise Refused(f"session is {session!r}; it must be a plain name", "BAD_REQUEST")
-        return self._node.volume.path(STAGING) / session
+        return self._volume.path(STAGING) / session
 
     async def _ingest_one(self, folder: Path, session: str, partition: int) -> None:
-        node = self._node
-        replica = node.replica_of(partition)
+        replica = self._tablets.replica_of(partition)
         async with replica.lock:
             copy = replica.meta.copy
             if copy is None:
-                if partition < len(node.rows) and node.me in node.rows[partition].replicas:
+                rows, me = self._tablets.rows, self._tablets.me
+                if partition < len(rows) and me in rows[partition].replicas:
                     return
                 raise Refused(f"partition {partition}: no copy was started here", "ILLEGAL_STATE")
             if replica.received:
@@ -78,24 +85,23 @@ class Ingester:
                 replica.busy = False
 
     async def _take_in(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
-        node = self._node
         wanted = (session, replica.partition, copy.generation)
-        manifest = await self._in_executor(partial(self._check, folder, wanted))
+        manifest = await self._background.in_thread(self._check, folder, wanted)
         begin, end = keys.tablet_range(replica.partition, copy.generation)
-        if await self._in_executor(partial(self._holds, begin, end)):
-            node.engine.drop_data(begin, end)
+        if await self._background.in_thread(self._holds, begin, end):
+            self._tablets.engine.drop_data(begin, end)
         failpoints.hit("ingest.dropped")
         if manifest.files:
             await self._files.take_in([str(folder / file) for file in manifest.files], (begin, end))
         failpoints.hit("ingest.ingested")
-        state = await self._in_executor(partial(self._check_state, manifest))
+        state = await self._background.in_thread(self._check_state, manifest)
         # The old log first: its operations must never be taken for what follows the new data.
-        await keep_log_tail(node, replica)
-        node.tablets.clear_log(replica)
-        await node.group_commit.sync()
-        until_s = node.wall() + node.settings.retention_seconds
-        await node.save_block(replica, self._next_block(replica, copy, until_s))
-        node.reset_tablet(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
+        await keep_log_tail(self._tablets, self._background, replica)
+        self._tablets.clear_log(replica)
+        await self._metadata.sync_log()
+        until_s = self._background.wall() + self._settings.retention_seconds
+        await self._metadata.save_block(replica, self._next_block(replica, copy, until_s))
+        self._tablets.reset(replica, (state.applied.term, state.applied.index), dict(state.keyspaces))
         log.info(
             "partition %d: ingested %d fragments, %d entries, %d bytes, up to %s",
             replica.partition,
@@ -104,9 +110,6 @@ class Ingester:
             manifest.bytes,
             manifest.applied,
         )
-
-    async def _in_executor(self, work: Callable[[], R]) -> R:
-        return await self._node.loop.run_in_executor(self._node.slow, work)
 
     @staticmethod
     def _next_block(replica: Replica, copy: CopyRecord, until_s: float) -> Superblock:
@@ -126,7 +129,7 @@ class Ingester:
         all that is in memory to disk before it takes the file in.
         """
         try:
-            return bool(self._node.engine.scan(begin, end, 1))
+            return bool(self._tablets.engine.scan(begin, end, 1))
         except Corrupt:
             return True
 
@@ -149,8 +152,7 @@ class Ingester:
 
     def _check_state(self, manifest: Manifest) -> DataState:
         """What the ingested data says of itself; the counts again when the copy left expired entries out."""
-        tablets = self._node.tablets
-        state = tablets.read_state(manifest.partition, manifest.generation)
+        state = self._tablets.read_state(manifest.partition, manifest.generation)
         if state.applied != manifest.applied:
             raise Corrupt(
                 f"partition {manifest.partition}: the data is at {state.applied}, its manifest says "
@@ -158,13 +160,13 @@ class Ingester:
             )
         counted = sum(count for count, _ in state.keyspaces.values())
         loaded = keys.meta_key(manifest.partition, manifest.generation, LOADED)
-        own = 1 if self._node.engine.get(loaded) is None else 2
+        own = 1 if self._tablets.engine.get(loaded) is None else 2
         if manifest.files and counted != manifest.entries - own:
             return self._recount(manifest)
         return state
 
     def _recount(self, manifest: Manifest) -> DataState:
-        engine, found = self._node.engine, dict[bytes, tuple[int, int]]()
+        engine, found = self._tablets.engine, dict[bytes, tuple[int, int]]()
         begin, end = keys.tablet_range(manifest.partition, manifest.generation)
         while page := engine.scan(begin, end, COUNT_ENTRIES):
             for data_key, value in page:
@@ -196,8 +198,8 @@ class _Files:
     clients wait.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, engine: Engine, background: Background) -> None:
+        self._engine, self._background = engine, background
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -205,7 +207,7 @@ class _Files:
         """Return when the files are in; raise what their ingestion raised, Corrupt for keys that are not
         within [begin, end).
         """
-        one = _Waiting(paths, within, self._node.loop.create_future())
+        one = _Waiting(paths, within, self._background.loop.create_future())
         self._waiting.append(one)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -236,10 +238,10 @@ class _Files:
 
     async def _within(self, some: list[_Waiting]) -> list[_Waiting]:
         """Those whose files hold keys of their own tablet alone: a checksum does not tell whose they are."""
-        paths, loop = [path for one in some for path in one.paths], self._node.loop
+        paths, loop = [path for one in some for path in one.paths], self._background.loop
         # Not in the thread of the database: what is checked there meanwhile is read together next time.
         found = dict(
-            zip(paths, await loop.run_in_executor(None, self._node.engine.file_bounds, paths), strict=True)
+            zip(paths, await loop.run_in_executor(None, self._engine.file_bounds, paths), strict=True)
         )
         for one in some:
             for path in one.paths:
@@ -249,7 +251,7 @@ class _Files:
 
     async def _ingest(self, some: list[_Waiting]) -> list[_Waiting]:
         paths = [path for one in some for path in one.paths]
-        await self._node.loop.run_in_executor(self._node.slow, self._node.engine.ingest, paths)
+        await self._background.in_thread(self._engine.ingest, paths)
         for one in some:
             if not one.ended.done():
                 one.ended.set_result(None)

@@ -11,10 +11,10 @@ import logging
 from stele.core.control.commands import OpId
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
-from stele.member.node import Node
+from stele.member.background import Background
 from stele.member.replication.gc import log_tail_range, owns_log
 from stele.member.replication.replica import Replica
-from stele.member.replication.tablet_store import log_range
+from stele.member.replication.tablet_store import TabletStore, log_range
 from stele.member.storage import failpoints
 from stele.wire.storage import keys
 from stele.wire.storage.log_record import term_of
@@ -24,29 +24,29 @@ log = logging.getLogger("stele.quarantined_log")
 PAGE_OPERATIONS = 1000
 
 
-async def keep_log_tail(node: Node, replica: Replica) -> None:
+async def keep_log_tail(tablets: TabletStore, background: Background, replica: Replica) -> None:
     """On disk on return. Nothing where the log is nobody's. Hold the partition's lock; nothing is logged."""
     block = replica.block
     if block is None or not owns_log(block):
         return
-    if not node.tablets.write():
-        raise Unavailable(node.tablets.stalled, "NO_SPACE")
+    if not tablets.write():
+        raise Unavailable(tablets.stalled, "NO_SPACE")
     try:
-        if await _copy(node, replica, block.generation):
-            await node.loop.run_in_executor(node.slow, node.engine.flush)
+        if await _copy(tablets, replica, block.generation):
+            await background.in_thread(tablets.engine.flush)
     except Corrupt as error:
         log.warning("partition %d: damaged, its log is not kept: %s", replica.partition, error)
     failpoints.hit("quarantine.log_aside")
 
 
-async def _copy(node: Node, replica: Replica, generation: int) -> bool:
+async def _copy(tablets: TabletStore, replica: Replica, generation: int) -> bool:
     """Whether a crash could take anything of what the generation holds."""
-    engine, partition = node.engine, replica.partition
-    drop_log_tail(node, partition, generation)
+    engine, partition = tablets.engine, replica.partition
+    drop_log_tail(tablets, partition, generation)
     bounds = engine.log_bounds(*log_range(partition))
     if bounds is None:
         return False
-    begin = keys.log_key(partition, node.tablets.read_state(partition, generation).applied.index + 1)
+    begin = keys.log_key(partition, tablets.read_state(partition, generation).applied.index + 1)
     while page := engine.scan_log(begin, bounds[1] + b"\0", limits.ENGINE_WRITE_BYTES_MAX):
         engine.write_data([(_log_tail_key(partition, generation, key), record) for key, record in page])
         begin = page[-1][0] + b"\0"
@@ -54,32 +54,32 @@ async def _copy(node: Node, replica: Replica, generation: int) -> bool:
     return _index(bounds[1]) > replica.flushed
 
 
-async def restore_log_tail(node: Node, partition: int, generation: int) -> None:
+async def restore_log_tail(tablets: TabletStore, partition: int, generation: int) -> None:
     """Put operations that were put aside into the log, which must be empty. On disk after the next sync."""
     begin, end = log_tail_range(partition, generation)
-    while page := node.engine.scan(begin, end, PAGE_OPERATIONS, limits.ENGINE_WRITE_BYTES_MAX):
-        if not node.tablets.has_room(sum(len(record) for _, record in page)):
+    while page := tablets.engine.scan(begin, end, PAGE_OPERATIONS, limits.ENGINE_WRITE_BYTES_MAX):
+        if not tablets.has_room(sum(len(record) for _, record in page)):
             raise Unavailable("the volume is full", "NO_SPACE")
-        node.engine.write_log([(keys.log_key(partition, _index(key)), record) for key, record in page])
+        tablets.engine.write_log([(keys.log_key(partition, _index(key)), record) for key, record in page])
         begin = page[-1][0] + b"\0"
         await asyncio.sleep(0)
 
 
-def last_quarantined(node: Node, partition: int, generation: int) -> OpId:
+def last_quarantined(tablets: TabletStore, partition: int, generation: int) -> OpId:
     """The last operation of a generation in quarantine, by its data and what was put aside with it."""
-    key = node.engine.last_key(*log_tail_range(partition, generation))
+    key = tablets.engine.last_key(*log_tail_range(partition, generation))
     if key is None:
-        return node.tablets.read_state(partition, generation).applied
-    record = node.engine.get(key)
+        return tablets.read_state(partition, generation).applied
+    record = tablets.engine.get(key)
     assert record is not None
     return OpId(int(term_of(record)[0]), _index(key))
 
 
-def drop_log_tail(node: Node, partition: int, generation: int) -> None:
+def drop_log_tail(tablets: TabletStore, partition: int, generation: int) -> None:
     """Of a try that was interrupted, or what is in the log again."""
     span = log_tail_range(partition, generation)
-    if node.engine.scan(*span, 1):
-        node.engine.drop_data(*span)
+    if tablets.engine.scan(*span, 1):
+        tablets.engine.drop_data(*span)
 
 
 def _log_tail_key(partition: int, generation: int, log_key: bytes) -> bytes:

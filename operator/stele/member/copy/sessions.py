@@ -17,11 +17,13 @@ from stele.core.tablet.lifecycle import state_name
 from stele.core.tablet.owner import Flow
 from stele.errors import Corrupt, Refused
 from stele.member import limits
+from stele.member.background import Background
 from stele.member.copy.fetches import Fetches, remove_session
-from stele.member.node import Node
 from stele.member.replication.replica import Replica
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.volume import CHECKPOINTS, DATA, sync_folder, write_temporary
+from stele.member.storage.volume import CHECKPOINTS, DATA, Volume, sync_folder, write_temporary
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session
 from stele.wire.copy.bulk import EXPORT_PREFIX
@@ -64,13 +66,20 @@ class CopySessions:
     `fetches` are the copies to this member; closing a session ends it on either side.
     """
 
-    def __init__(self, node: Node, transfer: Transfer) -> None:
-        self._node = node
+    def __init__(
+        self,
+        settings: Settings,
+        volume: Volume,
+        tablets: TabletStore,
+        transfer: Transfer,
+        background: Background,
+    ) -> None:
+        self._volume, self._tablets, self._engine = volume, tablets, tablets.engine
+        self._background = background
         self.transfer = transfer
         self._watching = False
         self.known: dict[str, Session] = {}
-        self.fetches = Fetches(node, transfer)
-        node.pins, node.unpin = self.pin, self.unpin
+        self.fetches = Fetches(settings, volume, tablets.table, transfer, background)
 
     @property
     def open(self) -> dict[str, Session]:
@@ -94,13 +103,13 @@ class CopySessions:
 
         Raises Refused: SESSION_LOST, BUSY, ILLEGAL_STATE.
         """
-        node, name = self._node, plain(command.session)
+        name = plain(command.session)
         session = self.known.get(name)
         if session is None:
             session = self._begin(name, command)
         if session.ended:
             raise Refused(session.ended, "SESSION_LOST")
-        session.until = node.loop.time() + max(1.0, command.lease_seconds)
+        session.until = self._background.now() + max(1.0, command.lease_seconds)
         session.engine = command.engine or session.engine
         done, _ = await asyncio.wait([session.task], timeout=5.0)
         if not done:
@@ -117,41 +126,41 @@ class CopySessions:
         if len(self.open) >= limits.SESSIONS_PER_MEMBER_MAX:
             count = limits.SESSIONS_PER_MEMBER_MAX
             raise Refused(f"{count} sessions are open, and a member has no more; close one first", "BUSY")
-        node = self._node
-        floor = {p: node.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)}
+        floor = {
+            p: self._tablets.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)
+        }
         task = asyncio.create_task(self._checkpoint(name, sorted(floor), command))
-        began, who = node.loop.time(), (command.destination, command.engine, command.bytes_per_second)
+        began, who = self._background.now(), (command.destination, command.engine, command.bytes_per_second)
         session = self.known[name] = Session(began, began, floor, task, *who)
         if not self._watching:
             self._watching = True
-            node.spawn(self._watch())
+            self._background.spawn(self._watch())
         return session
 
     def _readable(self, partitions: tuple[int, ...]) -> list[int]:
         for partition in partitions:
-            replica = self._node.replicas.get(partition)
+            replica = self._tablets.replicas.get(partition)
             if replica is None or not replica.ready:
                 state = state_name(None if replica is None else replica.state)
                 raise Refused(f"partition {partition} is {state} here; READY is needed", "ILLEGAL_STATE")
         return list(partitions)
 
     async def _checkpoint(self, name: str, partitions: list[int], command: m.OpenSession) -> m.SessionInfo:
-        node = self._node
-        held = [_held(node.replicas[p]) for p in partitions]
-        return await node.loop.run_in_executor(node.slow, self._make, self._folder(name), held, command)
+        held = [_held(self._tablets.replicas[p]) for p in partitions]
+        return await self._background.in_thread(self._make, self._folder(name), held, command)
 
     def _folder(self, name: str) -> Path:
-        return self._node.volume.path(CHECKPOINTS) / name
+        return self._volume.path(CHECKPOINTS) / name
 
     def _make(self, folder: Path, held: "list[_Held]", command: m.OpenSession) -> m.SessionInfo:
         """In the executor. The applied OpIds are read from the checkpoint itself, so they cannot disagree."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        self._node.engine.checkpoint(str(folder / "db"))
+        self._engine.checkpoint(str(folder / "db"))
         failpoints.hit("session.checkpointed")
-        reader = self._node.engine.open_checkpoint(str(folder / "db"))
+        reader = self._engine.open_checkpoint(str(folder / "db"))
         try:
-            tablets = tuple(_describe(reader.get, each, self._node.me) for each in held)
+            tablets = tuple(_describe(reader.get, each, self._tablets.table.me) for each in held)
         finally:
             reader.close()
         info = m.SessionInfo(folder.name, secrets.token_urlsafe(24), tablets)
@@ -164,8 +173,7 @@ class CopySessions:
     async def _set_rate(self, name: str, session: Session, rate: int) -> None:
         """The transfer process reads it from the session's description."""
         if session.bytes_per_second != rate:
-            node = self._node
-            await node.loop.run_in_executor(node.slow, self._change_rate, self._folder(name), rate)
+            await self._background.in_thread(self._change_rate, self._folder(name), rate)
             session.bytes_per_second = rate
 
     @staticmethod
@@ -199,7 +207,7 @@ class CopySessions:
 
     def reports(self) -> tuple[m.SessionReport, ...]:
         """All sessions that were not closed; of exports, which their readers close, only those that ended."""
-        now = self._node.loop.time()
+        now = self._background.now()
         return tuple(
             m.SessionReport(name, max(0, int((each.until - now) * 1000)), each.held_bytes, each.ended)
             for name, each in self.known.items()
@@ -213,7 +221,7 @@ class CopySessions:
         try:
             while self.open:
                 await asyncio.sleep(limits.SESSION_WATCH_SECONDS)
-                now = self._node.loop.time()
+                now = self._background.now()
                 for name in [name for name, session in self.open.items() if session.until <= now]:
                     await self._end(name, "nobody renewed its lease")
                 await self._bound_disk()
@@ -221,16 +229,15 @@ class CopySessions:
             self._watching = False
 
     async def _bound_disk(self) -> None:
-        node = self._node
         names = [name for name, session in self.open.items() if session.info is not None]
         if not names:
             return
-        held = await node.loop.run_in_executor(node.slow, self._held, names)
+        held = await self._background.in_thread(self._held, names)
         for name, size in held.items():
             if name in self.open:
                 self.known[name].held_bytes = size
         most = max(held, key=lambda name: (held[name], name))
-        free = node.volume.free_bytes()
+        free = self._volume.free_bytes()
         if held[most] > limits.SESSION_HELD_BYTES_MAX:
             limit = f"a session may hold {limits.SESSION_HELD_BYTES_MAX} at most"
             await self._end(most, f"its checkpoint holds {held[most]} bytes beyond the database; {limit}")
@@ -239,7 +246,7 @@ class CopySessions:
 
     def _held(self, names: list[str]) -> dict[str, int]:
         """In the executor: bytes of files that only checkpoints have, by session."""
-        live = {inode for inode, _ in _files(self._node.volume.path(DATA))}
+        live = {inode for inode, _ in _files(self._volume.path(DATA))}
         return {
             name: sum(size for inode, size in _files(self._folder(name) / "db") if inode not in live)
             for name in names
@@ -259,26 +266,25 @@ class CopySessions:
             self.known.pop(each, None)
 
     async def _remove(self, name: str) -> None:
-        node, folder = self._node, self._folder(name)
+        folder = self._folder(name)
         self._report_damage(folder)
-        await node.loop.run_in_executor(node.slow, remove_session, folder)
+        await self._background.in_thread(remove_session, folder)
 
     def _report_damage(self, folder: Path) -> None:
         """A checkpoint has the files of the database: what could not be read there is damaged here."""
         for path in folder.glob(damage_note("*", "*")):
             partition, generation = map(int, path.name.split("-")[1:])
-            replica = self._node.replicas.get(partition)
+            replica = self._tablets.replicas.get(partition)
             if replica is not None and replica.ready and replica.generation == generation:
-                self._node.tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
+                self._tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
 
     async def collect_garbage(self) -> None:
         """Remove folders that belong to no session."""
-        node = self._node
-        await node.loop.run_in_executor(node.slow, self._delete_folders, frozenset(self.open))
+        await self._background.in_thread(self._delete_folders, frozenset(self.open))
         await self.fetches.collect_garbage()
 
     def _delete_folders(self, open_now: frozenset[str]) -> None:
-        for path in self._node.volume.path(CHECKPOINTS).iterdir():
+        for path in self._volume.path(CHECKPOINTS).iterdir():
             if path.name not in open_now and not self._is_open(path.name):
                 remove_session(path)
 

@@ -1,6 +1,7 @@
 """What other members ask of this one: operations of their tablets, where its logs end, leases."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code
@@ -10,10 +11,11 @@ from stele.member import limits
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Loop, Replicator
+from stele.member.replication.write_gate import WriteGate
 from stele.wire import peer
 
 
-class FollowerHooks(Protocol):
+class Roles(Protocol):
     def adopt_from_owner(self, partition: int, row: Partition) -> None:
         """A published row that the owner knows and this member does not yet."""
         ...
@@ -24,29 +26,37 @@ class FollowerHooks(Protocol):
 
 
 class Follower:
-    """Answers on the connection that asked, in order, once what was taken counts as held."""
+    """Answers on the connection that asked, in order, once what was taken counts as held. `handlers` take
+    what others ask, by the type of the message.
+    """
 
-    def __init__(self, replicator: Replicator, hooks: FollowerHooks, loop: Loop) -> None:
+    def __init__(self, replicator: Replicator, gate: WriteGate, roles: Roles, loop: Loop) -> None:
         self._replicator = replicator
         self._tablets = replicator.tablets
-        self._hooks = hooks
+        self._gate = gate
+        self._roles = roles
         self._loop = loop
+        self.handlers: dict[type[peer.Message], Callable[[Inbound, Any], None]] = {
+            peer.Append: self._on_append,
+            peer.Heartbeat: self._on_heartbeat,
+            peer.Probe: self._on_probe,
+            peer.FetchLog: self._on_fetch,
+        }
 
-    def on_message(self, sender: Inbound, message: peer.Message) -> None:
-        if isinstance(message, peer.Append):
-            acks = [self._append(sender.sender, item) for item in message.items]
-            self._replicator.reply(sender, peer.Acks(acks))
-        elif isinstance(message, peer.Heartbeat):
-            seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._loop.time())
-            full = self._replicator.full_here
-            sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=full))
-        elif isinstance(message, peer.Probe):
-            items = [self._probe_result(sender.sender, item) for item in message.items]
-            self._replicator.reply(sender, peer.ProbeResult(items))
-        elif isinstance(message, peer.FetchLog):
-            sender.send(self._tail(message))
-        else:
-            sender.close(f"garbage: {type(message).__name__} is no question", invalid=True)
+    def _on_append(self, sender: Inbound, message: peer.Append) -> None:
+        acks = [self._append(sender.sender, item) for item in message.items]
+        self._replicator.reply(sender, peer.Acks(acks))
+
+    def _on_heartbeat(self, sender: Inbound, message: peer.Heartbeat) -> None:
+        seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._loop.time())
+        sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=self._gate.full))
+
+    def _on_probe(self, sender: Inbound, message: peer.Probe) -> None:
+        items = [self._probe_result(sender.sender, item) for item in message.items]
+        self._replicator.reply(sender, peer.ProbeResult(items))
+
+    def _on_fetch(self, sender: Inbound, message: peer.FetchLog) -> None:
+        sender.send(self._tail(message))
 
     def _check_leader(
         self, sender: int, partition: int, version: int, term: int, row: peer.RowValue | None
@@ -58,7 +68,7 @@ class Follower:
             return replica, Code.NO_TABLET
         code = replica.tablet.check(sender, version, term)
         if code is Code.ROW_NEEDED and row is not None:
-            self._hooks.adopt_from_owner(partition, Partition(row[0], row[1]))
+            self._roles.adopt_from_owner(partition, Partition(row[0], row[1]))
             code = replica.tablet.check(sender, version, term)
         if code is not Code.OK:
             return replica, code
@@ -80,13 +90,13 @@ class Follower:
             code = self._take(sender, replica, item)
             match = item.prev_index + len(item.records)
         elif replica is not None and code is Code.NO_TABLET and item.prev_index == 0:
-            self._hooks.fill(replica)
+            self._roles.fill(replica)
         promised = 0 if replica is None else replica.tablet.promised
         return peer.AckItem(item.partition, item.term, int(code), match, promised)
 
     def _take(self, sender: int, replica: Replica, item: peer.AppendItem) -> Code:
         try:
-            code = self._replicator.take(replica, (item.prev_term, item.prev_index), item.records, sender)
+            code = self._tablets.take(replica, (item.prev_term, item.prev_index), item.records, sender)
         except Corrupt as error:
             self._tablets.break_off(replica, error)
             return Code.NO_TABLET

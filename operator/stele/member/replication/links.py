@@ -140,10 +140,15 @@ class Link:
         self.behind.clear()
         self.in_flight.clear()
         self.in_flight_bytes = 0
-        lost, self.requests = list(self.requests.values()), {}
+        lost = self.take_requests()
         self._ended.set()
         if was_ready or lost:
             self._events.link_lost(self, lost)
+
+    def take_requests(self) -> list[Request]:
+        """What was forwarded and not answered; an answer finds none of it any more."""
+        requests, self.requests = list(self.requests.values()), {}
+        return requests
 
     @property
     def has_room(self) -> bool:

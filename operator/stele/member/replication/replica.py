@@ -7,6 +7,7 @@ from stele.core.control.commands import OpId
 from stele.core.kv.dedup import RememberedClients
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
+from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Learner, Owner
 from stele.member.replication.request import Request
 from stele.wire.storage import keys
@@ -56,7 +57,14 @@ class Replica:
         "waiting_for_lease",
     )
 
-    def __init__(self, tablet: Tablet, block: Superblock | None, meta: Consensus) -> None:
+    def __init__(
+        self,
+        tablet: Tablet,
+        block: Superblock | None,
+        meta: Consensus,
+        keyspaces: dict[bytes, tuple[int, int]] | None = None,
+        broken: str = "",
+    ) -> None:
         self.partition = tablet.partition
         self.tablet = tablet
         self.block = block
@@ -73,11 +81,11 @@ class Replica:
         self.waiting_for_lease: list[Request] = []
         self.loads: dict[int, str] = {}
         self.ingesting = False
-        self.keyspaces: dict[bytes, tuple[int, int]] = {}
+        self.keyspaces = keyspaces or {}
         self.prefixes: dict[bytes, bytes] = {}
         self.lock = asyncio.Lock()
         self.flushed = tablet.log.applied[1]
-        self.broken = ""
+        self.broken = broken
         self.fetched_at = 0.0
         self.busy = False
 
@@ -124,6 +132,13 @@ class Replica:
         """Whether a bulk load is logged and not applied: what stands under its keys then is not known."""
         return bool(self.loads) and max(self.loads) > self.tablet.log.applied[1]
 
+    def reset(self, log: Log, keyspaces: dict[bytes, tuple[int, int]]) -> None:
+        """Begin again with other data: its log, and entries and bytes by keyspace. Promises and row stay."""
+        self.tablet.replace_log(log)
+        self.keyspaces = keyspaces
+        self.records.clear()
+        self.flushed = log.applied[1]
+
     def forget_ahead(self) -> None:
         """What the log makes of keys is not known ahead of the data any more, or needs not be."""
         self.pending.clear()
@@ -161,8 +176,17 @@ class Replica:
         learner = None if self.owner is None else self.owner.learner
         return self.row_limit if learner is None or not learner.pinned else min(self.row_limit, learner.pin)
 
-    def start_owning(self) -> Owner:
-        """The row names this member as owner: establish, with what was promised to learners before."""
+    def own(self) -> None:
+        """The row names this member as owner: begin to own, or go on under a newer row."""
+        row = self.tablet.row
+        if self.owner is None:
+            self._begin_to_own()
+        elif row.version > self.owner_row:
+            self.owner.row_changed(row)
+        self.owner_row = row.version
+
+    def _begin_to_own(self) -> None:
+        """Establish, with what was promised to learners before."""
         waited, frozen = self.meta.waited, self.meta.frozen
         version = self.tablet.row.version
         learner = None
@@ -171,4 +195,3 @@ class Replica:
         hold = (frozen.id, frozen.base) if frozen is not None and frozen.base >= version else None
         self.owner = Owner(self.tablet, learner, hold)
         self.owner_since = version
-        return self.owner

@@ -5,48 +5,26 @@ one message per member for all partitions. Persist before you send: nothing leav
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from stele.core.tablet.follower import Code
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import OpId
 from stele.core.tablet.owner import Fetch, Flow, LogPosition, Owner, Phase, Progress
 from stele.member import limits
+from stele.member.replication.answers import Answers
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
+from stele.member.replication.write_gate import WriteGate
 from stele.wire import peer
-from stele.wire.storage.log_record import KIND_AT, LOAD, check_record, noop_record, split_record, term_of
+from stele.wire.storage.log_record import noop_record
 
 log = logging.getLogger("stele.replication")
 
 FETCH_INTERVAL_SECONDS = 1.0
-
-
-class Hooks(Protocol):
-    """What replication tells the rest of the member."""
-
-    def applied(self, replica: Replica) -> None:
-        """More is applied: answer whoever waits for it."""
-        ...
-
-    def serving(self, replica: Replica) -> None: ...
-
-    def wants_promise(self, replica: Replica) -> None:
-        """The learner is near: persist that every write waits for it."""
-        ...
-
-    def leases_changed(self) -> None: ...
-
-    def stalled(self) -> None:
-        """The volume is full: nothing goes on before a later `wake` finds room."""
-        ...
-
-    def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
-        """Whether the file of a bulk load is here; if not, it is fetched from member `source`."""
-        ...
 
 
 class LogSync(Protocol):
@@ -70,9 +48,8 @@ class Loop(Protocol):
 
 
 class Replicator:
-    """See the module. `links` are the sessions to other members, by index.
-
-    `full_here` is what this member tells others: its volume is nearly full. `full` are those that told it.
+    """See the module. `links` are the sessions to other members, by index; `full` are members whose volume is
+    nearly full, as they say; `handlers` take what members answer, by the type of the message.
     """
 
     def __init__(
@@ -80,16 +57,32 @@ class Replicator:
         tablets: TabletStore,
         group_commit: LogSync,
         leases: tuple[LeaseGrantor, LeaseHolder],
-        hooks: Hooks,
+        *,
+        links: Mapping[int, Link],
+        answers: Answers,
+        gate: WriteGate,
         loop: Loop,
+        serving: Callable[[Replica], None],
+        wants_promise: Callable[[Replica], None],
     ) -> None:
+        """`serving` is called when an owner begins to serve; `wants_promise` when a learner is near: persist
+        that every write waits for it.
+        """
         self.tablets = tablets
         self.group_commit = group_commit
         self.lease_grantor, self.lease_holder = leases
-        self.hooks = hooks
-        self.links: dict[int, Link] = {}
-        self.full_here = False
+        self.links = links
         self.full: set[int] = set()
+        self.handlers: dict[type[peer.Message], Callable[[Link, Any], None]] = {
+            peer.Acks: self._on_acks,
+            peer.Lease: self._on_lease,
+            peer.ProbeResult: self._on_probe_result,
+            peer.LogTail: self._on_tail,
+        }
+        self._answers = answers
+        self._gate = gate
+        self._serving = serving
+        self._wants_promise = wants_promise
         self.probing: dict[int, Replica] = {}
         self._loop = loop
         self._dirty: dict[int, Replica] = {}
@@ -142,7 +135,8 @@ class Replicator:
         if not self.tablets.write():
             # Questions are asked again, five times a second: only acknowledgements wait for room.
             self._replies = [each for each in self._replies if not isinstance(each[1], peer.ProbeResult)]
-            self.hooks.stalled()
+            # Refuse at once; the ticks try again.
+            self._gate.update()
             return
         dirty, self._dirty = self._dirty, {}
         replies, self._replies = self._replies, []
@@ -181,10 +175,10 @@ class Replicator:
         owner = replica.owner
         if owner is not None:
             if owner.applied():
-                self.hooks.serving(replica)
+                self._serving(replica)
             if owner.progress:
                 self._schedule_commit(replica)
-        self.hooks.applied(replica)
+        self._answers.applied(replica)
 
     # -- sending
 
@@ -280,17 +274,8 @@ class Replicator:
 
     # -- what members answer
 
-    def on_message(self, link: Link, message: peer.Message) -> None:
-        if isinstance(message, peer.Acks):
-            self._on_acks(link, message)
-        elif isinstance(message, peer.Lease):
-            self._on_lease(link.member, message)
-        elif isinstance(message, peer.ProbeResult):
-            self._on_probe_result(link, message)
-        elif isinstance(message, peer.LogTail):
-            self._on_tail(message)
-
-    def _on_lease(self, member: int, lease: peer.Lease) -> None:
+    def _on_lease(self, link: Link, lease: peer.Lease) -> None:
+        member = link.member
         self.lease_holder.renewed(member, lease.at, lease.seconds, frozenset(lease.excluded))
         if lease.no_space != (member in self.full):
             log.warning("member %d: its volume %s", member, "is full" if lease.no_space else "has room again")
@@ -299,7 +284,7 @@ class Replicator:
             replica = self.tablets.replicas.get(partition)
             if replica is not None and replica.owner is not None and replica.owner.on_lease_excluded(member):
                 self.probing[partition] = replica
-        self.hooks.leases_changed()
+        self._answers.leases_changed()
 
     def _on_acks(self, link: Link, acks: peer.Acks) -> None:
         link.acknowledged()
@@ -321,7 +306,7 @@ class Replicator:
             return
         self.lease_holder.followed(link.member, item.partition, item.term)
         if owner.learner is not None and owner.wants_waiting:
-            self.hooks.wants_promise(replica)
+            self._wants_promise(replica)
 
     def _not_taken(self, link: Link, replica: Replica, owner: Owner, code: Code) -> None:
         self.lease_holder.refused(link.member, replica.partition)
@@ -346,7 +331,7 @@ class Replicator:
             self.to_apply(replica)
             self.mark_dirty(replica)
             if owner.wants_waiting:
-                self.hooks.wants_promise(replica)
+                self._wants_promise(replica)
 
     # -- establishing
 
@@ -357,6 +342,12 @@ class Replicator:
         if not self._ticks_soon:
             self._ticks_soon = True
             self._loop.call_soon(self._tick_soon)
+
+    def resume(self, replica: Replica) -> None:
+        """Go on as the owner after its row, its learner or its freeze changed."""
+        self.own(replica)
+        self.mark_dirty(replica)
+        self.to_apply(replica)
 
     def _tick_soon(self) -> None:
         self._ticks_soon = False
@@ -428,7 +419,7 @@ class Replicator:
         replica.fetched_at = now
         link.send(peer.FetchLog(replica.partition, owner.term, fetch.prev, limits.FETCH_BYTES))
 
-    def _on_tail(self, tail: peer.LogTail) -> None:
+    def _on_tail(self, link: Link, tail: peer.LogTail) -> None:
         """The tail of a longer log: take it over, then go on."""
         replica = self.tablets.replicas.get(tail.partition)
         owner = None if replica is None else replica.owner
@@ -445,50 +436,10 @@ class Replicator:
                 self._fetch(replica, owner, Fetch(fetch.member, applied), again=True)
             return
         member = owner.tablet.me if fetch is None else fetch.member
-        if self.take(replica, tail.prev, tail.records, member) is not Code.OK:
+        if self.tablets.take(replica, tail.prev, tail.records, member) is not Code.OK:
             # A file is fetched first: ask again after a while, not at once.
             replica.fetched_at = self._loop.time()
         self.step(replica)
-
-    # -- taking operations of another log
-
-    def take(self, replica: Replica, prev: OpId, records: list[bytes], source: int) -> Code:
-        """Put operations that follow `prev` in the log of member `source` into this one.
-
-        LOG_MISMATCH also when only the first of them were taken: the next names a file that is not here yet.
-        Raise Corrupt when they contradict this log.
-        """
-        terms: list[int] = []
-        for record in records:
-            check_record(record)
-            terms.append(term_of(record)[0])
-        place = replica.tablet.place(prev, terms)
-        if place.code is not Code.OK:
-            return place.code
-        if place.cut is not None:
-            self.tablets.cut(replica, place.cut)
-        end = self._takeable(replica, prev[1] + 1, records, place.skip, source)
-        self._append_runs(replica, records[:end], terms[:end], place.skip)
-        return Code.OK if end == len(records) else Code.LOG_MISMATCH
-
-    def _takeable(self, replica: Replica, first: int, records: list[bytes], skip: int, source: int) -> int:
-        """How many of the records may be logged: those before a load whose file is not here."""
-        for at in range(skip, len(records)):
-            record = records[at]
-            if record[KIND_AT] == LOAD:
-                if not self.hooks.has_load(replica, record, source):
-                    return at
-                replica.loads[first + at] = split_record(record)[2].decode()
-        return len(records)
-
-    def _append_runs(self, replica: Replica, records: list[bytes], terms: list[int], skip: int) -> None:
-        """Append, one call per run of equal terms."""
-        while skip < len(records):
-            end = len(records) if terms[-1] == terms[skip] else skip + 1
-            while end < len(records) and terms[end] == terms[skip]:
-                end += 1
-            self.tablets.log_append(replica, records[skip:end], terms[skip])
-            skip = end
 
     # -- sessions
 

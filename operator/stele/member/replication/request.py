@@ -78,6 +78,13 @@ class Request:
         self.reply_bytes = reply_bytes
         return True
 
+    def reset(self) -> None:
+        """As if it had not run: for a request that logged nothing."""
+        self.index = 0
+        self.reads = False
+        self.replies = []
+        self.reply_bytes = 0
+
     def done(self, value: Any) -> None:
         if not self.future.done():
             self.future.set_result(value)

@@ -67,6 +67,29 @@ class TableCache:
         found = Partition(row.version, row.replicas)
         return newer(row.partition, self.rows[row.partition], found) is found
 
+    def brings_members(self, request: ExchangeRequest) -> bool:
+        """A list always names its reader: an empty one was left out, and its version means nothing here."""
+        return request.member_list_version > self.member_list_version and bool(request.members)
+
+    def knows(self, request: ExchangeRequest) -> bool:
+        """Whether a request brings nothing new, but for its rows."""
+        return (
+            request.epoch == self.epoch
+            and request.self_index == self.me
+            and request.state == self.state
+            and not self.brings_members(request)
+            and request.replicas in {0, self.replicas}
+        )
+
+    def adopt(self, request: ExchangeRequest) -> None:
+        """Take what a request says of the cluster, but for its rows, and for the index of this member."""
+        self.epoch = max(self.epoch, request.epoch)
+        self.replicas = request.replicas or self.replicas
+        self.state = request.state
+        if self.brings_members(request):
+            self.member_list_version = request.member_list_version
+            self.members = {info.index: info for info in request.members}
+
     def set(self, partition: int, row: Partition) -> None:
         self.rows[partition] = row
         self._stamp.set(partition, row.version)

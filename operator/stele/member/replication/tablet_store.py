@@ -6,15 +6,19 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from stele.core.control.commands import OpId
-from stele.core.tablet.follower import Tablet
+from stele.core.table.table import EMPTY, Partition
+from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
+from stele.core.tablet.log import OpId as Position
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.replication.replica import Replica
+from stele.member.replication.table_cache import TableCache
 from stele.member.storage import failpoints
 from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import Engine
@@ -25,6 +29,7 @@ from stele.wire.storage.log_record import (
     KIND_AT,
     LOAD,
     PUT,
+    check_record,
     split_batch,
     split_put,
     split_record,
@@ -76,6 +81,26 @@ def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes |
     totals[keyspace] = (count, size)
 
 
+class BulkLoads(Protocol):
+    """The files of bulk loads, which the log names and the data takes in as a whole."""
+
+    def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
+        """Whether the file of a logged load is here; if not, it is fetched from member `source`."""
+        ...
+
+    def is_due(self, replica: Replica, index: int, record: bytes) -> None:
+        """The load is next to be applied; nothing else is applied to the tablet before."""
+        ...
+
+    def trimmed(self, replica: Replica, loads: list[str]) -> None:
+        """The log has these no more."""
+        ...
+
+
+def _nothing(*_: object) -> None:
+    return
+
+
 class TabletStore:
     """See the module. `applied_bytes` counts since the last flush began.
 
@@ -84,51 +109,96 @@ class TabletStore:
     `refused` whether RocksDB said it.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        table: TableCache,
+        *,
+        has_room: Callable[[int], bool] = lambda size: True,
+        on_cut: Callable[[Replica, int], None] = _nothing,
+        on_broken: Callable[[Replica], None] = _nothing,
+        loads: BulkLoads | None = None,
+    ) -> None:
+        """`on_cut` hears after which operation a log was cut; `on_broken` which tablet went offline."""
         self.engine = engine
+        self.table = table
+        self.has_room = has_room
         self.replicas: dict[int, Replica] = {}
         self.applied_bytes = 0
+        self.stalled = ""
+        self.refused = False
+        self._on_cut = on_cut
+        self._on_broken = on_broken
+        self._loads = loads
         self._puts: list[tuple[bytes, bytes]] = []
         self._puts_bytes = 0
         self._cuts: list[tuple[bytes, bytes]] = []
-        self.has_room: Callable[[int], bool] = lambda size: True
-        self.stalled = ""
-        self.refused = False
-        self.on_broken: Callable[[Replica], None] = lambda replica: None
-        self.on_cut: Callable[[Replica, int], None] = lambda replica, index: None
-        self.on_load: Callable[[Replica, int, bytes], None] = lambda replica, index, record: None
-        self.on_loads_gone: Callable[[Replica, list[str]], None] = lambda replica, loads: None
+
+    @property
+    def me(self) -> int:
+        """This member's index; below 0 until a master says it."""
+        return self.table.me
+
+    @property
+    def rows(self) -> Sequence[Partition]:
+        return self.table.rows
 
     def break_off(self, replica: Replica, error: Corrupt) -> None:
         """What the tablet holds contradicts itself or its owner: offline, until it is copied again."""
         if not replica.broken:
             replica.broken = str(error)
             log.error("partition %d goes offline: %s", replica.partition, error)
-            self.on_broken(replica)
+            self._on_broken(replica)
+
+    def miss(self, replica: Replica, version: int) -> None:
+        """The row of that version names a tablet that the volume lacks: offline, so that the loss is seen."""
+        replica.broken = f"row {version} names a tablet that is not on this volume"
+        log.error("partition %d: %s", replica.partition, replica.broken)
+
+    def reset(self, replica: Replica, applied: tuple[int, int], keyspaces: Totals) -> None:
+        """The tablet begins again, at what a copy brought; promises and row stay."""
+        self._on_cut(replica, 0)
+        replica.reset(Log(applied), keyspaces)
+
+    def set_me(self, index: int) -> None:
+        """This member's index in the dictionary, which its first exchange brings."""
+        self.table.me = index
+        for replica in self.replicas.values():
+            replica.tablet.me = index
 
     # -- loading
 
-    def load(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
+    def load(self, partition: int, block: Superblock | None, meta: Consensus) -> Replica:
         """The tablet as the volume holds it. What is wrong with it makes it `broken`, and nothing else."""
+        promised, restored, state = meta.promised, Log(), DataState(OpId(), {})
         try:
-            replica = self._restore(partition, me, block, meta)
+            if block is not None and block.state is TabletState.READY:
+                restored, state = self.held(partition, block.generation)
+                if len(restored) == 0 and self.engine.log_bounds(*log_range(partition)):
+                    self.engine.write_log([], [log_range(partition)])
+            elif block is not None:
+                promised = max(promised, block.last.term)
         except Corrupt as error:
             log.error("partition %d stays offline: %s", partition, error)
-            replica = Replica(Tablet(partition, me, Log(), meta.promised), block, meta)
-            replica.broken = str(error)
-        self.replicas[partition] = replica
+            return self.add(partition, block, meta, broken=str(error))
+        tablet = Tablet(partition, self.table.me, restored, promised, self._row(partition))
+        return self._add(Replica(tablet, block, meta, dict(state.keyspaces)))
+
+    def add(self, partition: int, block: Superblock | None, meta: Consensus, broken: str = "") -> Replica:
+        """A partition of which this member knows something, but has no data that serves."""
+        tablet = Tablet(partition, self.table.me, Log(), meta.promised, self._row(partition))
+        return self._add(Replica(tablet, block, meta, broken=broken))
+
+    def replica_of(self, partition: int) -> Replica:
+        """The partition's replica, made when nothing is known of it yet."""
+        return self.replicas.get(partition) or self.add(partition, None, Consensus())
+
+    def _add(self, replica: Replica) -> Replica:
+        self.replicas[replica.partition] = replica
         return replica
 
-    def _restore(self, partition: int, me: int, block: Superblock | None, meta: Consensus) -> Replica:
-        if block is None or block.state is not TabletState.READY:
-            last = (0, 0) if block is None else (block.last.term, block.last.index)
-            return Replica(Tablet(partition, me, Log(), max(meta.promised, last[0])), block, meta)
-        restored, state = self.held(partition, block.generation)
-        if len(restored) == 0 and self.engine.log_bounds(*log_range(partition)):
-            self.engine.write_log([], [log_range(partition)])
-        replica = Replica(Tablet(partition, me, restored, meta.promised), block, meta)
-        replica.keyspaces = dict(state.keyspaces)
-        return replica
+    def _row(self, partition: int) -> Partition:
+        return self.table.rows[partition] if partition < len(self.table.rows) else EMPTY
 
     def held(self, partition: int, generation: int) -> tuple[Log, DataState]:
         """The log and the data of one generation as the engine has them; Corrupt when they do not fit."""
@@ -192,6 +262,44 @@ class TabletStore:
         if self._puts_bytes >= limits.ENGINE_WRITE_BYTES_MAX:
             self.write()
 
+    def take(self, replica: Replica, prev: Position, records: list[bytes], source: int) -> Code:
+        """Put operations that follow `prev` in the log of member `source` into this one.
+
+        LOG_MISMATCH also when only the first of them were taken: the next names a file that is not here yet.
+        Raise Corrupt when they contradict this log.
+        """
+        terms: list[int] = []
+        for record in records:
+            check_record(record)
+            terms.append(term_of(record)[0])
+        place = replica.tablet.place(prev, terms)
+        if place.code is not Code.OK:
+            return place.code
+        if place.cut is not None:
+            self.cut(replica, place.cut)
+        end = self._takeable(replica, prev[1] + 1, records, place.skip, source)
+        self._append_runs(replica, records[:end], terms[:end], place.skip)
+        return Code.OK if end == len(records) else Code.LOG_MISMATCH
+
+    def _takeable(self, replica: Replica, first: int, records: list[bytes], skip: int, source: int) -> int:
+        """How many of the records may be logged: those before a load whose file is not here."""
+        for at in range(skip, len(records)):
+            record = records[at]
+            if record[KIND_AT] == LOAD:
+                if self._loads is None or not self._loads.has_load(replica, record, source):
+                    return at
+                replica.loads[first + at] = split_record(record)[2].decode()
+        return len(records)
+
+    def _append_runs(self, replica: Replica, records: list[bytes], terms: list[int], skip: int) -> None:
+        """Append, one call per run of equal terms."""
+        while skip < len(records):
+            end = len(records) if terms[-1] == terms[skip] else skip + 1
+            while end < len(records) and terms[end] == terms[skip]:
+                end += 1
+            self.log_append(replica, records[skip:end], terms[skip])
+            skip = end
+
     def cut(self, replica: Replica, index: int) -> None:
         """Remove operations after `index`, which were not applied, at once; from the volume with `write`."""
         tablet = replica.tablet
@@ -207,7 +315,7 @@ class TabletStore:
         for gone in range(index + 1, last + 1):
             replica.records.pop(gone, None)
         replica.loads = {at: load for at, load in replica.loads.items() if at <= index}
-        self.on_cut(replica, index)
+        self._on_cut(replica, index)
 
     def write(self) -> bool:
         """Hand all that was gathered to the operating system. False while the volume is full: it is kept."""
@@ -281,8 +389,20 @@ class TabletStore:
             failpoints.hit("trim.dropped")
             gone = [load for index, load in replica.loads.items() if index <= point]
             replica.loads = {index: load for index, load in replica.loads.items() if index > point}
-            if gone:
-                self.on_loads_gone(replica, gone)
+            if gone and self._loads is not None:
+                self._loads.trimmed(replica, gone)
+
+    def begin_flush(self) -> list[tuple[Replica, Log, int]]:
+        """Where each tablet's data is now, with its log. What is applied from now on is of the next flush."""
+        self.applied_bytes = 0
+        return [(r, r.tablet.log, r.tablet.log.applied[1]) for r in self.replicas.values()]
+
+    def end_flush(self, ends: list[tuple[Replica, Log, int]], pin: Callable[[int], int]) -> None:
+        """The data is durable as it was when the flush began: trim logs, but for what a copy needs."""
+        for replica, record_log, index in ends:
+            if replica.tablet.log is record_log:
+                replica.flushed = index
+                self.trim(replica, min(pin(replica.partition), replica.trim_limit))
 
     # -- the data
 
@@ -312,7 +432,7 @@ class TabletStore:
             record = replica.records.get(index + 1) or self._logged(replica.partition, index + 1)
             if record[KIND_AT] == LOAD:
                 # Its file is taken in as a whole, after all before it and before all behind it.
-                self.on_load(replica, index + 1, record)
+                self._begin_load(replica, index + 1, record)
                 break
             index += 1
             size += len(record)
@@ -331,8 +451,15 @@ class TabletStore:
             self._forget(replica, begin, index, fresh)
         return size, index
 
-    def applied_load(self, replica: Replica, state: DataState) -> None:
-        """A load's file is in the data, with this state of the tablet."""
+    def _begin_load(self, replica: Replica, index: int, record: bytes) -> None:
+        replica.ingesting = True
+        replica.loads[index] = split_record(record)[2].decode()
+        if self._loads is not None:
+            self._loads.is_due(replica, index, record)
+
+    def applied_load(self, replica: Replica, state: DataState, size: int) -> None:
+        """A load's file of so many bytes is in the data, with this state of the tablet."""
+        self.applied_bytes += size
         index = state.applied.index
         replica.keyspaces = dict(state.keyspaces)
         replica.tablet.log.apply(index)

@@ -26,10 +26,10 @@ from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition
 from stele.core.tablet.owner import Phase
 from stele.errors import Refused
-from stele.member.node import Node
 from stele.member.replication.replica import Replica
-from stele.member.services.runner import START_SECONDS_MAX, MemberContext, Runner, ServiceError
-from stele.member.storage.volume import SERVICES
+from stele.member.services.runner import START_SECONDS_MAX, MemberContext, MemberView, Runner, ServiceError
+from stele.member.serving.executor import CommandExecutor
+from stele.member.storage.volume import SERVICES, MetaWriter, Volume
 from stele.services import MigrationAwareService
 from stele.wire.storage.log_record import Change
 from stele.wire.storage.volume import ServiceMigration, ServicesFile
@@ -44,15 +44,21 @@ _LOOK_SECONDS = 0.01
 class Services:
     """Without services every method returns at once, and nothing is written."""
 
-    def __init__(self, node: Node, services: Mapping[str, MigrationAwareService]) -> None:
-        self._node = node
+    def __init__(
+        self,
+        services: Mapping[str, MigrationAwareService],
+        view: MemberView,
+        volume: Volume,
+        writer: MetaWriter,
+        executor: CommandExecutor,
+    ) -> None:
+        self._view, self._tablets, self._background = view, view.tablets, view.background
+        self._volume, self._writer, self._executor = volume, writer, executor
         self._runners = [Runner(name, service) for name, service in services.items()]
         self._begun: dict[PartitionId, Begun] = {}
         self._ending: dict[PartitionId, list[tuple[Begun, bool]]] = {}
         self._prepared: set[tuple[PartitionId, str, bool]] = set()
         self._tails: dict[PartitionId, asyncio.Task[None]] = {}
-        if self._runners:
-            node.row_changed = self.row_changed
 
     def __bool__(self) -> bool:
         return bool(self._runners)
@@ -63,7 +69,7 @@ class Services:
             return
         started = await asyncio.gather(*(self._start(runner) for runner in self._runners))
         self._runners = [runner for runner, fine in zip(self._runners, started, strict=True) if fine]
-        for each in self._node.volume.load_services().begun:
+        for each in self._volume.load_services().begun:
             if each.committed is None:
                 self._recover(_read(each))
             else:
@@ -71,7 +77,7 @@ class Services:
 
     async def _start(self, runner: Runner) -> bool:
         try:
-            context = MemberContext(self._node, runner.name, self._ending)
+            context = MemberContext(self._view, runner.name, self._ending)
             await runner.call("start", context, seconds=START_SECONDS_MAX)
         except ServiceError:
             log.error("service %s is left out: it did not start", runner.name)
@@ -81,8 +87,8 @@ class Services:
     def _recover(self, record: Begun) -> None:
         """After a restart: by the row, else by what this member promised for the migration."""
         partition = record.event.partition
-        replica = self._node.replicas.get(partition)
-        row = self._node.rows[partition] if partition < len(self._node.rows) else Partition(0, ())
+        replica = self._tablets.replicas.get(partition)
+        row = self._tablets.rows[partition] if partition < len(self._tablets.rows) else Partition(0, ())
         committed = record.outcome(row)
         if committed is None and replica is not None and _goes_on(replica, record):
             self._begun[partition] = record
@@ -109,7 +115,7 @@ class Services:
 
         A master that does not say what the row will be has it told when the row comes.
         """
-        partition, node = command.partition, self._node
+        partition = command.partition
         if not self._runners or not command.result:
             return
         before = self._begun.get(partition)
@@ -121,10 +127,10 @@ class Services:
             command.id,
             command.kind,
             partition,
-            row=node.rows[partition],
+            row=self._tablets.rows[partition],
             result=command.result,
             destination=destination,
-            me=node.me,
+            me=self._tablets.me,
         )
         self._begun[partition] = record
         self._enqueue(partition, partial(self._notify_begin, record))
@@ -163,7 +169,7 @@ class Services:
         owner = replica.owner
         if owner is None or owner.phase is not Phase.SERVING or owner.frozen != frozen:
             raise ServiceError("the partition is not served here any more, or was frozen or thawed meanwhile")
-        refusal = self._node.command_executor.log_changes(replica, changes)
+        refusal = self._executor.log_changes(replica, changes)
         if refusal is not None:
             raise ServiceError(f"{refusal.code}: {refusal.text}")
 
@@ -175,14 +181,16 @@ class Services:
 
     def row_changed(self, partition: PartitionId, before: Partition, row: Partition) -> None:
         """A newer published row took effect."""
+        if not self._runners:
+            return
         record = self._begun.get(partition)
-        known = index_of(before.replicas, self._node.me)
+        known = index_of(before.replicas, self._tablets.me)
         if record is not None and (committed := record.outcome(row)) is not None:
             known = record.index_after(committed)
             self._end(record, committed)
-        event = event_of_row(partition, before, row, self._node.me, known)
+        event = event_of_row(partition, before, row, self._tablets.me, known)
         if event is not None:
-            change = Begun(event, before.version, self._node.me)
+            change = Begun(event, before.version, self._tablets.me)
             self._to_notify(change, True)
             self._enqueue(partition, partial(self._notify_change, change))
 
@@ -227,10 +235,10 @@ class Services:
 
     async def _applied(self, partition: PartitionId) -> None:
         """Wait until this member has applied what its log holds now; as the owner, until it serves."""
-        node, replica = self._node, self._node.replicas.get(partition)
-        end = node.loop.time() + APPLIED_SECONDS_MAX
+        replica = self._tablets.replicas.get(partition)
+        end = self._background.now() + APPLIED_SECONDS_MAX
         last = (0, 0) if replica is None else replica.tablet.log.last
-        while replica is not None and replica.ready and node.loop.time() < end:
+        while replica is not None and replica.ready and self._background.now() < end:
             if replica.owner is None and replica.tablet.log.applied >= last:
                 return
             if replica.owner is not None and replica.owner.phase is Phase.SERVING:
@@ -248,7 +256,7 @@ class Services:
                 await asyncio.wait([before])
             await work()
 
-        task = self._tails[partition] = self._node.spawn(run())
+        task = self._tails[partition] = self._background.spawn(run())
         task.add_done_callback(partial(self._dequeued, partition))
         return task
 
@@ -260,7 +268,7 @@ class Services:
         records = [_written(*each) for ending in self._ending.values() for each in ending]
         records += [_written(record, None) for record in self._begun.values()]
         try:
-            await self._node.meta.save(SERVICES, ServicesFile(tuple(records)))
+            await self._writer.save(SERVICES, ServicesFile(tuple(records)))
         except OSError as error:
             log.error("what services are told is not on disk, a restart may miss an end: %s", error)
 

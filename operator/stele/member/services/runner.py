@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Container, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -13,7 +14,9 @@ from stele.core.kv.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX, Failure
 from stele.core.service_events import PartitionMigrationEvent, index_of
 from stele.errors import BadInput, Refused
 from stele.member import limits
-from stele.member.node import Node
+from stele.member.background import Background
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.serving.router import RequestRouter
 from stele.services import Changes, MigrationAwareService
 from stele.wire.copy.fragments import service_keyspace
 from stele.wire.peer import COMMANDS_MAX
@@ -156,32 +159,43 @@ def _fault(changes: object) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class MemberView:
+    """What services see of the member."""
+
+    name: str
+    tablets: TabletStore
+    router: RequestRouter
+    background: Background
+
+
 class MemberContext:
     """`services.Context` for one service. Its methods wait for the member's event loop."""
 
-    def __init__(self, node: Node, service: str, not_notified: Container[int]) -> None:
+    def __init__(self, view: MemberView, service: str, not_notified: Container[int]) -> None:
         """`not_notified` are the partitions with a migration that ended and is not told yet."""
-        self._node, self._service, self._not_notified = node, service, not_notified
+        self._view, self._service, self._not_notified = view, service, not_notified
+        self._tablets = view.tablets
 
     @property
     def member(self) -> str:
-        return self._node.settings.name
+        return self._view.name
 
     @property
     def partitions(self) -> int:
-        return len(self._node.rows)
+        return len(self._tablets.rows)
 
     def replica_index(self, partition: int) -> int:
-        return index_of(self._node.rows[partition].replicas, self._node.me)
+        return index_of(self._tablets.rows[partition].replicas, self._tablets.me)
 
     def serves(self, partition: int) -> bool:
-        replica = self._node.replicas.get(partition)
+        replica = self._tablets.replicas.get(partition)
         serving = replica is not None and replica.owner is not None and replica.owner.serving
         return serving and partition not in self._not_notified
 
     def owner(self, partition: int) -> str:
-        owner = self._node.rows[partition].owner
-        info = None if owner is None else self._node.table.members.get(owner)
+        owner = self._tablets.rows[partition].owner
+        info = None if owner is None else self._tablets.table.members.get(owner)
         return "" if info is None else info.name
 
     def entries(
@@ -191,12 +205,12 @@ class MemberContext:
             raise BadInput(f"limit is {limit}, expected 1 to {ENTRIES_MAX}")
 
         async def scan() -> list[tuple[bytes, bytes]]:
-            replica = self._node.replicas.get(partition)
+            replica = self._tablets.replicas.get(partition)
             if replica is None or not replica.ready:
                 return []
             prefix = replica.prefix(self._keyspace(namespace))
             begin = prefix + after + b"\0" if after else prefix
-            page = self._node.engine.scan(begin, after_prefix(prefix), limit)
+            page = self._tablets.engine.scan(begin, after_prefix(prefix), limit)
             return [(key[len(prefix) :], unpack_value(stored)[0]) for key, stored in page]
 
         return self._wait(scan)
@@ -210,7 +224,7 @@ class MemberContext:
             (b"DEL", key) if value is None else (b"SET", key, value) for key, value in changes.items()
         ]
         keyspace = self._keyspace(namespace)
-        replies = self._wait(lambda: self._node.router.execute(partition, keyspace, commands))
+        replies = self._wait(lambda: self._view.router.execute(partition, keyspace, commands))
         failed = next((reply for reply in replies if isinstance(reply, Failure)), None)
         if failed is not None:
             raise Refused(f"partition {partition}: {failed.text}", failed.code)
@@ -224,5 +238,5 @@ class MemberContext:
         async def run() -> R:
             return await work()
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._node.loop)
+        future = asyncio.run_coroutine_threadsafe(run(), self._view.background.loop)
         return future.result(limits.WAIT_SECONDS_MAX + 5)

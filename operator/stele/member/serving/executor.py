@@ -7,8 +7,6 @@ all that was seen is committed. So a client never reads what could still be lost
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from stele.core.kv.commands import (
     KEY_BYTES_MAX,
     OK,
@@ -21,28 +19,18 @@ from stele.core.kv.commands import (
     evaluate,
 )
 from stele.core.kv.dedup import ONCE
-from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.owner import Owner, Phase
-from stele.errors import Corrupt, Unavailable, Uncertain
+from stele.errors import Corrupt
 from stele.member import limits
+from stele.member.replication.answers import Answers
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Kind, Request
+from stele.member.replication.write_gate import WriteGate
 from stele.member.serving.dedup import Attempt, run_once
-from stele.member.serving.latency import Histogram
 from stele.member.turn_budget import TurnBudget
 from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
 from stele.wire.storage.log_record import Change, batch_record, delete_record, put_record
-
-PASSIVE = Failure(
-    "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
-)
-NO_SPACE = Failure(
-    "NO_SPACE",
-    "the volume of this partition's owner is full: writes and deletions are refused until "
-    f"{limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to other members",
-)
-
 
 _PLAIN_SET = (b"SET", b"set")
 _NEVER = bytes(EXPIRY_BYTES)
@@ -52,45 +40,28 @@ def _fits(key: bytes, value: bytes) -> bool:
     return len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX
 
 
-class Counters(msgspec.Struct):
-    """Commands since the process started; `forwarded` and `errors` count requests."""
-
-    reads: int = 0
-    writes: int = 0
-    forwarded: int = 0
-    errors: int = 0
-
-
 class CommandExecutor:
-    """Runs requests on tablets that this member serves. `refusal` is why writes are refused, if they are."""
+    """Runs requests on tablets that this member serves."""
 
     def __init__(
         self,
         replicator: Replicator,
-        lease_holder: LeaseHolder,
+        answers: Answers,
+        gate: WriteGate,
+        turn_budget: TurnBudget,
+        *,
         now: Callable[[], float],
         wall: Callable[[], float] = time.time,
-        turn_budget: TurnBudget | None = None,
     ) -> None:
         self._replicator = replicator
-        self.tablets = replicator.tablets
-        self._engine = self.tablets.engine
-        self._lease_holder = lease_holder
+        self._engine = replicator.tablets.engine
+        self._lease_holder = replicator.lease_holder
+        self._answers = answers
+        self._gate = gate
+        self.turn_budget = turn_budget
         self._now = now
         self._wall = wall
-        self.refusal: Failure | None = None
-        self.turn_budget = turn_budget or TurnBudget(lambda work: None)
-        self.pending_bytes = 0
-        self.held_bytes = 0
-        self.counters = Counters()
-        self.latencies = {"read": Histogram(), "write": Histogram()}
-        self.waiting_for_lease: dict[int, Replica] = {}
-
-    @property
-    def has_room(self) -> bool:
-        """For more operations that are not committed, and replies that wait for that or for a lease."""
-        few = self.pending_bytes < limits.PENDING_BYTES_MAX
-        return few and self.held_bytes < limits.HELD_REPLIES_BYTES_MAX
+        self.counters = answers.counters
 
     def run(self, replica: Replica, request: Request) -> None:
         """Take the request; it is answered now or once it is committed and a lease allows it."""
@@ -105,13 +76,9 @@ class CommandExecutor:
             else:
                 request.replies = [replica.keyspaces.get(request.keyspace, (0, 0))[0]]
         if request.index:
-            self._hold(request)
-            replica.waiters.append(request)
+            self._answers.wait(replica, request)
         else:
-            self._answer(replica, request)
-
-    def _hold(self, request: Request) -> None:
-        self.held_bytes += request.reply_bytes
+            self._answers.answer(replica, request)
 
     def _execute(self, replica: Replica, request: Request) -> None:
         prefix = replica.prefix(request.keyspace)
@@ -159,15 +126,14 @@ class CommandExecutor:
         if records:
             request.index = index + len(records)
             request.wrote = True
-            self.pending_bytes += (size := sum(map(len, records)))
-            request.bytes = size
+            request.bytes = sum(map(len, records))
             self._replicator.append(replica, records)
 
     def refusal_at(self, owner: Owner) -> Failure | None:
         """Why nothing may be written to the tablet now; a backup's full volume counts as the owner's own."""
-        full = self._replicator.full
-        if self.refusal is not None or not full:
-            return self.refusal
+        full, refusal = self._replicator.full, self._gate.refusal
+        if refusal is not None or not full:
+            return refusal
         return next((_no_space_at(member) for member in owner.waited_for if member in full), None)
 
     def read_now(
@@ -206,7 +172,7 @@ class CommandExecutor:
             return None  # A request finds it again, and puts the tablet offline.
         self.turn_budget.spend(len(found), limits.REPLY_BYTES - left)
         self.counters.reads += len(found)
-        self.latencies["read"].add(0.0, len(found))
+        self._answers.latencies["read"].add(0.0, len(found))
         return found or None
 
     def _serves_reads(self, replica: Replica, now: float) -> bool:
@@ -301,126 +267,6 @@ class CommandExecutor:
         full = len(page) == limit or size >= limits.SCAN_BYTES
         return keys, page[-1][0][len(prefix) :] if full else None
 
-    # -- answering
-
-    def applied(self, replica: Replica) -> None:
-        """More is applied: answer what waited for it, in order."""
-        waiters, applied = replica.waiters, replica.tablet.log.applied[1]
-        while waiters and waiters[0].index <= applied:
-            request = waiters.popleft()
-            self._release(request)
-            self._answer(replica, request)
-
-    def _answer(self, replica: Replica, request: Request) -> None:
-        # A committed write proves that this member was the owner after the request came: it needs no lease.
-        if request.reads and not request.wrote and not self.may_read(replica):
-            self._hold(request)
-            replica.waiting_for_lease.append(request)
-            self.waiting_for_lease[replica.partition] = replica
-            return
-        seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
-        if request.wrote:
-            self.latencies["write"].add(seconds)
-        else:
-            self.latencies["read"].add(seconds)
-        request.done(request.replies)
-
-    def may_read(self, replica: Replica) -> bool:
-        """Whether what is applied here holds all that was acknowledged: by a lease of every replica, and of a
-        learner that is waited for: a row that names it may have been stored, and another owner with it.
-        """
-        owner = replica.owner
-        # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
-        if owner is None or owner.phase is not Phase.SERVING:
-            return False
-        return self._lease_holder.may_read(replica.partition, owner.term, owner.waited_for, self._now())
-
-    def leases_changed(self) -> None:
-        """Answer the reads that only lacked a lease."""
-        waiting_for_lease, self.waiting_for_lease = self.waiting_for_lease, {}
-        for replica in waiting_for_lease.values():
-            waiting, replica.waiting_for_lease = replica.waiting_for_lease, []
-            for request in waiting:
-                self._release(request)
-                self._answer(replica, request)
-
-    def _release(self, request: Request) -> None:
-        self.held_bytes -= request.reply_bytes
-        if request.wrote:
-            self.pending_bytes -= request.bytes
-            request.bytes = 0
-
-    # -- giving up
-
-    def give_up(self, replica: Replica, *, follows: bool) -> list[Request]:
-        """This member serves the tablet no more. Returns the requests that may be sent elsewhere.
-
-        What was logged is answered all the same when this member `follows` the new owner and that commits it.
-        """
-        waiting = (*replica.waiters, *replica.waiting_for_lease)
-        replica.waiters.clear()
-        replica.waiting_for_lease.clear()
-        replica.forget_ahead()
-        again: list[Request] = []
-        for request in waiting:
-            if not request.wrote:
-                self._release(request)
-                reset(request)
-                again.append(request)
-            elif follows:
-                replica.waiters.append(request)
-            else:
-                self._release(request)
-                self.uncertain(request)
-        return again
-
-    def cut(self, replica: Replica, index: int) -> None:
-        """Operations after `index` were taken back: their requests may or may not come true."""
-        kept = [request for request in replica.waiters if request.index <= index]
-        for request in replica.waiters:
-            if request.index > index:
-                self._release(request)
-                self.uncertain(request)
-        replica.waiters.clear()
-        replica.waiters.extend(kept)
-
-    def expire(self, replica: Replica, now: float) -> None:
-        """Fail what waits longer than its deadline."""
-        while replica.waiters and replica.waiters[0].deadline <= now:
-            request = replica.waiters.popleft()
-            self._release(request)
-            self.uncertain(request)
-        late = [request for request in replica.waiting_for_lease if request.deadline <= now]
-        if late:
-            replica.waiting_for_lease = [
-                request for request in replica.waiting_for_lease if request.deadline > now
-            ]
-            for request in late:
-                self._release(request)
-                self.fail(request)
-
-    def fail(self, request: Request) -> None:
-        """No lease came in time."""
-        if request.wrote:
-            self.uncertain(request)
-            return
-        self.counters.errors += 1
-        request.failed(
-            Unavailable(
-                f"partition {request.partition}: its owner had no lease of every replica for "
-                f"{limits.WAIT_SECONDS_MAX:g} s; a replica is not reachable"
-            )
-        )
-
-    def uncertain(self, request: Request) -> None:
-        self.counters.errors += 1
-        request.failed(
-            Uncertain(
-                f"partition {request.partition}: the replicas did not acknowledge within "
-                f"{limits.WAIT_SECONDS_MAX:g} s, or its owner changed; the write may or may not be done"
-            )
-        )
-
 
 def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None:
     """Note what operation `index`, which was logged just now, makes of entries."""
@@ -436,14 +282,6 @@ def _no_space_at(member: int) -> Failure:
         f"are refused until {limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to "
         "other members",
     )
-
-
-def reset(request: Request) -> None:
-    """As if it had not run: for a request that logged nothing."""
-    request.index = 0
-    request.reads = False
-    request.replies = []
-    request.reply_bytes = 0
 
 
 def _expired(stored: bytes, now_ms: int) -> bool:

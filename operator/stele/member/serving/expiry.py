@@ -4,32 +4,39 @@ Nobody sees an expired entry; this only gives its room back. The owner's clock d
 logged, so that all replicas remove the same.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from stele.errors import Corrupt
 from stele.member import limits
+from stele.member.replication.answers import Answers
 from stele.member.replication.replica import Replica
-from stele.member.serving.executor import PASSIVE, CommandExecutor
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.replication.write_gate import PASSIVE, WriteGate
+from stele.member.serving.executor import CommandExecutor
 from stele.wire.storage.keys import tablet_range
 
 ENTRY_BYTES_MIN = 64
 
 
+@dataclass(eq=False)
 class Expiry:
     """Goes round: partition by partition, and through each from where it was left."""
 
-    def __init__(self, executor: CommandExecutor) -> None:
-        self._executor = executor
-        self._partition = -1
-        self._after = b""
+    _tablets: TabletStore
+    _executor: CommandExecutor
+    _answers: Answers
+    _gate: WriteGate
+    _partition: int = -1
+    _after: bytes = b""
 
-    def run_once(self, replicas: Mapping[int, Replica]) -> int:
+    def run_once(self) -> int:
         """Look at some entries; how many of them are to go. Nothing while writes are refused or wait.
 
         A tablet whose data is found damaged goes offline; the others are looked at all the same.
         """
-        if self._executor.refusal is PASSIVE or not self._executor.has_room:
+        if self._gate.refusal is PASSIVE or not self._answers.has_room:
             return 0
+        replicas = self._tablets.replicas
         owned = sorted(
             p
             for p, r in replicas.items()
@@ -43,7 +50,7 @@ class Expiry:
             try:
                 page = self._page(replica, entries_left, bytes_left)
             except Corrupt as error:
-                self._executor.tablets.break_off(replica, error)
+                self._tablets.break_off(replica, error)
                 self._after = b""
                 continue
             removed += self._executor.remove_expired(replica, page)
@@ -63,6 +70,6 @@ class Expiry:
         mean_bytes = max(ENTRY_BYTES_MIN, replica.size_bytes // max(1, replica.entries))
         limit = max(1, min(entries_max, bytes_max // mean_bytes))
         begin, end = tablet_range(replica.partition, replica.generation)
-        page = self._executor.tablets.engine.scan(max(begin, self._after), end, limit)
+        page = self._tablets.engine.scan(max(begin, self._after), end, limit)
         self._after = page[-1][0] + b"\0" if len(page) == limit else b""
         return page

@@ -7,9 +7,9 @@ the same time may run in any order, so the RESP server sends the next only when 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -17,9 +17,11 @@ from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.member import limits
+from stele.member.replication.answers import Answers
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
 from stele.member.replication.request import Kind, Request
+from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.executor import CommandExecutor
 from stele.ports.key_value_service import Outcome
 from stele.wire import peer
@@ -35,30 +37,26 @@ _page = msgspec.msgpack.Decoder(tuple[list[bytes], bytes | None])
 _number = msgspec.msgpack.Decoder(int)
 
 
-class Routes(Protocol):
-    """What the store needs to know of the table and the sessions."""
-
-    @property
-    def me(self) -> int: ...
-
-    @property
-    def rows(self) -> Sequence[Partition]: ...
-
-    @property
-    def links(self) -> dict[int, Link]: ...
-
-    @property
-    def replicas(self) -> dict[int, Replica]: ...
-
-    def adopt_from_owner(self, partition: int, row: Partition) -> None: ...
-
-
 class RequestRouter:
     """See the module, and ports.KeyValueService."""
 
-    def __init__(self, routes: Routes, executor: CommandExecutor) -> None:
-        self._routes = routes
+    def __init__(
+        self,
+        tablets: TabletStore,
+        links: Mapping[int, Link],
+        executor: CommandExecutor,
+        answers: Answers,
+        adopt_row: Callable[[int, Partition], None],
+    ) -> None:
+        """`adopt_row` takes a published row that an owner knows and this member may not."""
+        self._table = tablets.table
+        self._links = links
+        self._tablets = tablets
         self._executor = executor
+        self._answers = answers
+        self._counters = answers.counters
+        self._turn_budget = executor.turn_budget
+        self._adopt_row = adopt_row
         self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
         self._queued_bytes = 0
@@ -66,7 +64,6 @@ class RequestRouter:
         self._order = 0
         self._next_id = 0
         self._loop = asyncio.get_running_loop()
-        self.facts: dict[str, str | int] = {}
         self.stopping = False
         self._unanswered: list[Replica] = []
 
@@ -75,7 +72,7 @@ class RequestRouter:
     def stop(self) -> None:
         """Take no new request, from clients or members, and refuse those that wait for an owner."""
         self.stopping = True
-        self._unanswered = [each for each in self._routes.replicas.values() if _owes(each)]
+        self._unanswered = [each for each in self._tablets.replicas.values() if _owes(each)]
         waiting, self._waiting = self._waiting, {}
         for request in (request for queue in waiting.values() for request in queue):
             self._left(request)
@@ -83,22 +80,21 @@ class RequestRouter:
 
     def abandon(self) -> None:
         """Answer what is still under way: nothing was done, or it may or may not be."""
-        for replica in self._routes.replicas.values():
-            self.send_again(self._executor.give_up(replica, follows=False))
-        for link in self._routes.links.values():
-            requests, link.requests = list(link.requests.values()), {}
-            self.lost(requests)
+        for replica in self._tablets.replicas.values():
+            self.send_again(self._answers.give_up(replica, follows=False))
+        for link in self._links.values():
+            self.lost(link.take_requests())
 
     def busy(self) -> bool:
         """Whether a request that was taken before `stop` is not answered: only tablets of then owe one."""
         self._unanswered = [each for each in self._unanswered if _owes(each)]
-        return bool(self._unanswered) or any(link.requests for link in self._routes.links.values())
+        return bool(self._unanswered) or any(link.requests for link in self._links.values())
 
     # -- ports.KeyValueService
 
     @property
     def partitions(self) -> int:
-        return len(self._routes.rows)
+        return len(self._table.rows)
 
     async def execute(
         self,
@@ -129,7 +125,7 @@ class RequestRouter:
         """None also when another member owns a key, or requests wait for an owner: they go in their order."""
         if self._waiting or self.stopping:
             return None
-        return self._executor.read_now(self._routes.replicas, keyspace, partitions, keys)
+        return self._executor.read_now(self._tablets.replicas, keyspace, partitions, keys)
 
     async def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
@@ -149,17 +145,16 @@ class RequestRouter:
         return number
 
     def info(self) -> dict[str, str | int]:
-        counters = self._executor.counters
+        counters = self._counters
         return {
-            **self.facts,
             "reads": counters.reads,
             "writes": counters.writes,
             "forwarded": counters.forwarded,
             "errors": counters.errors,
             "waiting_requests": self._queued,
             "waiting_requests_bytes": self._queued_bytes,
-            "turn_entries_max": self._executor.turn_budget.entries_max,
-            "turn_bytes_max": self._executor.turn_budget.bytes_max,
+            "turn_entries_max": self._turn_budget.entries_max,
+            "turn_bytes_max": self._turn_budget.bytes_max,
         }
 
     def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
@@ -219,7 +214,7 @@ class RequestRouter:
         partition = request.partition
         if partition not in self._due:
             self._due.add(partition)
-            self._executor.turn_budget.later(request.entries, partial(self._drain_due, partition))
+            self._turn_budget.later(request.entries, partial(self._drain_due, partition))
 
     def _drain_due(self, partition: int) -> None:
         self._due.discard(partition)
@@ -235,25 +230,24 @@ class RequestRouter:
 
     def _dispatch(self, request: Request) -> bool:
         """Run it here or send it to its owner; False when it has to wait."""
-        routes = self._routes
-        row = routes.rows[request.partition]
+        row = self._table.rows[request.partition]
         owner = row.owner
         if owner is None or request.version > row.version:
             return False
-        if owner == routes.me:
+        if owner == self._table.me:
             return self._run_here(request)
-        link = routes.links.get(owner)
+        link = self._links.get(owner)
         if link is None or not link.ready:
             return False
         self._send(link, request, row.version)
         return True
 
     def _run_here(self, request: Request) -> bool:
-        replica = self._routes.replicas.get(request.partition)
+        replica = self._tablets.replicas.get(request.partition)
         owner = None if replica is None else replica.owner
-        if replica is None or owner is None or not owner.serving or not self._executor.has_room:
+        if replica is None or owner is None or not owner.serving or not self._answers.has_room:
             return False
-        if not self._executor.turn_budget.fits(request.entries):
+        if not self._turn_budget.fits(request.entries):
             self._drain_later(request)
             return False
         if replica.loads and replica.loading:
@@ -262,7 +256,7 @@ class RequestRouter:
             self._executor.run(replica, request)
         except Corrupt as error:
             request.failed(error)
-            self._executor.tablets.break_off(replica, error)
+            self._tablets.break_off(replica, error)
         return True
 
     # -- forwarding
@@ -270,8 +264,8 @@ class RequestRouter:
     def _send(self, link: Link, request: Request, version: int) -> None:
         self._next_id += 1
         link.requests[self._next_id] = request
-        self._executor.counters.forwarded += 1
-        self._executor.turn_budget.spend(len(request.commands), 0)
+        self._counters.forwarded += 1
+        self._turn_budget.spend(len(request.commands), 0)
         link.send(_message(self._next_id, version, request))
 
     def answered(self, link: Link, message: peer.Forwarded) -> None:
@@ -283,7 +277,7 @@ class RequestRouter:
             # A newer row sends it on at once; without one it is tried again with the next tick.
             self._enqueue(request)
             if message.row is not None:
-                self._routes.adopt_from_owner(request.partition, Partition(*message.row))
+                self._adopt_row(request.partition, Partition(*message.row))
             return
         if message.code:
             request.failed(_ERRORS.get(message.code, Unavailable)(message.text))
@@ -308,7 +302,7 @@ class RequestRouter:
         for request in requests:
             request.losses += 1
             if not request.may_repeat:
-                self._executor.uncertain(request)
+                self._answers.uncertain(request)
                 continue
             request.maybe_done = request.may_write
             if request.losses < limits.LOSSES_MAX:
@@ -332,7 +326,7 @@ class RequestRouter:
         if self.stopping:
             sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b""))
             return
-        rows = self._routes.rows
+        rows = self._table.rows
         if not 0 <= message.partition < len(rows):
             text = f"partition {message.partition} is not in this member's table"
             sender.send(peer.Forwarded(message.id, "Unavailable", text, b""))
@@ -351,12 +345,12 @@ class RequestRouter:
 
     def _is_stale(self, message: Any) -> bool:
         """Whether the sender chose this member by a row that does not make it the owner now."""
-        row = self._routes.rows[message.partition]
+        row = self._table.rows[message.partition]
         if message.version > row.version:
             return False
-        if row.owner != self._routes.me:
+        if row.owner != self._table.me:
             return True
-        replica = self._routes.replicas.get(message.partition)
+        replica = self._tablets.replicas.get(message.partition)
         return replica is None or bool(message.version < replica.owner_since)
 
     # -- time
@@ -369,17 +363,17 @@ class RequestRouter:
                 self._expired(queue.popleft())
             if not queue:
                 self._waiting.pop(partition, None)
-        for link in self._routes.links.values():
+        for link in self._links.values():
             late = [id for id, request in link.requests.items() if request.deadline + 1 <= now]
             for id in late:
                 request = link.requests.pop(id)
                 if request.may_write:
-                    self._executor.uncertain(request)
+                    self._answers.uncertain(request)
                 else:
                     self._expired(request)
 
     def _expired(self, request: Request) -> None:
-        row = self._routes.rows[request.partition]
+        row = self._table.rows[request.partition]
         self._give_up(
             request,
             f"partition {request.partition} had no owner that serves it for "
@@ -390,9 +384,9 @@ class RequestRouter:
     def _give_up(self, request: Request, text: str) -> None:
         """It did not run here; it may have run where it was sent before."""
         if request.maybe_done:
-            self._executor.uncertain(request)
+            self._answers.uncertain(request)
             return
-        self._executor.counters.errors += 1
+        self._counters.errors += 1
         request.failed(Unavailable(text))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stele.errors import Conflict, Corrupt, Unavailable
+from stele.member import limits
 from stele.member.storage import failpoints
 from stele.wire.admin import QuarantinedVolume
 from stele.wire.copy.bulk import LOADS
@@ -265,6 +266,10 @@ class Volume:
         for path in self.path(folder).iterdir():
             if path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the log may take so many bytes."""
+        return self.free_bytes() >= size + limits.LOG_FREE_BYTES_MIN
 
     def free_bytes(self) -> int:
         usage = os.statvfs(self.root)

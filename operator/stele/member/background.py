@@ -1,0 +1,56 @@
+"""Work that waits for something: tasks, one thread for what is slow, and the clocks."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from stele.member.storage.disk_full import is_disk_full, is_stopping
+
+log = logging.getLogger("stele.member")
+R = TypeVar("R")
+
+
+class Background:
+    """`failed` ends the process. `wall`: Unix seconds."""
+
+    def __init__(self, failed: Callable[[str], None], wall: Callable[[], float] = time.time) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.slow = ThreadPoolExecutor(1, "slow")
+        self.wall = wall
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def now(self) -> float:
+        """Seconds of the loop's clock."""
+        return self.loop.time()
+
+    def in_thread(self, work: Callable[..., R], *args: Any) -> "asyncio.Future[R]":
+        """Run in the thread for slow work, one after the other."""
+        return self.loop.run_in_executor(self.slow, work, *args)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run in the background; an error that nobody expected ends the process. Without room for it, or when
+        the member stops, it is left undone.
+        """
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if is_disk_full(error) or is_stopping(error):
+            log.warning("background work is put off: %s", error)
+            return
+        log.error("background work failed", exc_info=error)
+        self._failed(f"background work failed: {error}")
+
+    def cancel(self) -> None:
+        """End what runs: the process is about to."""
+        for task in list(self._tasks):
+            task.cancel()

@@ -1,0 +1,182 @@
+"""Files of bulk loads at this member: those that its logs name, and the loads that are next to be applied.
+
+A file is made by the transfer process below `loads/` before the log names it; a replica takes such an
+operation only when it has the file, so whoever is in sync can apply it. Files stay until the log lets the
+operation go.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stele.core.tablet.log import Log
+from stele.errors import Refused, Unavailable
+from stele.member import limits
+from stele.member.background import Background
+from stele.member.replication.replica import Replica
+from stele.member.replication.table_cache import TableCache
+from stele.ports.transfer import Transfer
+from stele.transfer.bulk.files import LoadFiles
+from stele.wire.copy import bulk
+from stele.wire.copy.bulk import BuildOrder, LoadManifest, file_name
+from stele.wire.storage.load_value import LoadValue, decode_load
+from stele.wire.storage.log_record import split_record
+
+log = logging.getLogger("stele.bulk")
+
+
+@dataclass(slots=True)
+class LoadJob:
+    """One load that is next to be applied. It is over when the tablet has another log or generation."""
+
+    replica: Replica
+    index: int
+    load: str
+    value: LoadValue
+    keyspace: str
+    log: Log = field(init=False)
+    generation: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log, self.generation = self.replica.tablet.log, self.replica.generation
+
+    @property
+    def current(self) -> bool:
+        replica = self.replica
+        same = replica.tablet.log is self.log and replica.generation == self.generation
+        return same and replica.ready and self.log.applied[1] == self.index - 1
+
+
+class LocalLoads:
+    """`due` are loads that are next to be applied; `files` what the transfer process made."""
+
+    def __init__(self, folder: Path, table: TableCache, transfer: Transfer, background: Background) -> None:
+        self._folder, self._table, self._transfer = folder, table, transfer
+        self._background = background
+        self._wanted: set[tuple[int, str]] = set()
+        self.files = LoadFiles(folder)
+        self.due: asyncio.Queue[LoadJob] = asyncio.Queue()
+
+    def folder(self, load: str) -> Path:
+        return self._folder / load
+
+    def manifest(self, job: LoadJob) -> LoadManifest | None:
+        """That of the job's file; None when the file is not here."""
+        return self.files.manifest(job.load, job.replica.partition, job.generation, job.value.crc32c)
+
+    def partitions(self) -> set[int]:
+        """Those that have files here."""
+        return {partition_of(path) for path in self._folder.glob("*/*.json")}
+
+    # -- what the log says
+
+    def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
+        """Whether the file of a logged load is here; if not, the transfer process is to get it."""
+        job = _job(replica, 0, record)
+        if self.manifest(job) is not None:
+            return True
+        place = (replica.partition, job.load)
+        if place not in self._wanted:
+            self._wanted.add(place)
+            self._background.spawn(self._fetch(job, source))
+        return False
+
+    def is_due(self, replica: Replica, index: int, record: bytes) -> None:
+        self.due.put_nowait(_job(replica, index, record))
+
+    def trimmed(self, replica: Replica, loads: list[str]) -> None:
+        for load in loads:
+            self._background.slow.submit(self._drop, load, replica.partition)
+
+    # -- files
+
+    async def _fetch(self, job: LoadJob, source: int) -> None:
+        """The owner sends the operation again until the file is here; when it has none, a copy is needed."""
+        await self.fetch(job, (source,))
+
+    async def fetch(self, job: LoadJob, sources: tuple[int, ...]) -> bool:
+        """Let the transfer process make this member's file: of a run here, or one of `sources`.
+
+        False when all of them say that they do not have it (any more).
+        """
+        partition, gone = job.replica.partition, True
+        try:
+            for source in sources:
+                if source not in self._table.members:
+                    gone = False
+                    continue
+                order = BuildOrder(
+                    generation=job.generation,
+                    keyspace=job.keyspace,
+                    partitions=len(self._table.rows),
+                    source=source,
+                    crc32c=job.value.crc32c,
+                )
+                path = f"/v1/bulk/loads/{job.load}/partitions/{partition}"
+                try:
+                    await self._transfer.call("POST", path, bulk.encode_json(order))
+                    return True
+                except (Unavailable, Refused) as error:
+                    gone = gone and isinstance(error, Refused)
+                    log.warning("partition %d: load %s of member %d: %s", partition, job.load, source, error)
+        finally:
+            self._wanted.discard((partition, job.load))
+        return not gone
+
+    def distrust(self, job: LoadJob) -> None:
+        """The SST file is damaged: without its manifest it is not there, and made again of the run."""
+        for kind in ("json", "sst"):
+            name = file_name(job.replica.partition, job.generation, job.value.crc32c, kind)
+            (self.folder(job.load) / name).unlink(missing_ok=True)
+
+    def _drop(self, load: str, partition: int) -> None:
+        """The manifests first: a file without one counts as not there."""
+        folder = self.folder(load)
+        for pattern in (f"{partition}-*.json", f"{partition}-*"):
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        _remove_empty(folder)
+
+    async def collect_garbage(self, replicas: Iterable[Replica]) -> None:
+        """Remove what no log names and nobody touched for long: loads that were given up."""
+        named = {(load, replica.partition) for replica in replicas for load in replica.loads.values()}
+        await self._background.in_thread(self._delete_unnamed, named)
+
+    def _delete_unnamed(self, named: set[tuple[str, int]]) -> None:
+        for folder in self._folder.iterdir():
+            paths = list(folder.iterdir())
+            # A load may send pieces for hours: it is given up when nothing new came for long.
+            if min(map(self._age_seconds, [folder, *paths])) <= limits.LOAD_AGE_SECONDS:
+                continue
+            for path in paths:
+                if (folder.name, partition_of(path)) not in named:
+                    path.unlink(missing_ok=True)
+            _remove_empty(folder)
+
+    def _age_seconds(self, path: Path) -> float:
+        try:
+            return self._background.wall() - path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+
+def _job(replica: Replica, index: int, record: bytes) -> LoadJob:
+    _, keyspace, name, value, _ = split_record(record)
+    return LoadJob(replica, index, name.decode(), decode_load(value), keyspace.decode())
+
+
+def partition_of(path: Path) -> int:
+    """Of a run, an SST file or a manifest; -1 for a piece."""
+    if path.suffix == ".piece":
+        return -1
+    number = path.name.partition(".")[0].partition("-")[0]
+    return int(number) if number.isdigit() else -1
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

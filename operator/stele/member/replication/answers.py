@@ -1,0 +1,168 @@
+"""Requests that wait at tablets: answered once what they saw is committed, and a lease allows what they read.
+
+Until then what they logged and what they are answered with is counted, so that it has a limit.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from stele.core.tablet.leases import LeaseHolder
+from stele.core.tablet.owner import Phase
+from stele.errors import Unavailable, Uncertain
+from stele.member import limits
+from stele.member.replication.latency import Histogram
+from stele.member.replication.replica import Replica
+from stele.member.replication.request import Request
+
+
+class Counters(msgspec.Struct):
+    """Commands since the process started; `forwarded` and `errors` count requests."""
+
+    reads: int = 0
+    writes: int = 0
+    forwarded: int = 0
+    errors: int = 0
+
+
+class Answers:
+    """Answers in the order of each tablet's log. `now`: the clock of requests' deadlines."""
+
+    def __init__(self, lease_holder: LeaseHolder, now: Callable[[], float]) -> None:
+        self._lease_holder = lease_holder
+        self._now = now
+        self._waiting_for_lease: dict[int, Replica] = {}
+        self.pending_bytes = 0
+        self.held_bytes = 0
+        self.counters = Counters()
+        self.latencies = {"read": Histogram(), "write": Histogram()}
+
+    @property
+    def has_room(self) -> bool:
+        """For more operations that are not committed, and replies that wait for that or for a lease."""
+        few = self.pending_bytes < limits.PENDING_BYTES_MAX
+        return few and self.held_bytes < limits.HELD_REPLIES_BYTES_MAX
+
+    def wait(self, replica: Replica, request: Request) -> None:
+        """Answer the request once its operation is applied."""
+        self.held_bytes += request.reply_bytes
+        self.pending_bytes += request.bytes
+        replica.waiters.append(request)
+
+    def applied(self, replica: Replica) -> None:
+        """More is applied: answer what waited for it, in order."""
+        waiters, applied = replica.waiters, replica.tablet.log.applied[1]
+        while waiters and waiters[0].index <= applied:
+            request = waiters.popleft()
+            self._release(request)
+            self.answer(replica, request)
+
+    def answer(self, replica: Replica, request: Request) -> None:
+        """Answer now, or hold a read that no lease allows yet."""
+        # A committed write proves that this member was the owner after the request came: it needs no lease.
+        if request.reads and not request.wrote and not self.may_read(replica):
+            self.held_bytes += request.reply_bytes
+            replica.waiting_for_lease.append(request)
+            self._waiting_for_lease[replica.partition] = replica
+            return
+        seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
+        if request.wrote:
+            self.latencies["write"].add(seconds)
+        else:
+            self.latencies["read"].add(seconds)
+        request.done(request.replies)
+
+    def may_read(self, replica: Replica) -> bool:
+        """Whether what is applied here holds all that was acknowledged: by a lease of every replica, and of a
+        learner that is waited for: a row that names it may have been stored, and another owner with it.
+        """
+        owner = replica.owner
+        # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
+        if owner is None or owner.phase is not Phase.SERVING:
+            return False
+        return self._lease_holder.may_read(replica.partition, owner.term, owner.waited_for, self._now())
+
+    def leases_changed(self) -> None:
+        """Answer the reads that only lacked a lease."""
+        replicas, self._waiting_for_lease = self._waiting_for_lease, {}
+        for replica in replicas.values():
+            waiting = replica.waiting_for_lease.copy()
+            replica.waiting_for_lease.clear()
+            for request in waiting:
+                self._release(request)
+                self.answer(replica, request)
+
+    def _release(self, request: Request) -> None:
+        self.held_bytes -= request.reply_bytes
+        if request.wrote:
+            self.pending_bytes -= request.bytes
+            request.bytes = 0
+
+    def give_up(self, replica: Replica, *, follows: bool) -> list[Request]:
+        """This member serves the tablet no more. Returns the requests that may be sent elsewhere.
+
+        What was logged is answered all the same when this member `follows` the new owner and that commits it.
+        """
+        waiting = (*replica.waiters, *replica.waiting_for_lease)
+        replica.waiters.clear()
+        replica.waiting_for_lease.clear()
+        replica.forget_ahead()
+        again: list[Request] = []
+        for request in waiting:
+            if not request.wrote:
+                self._release(request)
+                request.reset()
+                again.append(request)
+            elif follows:
+                replica.waiters.append(request)
+            else:
+                self._release(request)
+                self.uncertain(request)
+        return again
+
+    def cut(self, replica: Replica, index: int) -> None:
+        """Operations after `index` were taken back: their requests may or may not come true."""
+        kept = [request for request in replica.waiters if request.index <= index]
+        for request in replica.waiters:
+            if request.index > index:
+                self._release(request)
+                self.uncertain(request)
+        replica.waiters.clear()
+        replica.waiters.extend(kept)
+
+    def expire(self, replica: Replica, now: float) -> None:
+        """Fail what waits longer than its deadline."""
+        while replica.waiters and replica.waiters[0].deadline <= now:
+            request = replica.waiters.popleft()
+            self._release(request)
+            self.uncertain(request)
+        late = [request for request in replica.waiting_for_lease if request.deadline <= now]
+        if late:
+            replica.waiting_for_lease[:] = [
+                request for request in replica.waiting_for_lease if request.deadline > now
+            ]
+            for request in late:
+                self._release(request)
+                self.fail(request)
+
+    def fail(self, request: Request) -> None:
+        """No lease came in time."""
+        if request.wrote:
+            self.uncertain(request)
+            return
+        self.counters.errors += 1
+        request.failed(
+            Unavailable(
+                f"partition {request.partition}: its owner had no lease of every replica for "
+                f"{limits.WAIT_SECONDS_MAX:g} s; a replica is not reachable"
+            )
+        )
+
+    def uncertain(self, request: Request) -> None:
+        self.counters.errors += 1
+        request.failed(
+            Uncertain(
+                f"partition {request.partition}: the replicas did not acknowledge within "
+                f"{limits.WAIT_SECONDS_MAX:g} s, or its owner changed; the write may or may not be done"
+            )
+        )

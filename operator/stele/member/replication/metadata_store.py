@@ -1,0 +1,140 @@
+"""What is persisted of tablets beside their data: promises, superblocks, and the table."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stele.core.control.commands import Row
+from stele.core.tablet.lifecycle import TabletState
+from stele.errors import Corrupt
+from stele.member.replication.gc import drop_leftovers
+from stele.member.replication.group_commit import GroupCommit
+from stele.member.replication.replica import PROMISES_LOST, Replica
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.storage import failpoints
+from stele.member.storage.volume import CONSENSUS, TABLETS, MetaWriter, Volume
+from stele.wire.storage.volume import TABLE_FILE, Consensus, Superblock, encode_file
+
+log = logging.getLogger("stele.member")
+
+
+class MetadataStore:
+    """`overtaken` are partitions whose row may be above what is promised for them, which no exchange has
+    tidied yet; `table_dirty` says that owners sent rows which are not on the volume.
+    """
+
+    def __init__(
+        self, volume: Volume, writer: MetaWriter, tablets: TabletStore, group_commit: GroupCommit
+    ) -> None:
+        self._volume, self._writer = volume, writer
+        self._tablets, self._group_commit = tablets, group_commit
+        self.overtaken: set[int] = set()
+        self.table_dirty = False
+
+    # -- start
+
+    def load(self) -> None:
+        """Read the volume's tablets; none of them can keep the others from starting."""
+        metas = self._load_metas()
+        seen: set[int] = set()
+        for partition, block in self._volume.load_all(TABLETS, Superblock):
+            seen.add(partition)
+            meta = metas.get(partition, PROMISES_LOST)
+            if isinstance(block, Corrupt):
+                log.error("partition %d stays offline: %s", partition, block)
+                self._tablets.add(partition, None, meta, str(block))
+            else:
+                self._load_tablet(partition, block, meta)
+        for partition in metas.keys() - seen:
+            self._tablets.add(partition, None, metas[partition])
+        for replica in self._tablets.replicas.values():
+            if replica.meta is PROMISES_LOST and not replica.broken:
+                replica.broken = (
+                    f"what was promised for it is lost: {CONSENSUS}/{replica.partition} is damaged or missing"
+                )
+            if replica.meta != Consensus(replica.meta.promised):
+                self.overtaken.add(replica.partition)
+        self._find_missing()
+
+    def _find_missing(self) -> None:
+        for partition, row in enumerate(self._tablets.rows):
+            if self._tablets.me >= 0 and self._tablets.me in row.replicas:
+                replica = self._tablets.replica_of(partition)
+                if replica.block is None and not replica.broken:
+                    self._tablets.miss(replica, row.version)
+
+    def _load_metas(self) -> dict[int, Consensus]:
+        metas: dict[int, Consensus] = {}
+        for partition, meta in self._volume.load_all(CONSENSUS, Consensus):
+            if isinstance(meta, Corrupt):
+                # What was promised is not known any more: promise everything, so that nothing old is heard.
+                log.error("partition %d: %s", partition, meta)
+                metas[partition] = PROMISES_LOST
+            else:
+                metas[partition] = meta
+        return metas
+
+    def _load_tablet(self, partition: int, block: Superblock, meta: Consensus) -> None:
+        """COPYING goes back to DELETED; a deletion that was interrupted goes on with the sweep."""
+        if block.state is TabletState.COPYING:
+            block = msgspec.structs.replace(block, state=TabletState.DELETED)
+            self._volume.write({f"{TABLETS}/{partition}": encode_file(block)})
+            failpoints.hit("start.rolled_back")
+        replica = self._tablets.load(partition, block, meta)
+        try:
+            if not replica.broken and drop_leftovers(self._tablets.engine, replica):
+                failpoints.hit("start.swept")
+        except Corrupt as error:
+            self._tablets.break_off(replica, error)
+
+    # -- changes
+
+    async def save_meta(self, replica: Replica, **changes: Any) -> None:
+        """Change what was promised for a partition; durable, and in memory, on return. Hold its lock."""
+        meta = msgspec.structs.replace(replica.meta, **changes)
+        if meta != replica.meta:
+            await self._writer.save(f"{CONSENSUS}/{replica.partition}", meta)
+            replica.meta = meta
+            for name, value in changes.items():
+                failpoints.hit(f"{name}.{'saved' if value else 'cleared'}")
+
+    async def save_block(self, replica: Replica, block: Superblock) -> None:
+        """Replace a superblock; durable, and in memory, on return. Hold the partition's lock."""
+        await self._writer.save(f"{TABLETS}/{replica.partition}", block)
+        replica.block = block
+        replica.prefixes.clear()
+        failpoints.hit(f"block.{block.state.lower()}")
+
+    async def save_first_block(self, replica: Replica, block: Superblock) -> None:
+        """As `save_block`, where no consensus metadata may be yet: no superblock is ever without, so that a
+        start can tell that what was promised is missing.
+        """
+        await self._writer.save(f"{CONSENSUS}/{replica.partition}", replica.meta)
+        failpoints.hit("create.consensus")
+        await self.save_block(replica, block)
+
+    async def sync_log(self) -> None:
+        """What was written to the logs is durable on return."""
+        await self._group_commit.sync()
+
+    def row_from_owner(self, partition: int) -> None:
+        """An owner sent a row that the volume lacks, and it may overtake promises."""
+        self.overtaken.add(partition)
+        self.table_dirty = True
+
+    def tidy_again(self, overtaken: set[int], *, table_dirty: bool) -> None:
+        """What was to be tidied was not: the volume is full."""
+        self.overtaken |= overtaken
+        self.table_dirty = self.table_dirty or table_dirty
+
+    async def save_table(self, coming: Sequence[Row] | None = None) -> None:
+        """The table with rows that come now; what owners told of is durable on return, too."""
+        self.table_dirty = False
+        try:
+            await self._writer.save(TABLE_FILE, self._tablets.table.to_file(coming))
+        except OSError:
+            # What came from the master it sends again; what owners told is told once.
+            self.table_dirty = self.table_dirty or coming is None
+            raise

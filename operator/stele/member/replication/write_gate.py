@@ -1,0 +1,39 @@
+"""Whether this member takes writes: not while the cluster is Passive, or its volume is full."""
+
+from stele.core.kv.commands import Failure
+from stele.member import limits
+from stele.member.replication.table_cache import TableCache
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.storage.volume import Volume
+
+PASSIVE = Failure(
+    "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
+)
+NO_SPACE = Failure(
+    "NO_SPACE",
+    "the volume of this partition's owner is full: writes and deletions are refused until "
+    f"{limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to other members",
+)
+
+
+class WriteGate:
+    """`refusal` is why writes are refused, if they are; `full` is what other members are told of the volume.
+    `free_bytes` is its room at the last measurement.
+    """
+
+    def __init__(self, volume: Volume, table: TableCache, tablets: TabletStore) -> None:
+        self._volume, self._table, self._tablets = volume, table, tablets
+        self.refusal: Failure | None = None
+        self.full = False
+        self.free_bytes = volume.free_bytes()
+
+    def measure(self) -> None:
+        """See how much room there is, and decide by it."""
+        self.free_bytes = self._volume.free_bytes()
+        self.update()
+
+    def update(self) -> None:
+        """Decide again: the cluster's state changed, or the log takes nothing."""
+        self.full = bool(self._tablets.stalled) or self.free_bytes < limits.NO_SPACE_BYTES
+        passive = self._table.state == "Passive"
+        self.refusal = PASSIVE if passive else NO_SPACE if self.full else None

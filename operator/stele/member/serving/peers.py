@@ -1,0 +1,95 @@
+"""Sessions with the other members of the dictionary, and which part of this member takes what they send."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stele.core.control.commands import MemberInfo
+from stele.member.background import Background
+from stele.member.replication.links import Inbound, InboundConnections, Link
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.request import Request
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.serving.router import RequestRouter
+from stele.member.settings import Settings
+from stele.wire import peer
+
+OnAnswer = Callable[[Link, Any], None]
+OnQuestion = Callable[[Inbound, Any], None]
+
+
+@dataclass(eq=False)
+class Peers:
+    """`links` are the sessions that this member began, by index; `inbound` those that others did."""
+
+    _settings: Settings
+    uuid: str
+    links: dict[int, Link]
+    _tablets: TabletStore
+    _replicator: Replicator
+    _router: RequestRouter
+    _background: Background
+    _on_answer: Mapping[type[peer.Message], OnAnswer]
+    _on_question: Mapping[type[peer.Message], OnQuestion]
+
+    def __post_init__(self) -> None:
+        self.inbound = InboundConnections(self, self.take_message)
+
+    @property
+    def cluster(self) -> str:
+        return self._settings.cluster
+
+    @property
+    def me(self) -> int:
+        return self._tablets.me
+
+    def uuid_of(self, member: int) -> str | None:
+        info = self._tablets.table.members.get(member)
+        return None if info is None else info.uuid
+
+    def connect(self) -> None:
+        """One link per other member of the dictionary, to its present address."""
+        me, members = self.me, self._tablets.table.members
+        wanted = {i: info for i, info in members.items() if i != me and me >= 0}
+        for index, link in list(self.links.items()):
+            info = wanted.get(index)
+            if info is None or (info.uuid, info.address) != (link.uuid, link.host):
+                self.links.pop(index)
+                self._background.spawn(link.stop())
+        for index, info in wanted.items():
+            if index not in self.links:
+                self.links[index] = self._link(info)
+
+    def _link(self, info: MemberInfo) -> Link:
+        return Link(info, self._settings.peer_port, self, self)
+
+    async def close(self, reason: str) -> None:
+        self.inbound.close_all(reason)
+        for link in self.links.values():
+            await link.stop()
+
+    # -- of this member's links
+
+    def link_ready(self, link: Link) -> None:
+        self._replicator.session_began(link)
+        self._router.drain_all()
+
+    def link_message(self, link: Link, message: peer.Message) -> None:
+        take = self._on_answer.get(type(message))
+        if take is not None:
+            take(link, message)
+
+    def link_drained(self, link: Link) -> None:
+        self._replicator.send_behind(link)
+
+    def link_lost(self, link: Link, requests: list[Request]) -> None:
+        self._router.lost(requests)
+
+    # -- of connections that others made
+
+    def take_message(self, sender: Inbound, message: peer.Message) -> None:
+        take = self._on_question.get(type(message))
+        if take is None:
+            sender.close(f"garbage: {type(message).__name__} is no question", invalid=True)
+        else:
+            take(sender, message)

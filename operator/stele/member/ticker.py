@@ -1,0 +1,99 @@
+"""What time brings: heartbeats, requests that wait too long, a volume that fills, flushes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stele.member import limits
+from stele.member.background import Background
+from stele.member.control.abandoned_handover import AbandonedHandovers
+from stele.member.copy.sessions import CopySessions
+from stele.member.replication.answers import Answers
+from stele.member.replication.flusher import Flusher
+from stele.member.replication.metadata_store import MetadataStore
+from stele.member.replication.replicator import Replicator
+from stele.member.replication.retention import unpin_logs
+from stele.member.replication.tablet_store import TabletStore
+from stele.member.replication.write_gate import WriteGate
+from stele.member.serving.expiry import Expiry
+from stele.member.serving.roles import Roles
+from stele.member.serving.router import RequestRouter
+
+
+@dataclass(eq=False)
+class Ticker:
+    """Ticks often, and looks after everything else once a second."""
+
+    _heartbeat_seconds: float
+    _tablets: TabletStore
+    _metadata: MetadataStore
+    _gate: WriteGate
+    _replicator: Replicator
+    _answers: Answers
+    _router: RequestRouter
+    _roles: Roles
+    _expiry: Expiry
+    _flusher: Flusher
+    _sessions: CopySessions
+    _handovers: AbandonedHandovers
+    _background: Background
+    _failed: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._room_since = self._background.now()
+
+    def start(self) -> None:
+        self._background.spawn(self._ticks())
+        self._background.spawn(self._heartbeats())
+
+    async def _heartbeats(self) -> None:
+        while True:
+            self._replicator.heartbeat()
+            await asyncio.sleep(self._heartbeat_seconds)
+
+    async def _ticks(self) -> None:
+        slow_at = 0.0
+        while True:
+            await asyncio.sleep(limits.TICK_SECONDS)
+            now = self._background.now()
+            self.tick(now)
+            if now >= slow_at:
+                slow_at = now + 1.0
+                self.every_second(now)
+
+    def tick(self, now: float) -> None:
+        """Go on where something was waited for, and fail what waited too long."""
+        self._replicator.tick()
+        self._router.drain_all()
+        self._router.expire(now)
+        for replica in self._tablets.replicas.values():
+            if replica.waiters or replica.waiting_for_lease:
+                self._answers.expire(replica, now)
+        self._answers.leases_changed()
+        if self._tablets.stalled:
+            self._replicator.wake()
+
+    def every_second(self, now: float) -> None:
+        """Measure the room, end what no master ends, and do what needs the database to be written."""
+        self._gate.measure()
+        self._check_stalled(now)
+        self._handovers.cancel_abandoned()
+        if not self._tablets.stalled:
+            self._housekeeping()
+
+    def _housekeeping(self) -> None:
+        self._expiry.run_once()
+        scarce = self._gate.free_bytes < 2 * limits.NO_SPACE_BYTES
+        sessions = self._sessions
+        unpin_logs(self._tablets.replicas.values(), sessions.pin, sessions.unpin, scarce=scarce)
+        self._roles.log_served()
+        if self._metadata.table_dirty:
+            self._background.spawn(self._metadata.save_table())
+        self._flusher.flush_if_due()
+
+    def _check_stalled(self, now: float) -> None:
+        """End a process whose database is not mended by room alone: the next start opens it again."""
+        if not self._tablets.stalled or self._gate.free_bytes < limits.NO_SPACE_BYTES:
+            self._room_since = now
+        elif now - self._room_since >= limits.STALLED_SECONDS_MAX:
+            self._failed(f"the log takes nothing although there is room again: {self._tablets.stalled}")
