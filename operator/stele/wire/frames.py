@@ -30,6 +30,10 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._broken = False
 
+    def allow(self, bytes_max: int) -> None:
+        """Accept bodies of at most so many bytes from now on."""
+        self.bytes_max = bytes_max
+
     def feed(self, data: bytes) -> list[bytes]:
         """Return the bodies that are complete now. Raises FrameError for an invalid length or checksum."""
         if self._broken:

@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
 
     def greeted(self) -> None:
         """Accept all messages from now on: the other side is identified."""
-        self._frames.bytes_max = FRAME_BYTES_MAX
+        self._frames.allow(FRAME_BYTES_MAX)
         self._decode = decode_message
 
     def send(self, message: Message) -> None:

@@ -40,6 +40,10 @@ class Pace:
     bytes_per_second: int
     due_seconds: float = float("-inf")
 
+    def change_rate(self, bytes_per_second: int) -> None:
+        """Send at another rate from now on; 0 for no limit."""
+        self.bytes_per_second = bytes_per_second
+
     def wait_seconds(self, size_bytes: int, now: float) -> float:
         """Count bytes that are about to be sent; return the seconds to wait first, 0 without a rate."""
         if not self.bytes_per_second:

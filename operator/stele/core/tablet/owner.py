@@ -326,6 +326,11 @@ class Owner:
         self._learner_moved(member)
         return member in self.waited_for and self.advance()
 
+    def on_synced(self, index: int) -> bool:
+        """This member's own log counts as held up to there. Whether more is committed."""
+        self.synced = max(self.synced, index)
+        return self.advance()
+
     def advance(self) -> bool:
         """Commit what everybody who is waited for holds. Whether the commit index moved."""
         if not self.appending:

@@ -97,10 +97,11 @@ class Exchange:
         if not newer_rows and not self._half_adopted and table.knows(request):
             return
         reconnect, self._half_adopted = table.brings_members(request) or self._half_adopted, True
+        me_before = table.me
         table.adopt(request)
         self._gate.update()
-        if table.me != request.self_index:
-            self._tablets.set_me(request.self_index)
+        if table.me != me_before:
+            self._tablets.me_changed()
         await self._create_tablets(newer_rows)
         await self._metadata.save_table(newer_rows)
         failpoints.hit("table.saved")

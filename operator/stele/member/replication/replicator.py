@@ -156,10 +156,9 @@ class Replicator:
         for to, message in replies:
             to.send(message)
         for replica, owner, last in ends:
-            if replica.owner is owner and replica.tablet.log.holds(last):
-                owner.synced = max(owner.synced, last[1])
-                if owner.advance():
-                    self.to_apply(replica)
+            held = replica.owner is owner and replica.tablet.log.holds(last)
+            if held and owner.on_synced(last[1]):
+                self.to_apply(replica)
 
     def _apply(self) -> None:
         waiting, self._to_apply = self._to_apply, {}

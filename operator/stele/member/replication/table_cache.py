@@ -82,7 +82,8 @@ class TableCache:
         )
 
     def adopt(self, request: ExchangeRequest) -> None:
-        """Take what a request says of the cluster, but for its rows, and for the index of this member."""
+        """Take what a request says of the cluster, but for its rows."""
+        self.me = request.self_index
         self.epoch = max(self.epoch, request.epoch)
         self.replicas = request.replicas or self.replicas
         self.state = request.state

@@ -160,11 +160,10 @@ class TabletStore:
         self._on_cut(replica, 0)
         replica.reset(Log(applied), keyspaces)
 
-    def set_me(self, index: int) -> None:
-        """This member's index in the dictionary, which its first exchange brings."""
-        self.table.me = index
+    def me_changed(self) -> None:
+        """The first exchange brought this member's index in the dictionary."""
         for replica in self.replicas.values():
-            replica.tablet.me = index
+            replica.tablet.me = self.me
 
     # -- loading
 

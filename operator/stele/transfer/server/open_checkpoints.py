@@ -98,7 +98,7 @@ class OpenCheckpoints:
             raise ConnectionAbortedError(str(error)) from error
         if described is None:
             raise ConnectionAbortedError(f"session {session} was closed")
-        entry.pace.bytes_per_second = described.bytes_per_second
+        entry.pace.change_rate(described.bytes_per_second)
 
     def sent(self) -> SentSessions:
         """Return the bytes sent, by session."""
