@@ -311,7 +311,7 @@ def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
     lease_holder = LeaseHolder()
     replicator: Any = SimpleNamespace(tablets=SimpleNamespace(engine=None), lease_holder=lease_holder)
     answers = Answers(lease_holder, lambda: 1.0)
-    serving = CommandExecutor(replicator, answers, replicator, replicator, now=lambda: 1.0)
+    serving = CommandExecutor(replicator, answers, replicator, replicator, lambda: 1.0, lambda: 1.0)
     for granter in (1, 5):
         assert not answers.may_read(replica)
         assert not serving._serves_reads(replica, 1.0)

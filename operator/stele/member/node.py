@@ -122,20 +122,20 @@ class Node:
         background = self.background
         budget = TurnBudget(background.loop.call_soon)
         self.command_executor = executor = CommandExecutor(
-            replicator, answers, self.gate, budget, now=background.now, wall=background.wall
+            replicator, answers, self.gate, budget, background.now, background.wall
         )
         self.router = router = RequestRouter(
             tablets,
             self.links,
             executor,
             answers,
-            adopt_row=lambda partition, row: self.roles.adopt_from_owner(partition, row),  # noqa: PLW0108
+            lambda partition, row: self.roles.adopt_from_owner(partition, row),  # noqa: PLW0108
         )
         view = MemberView(self.settings.name, tablets, router, background)
         self.services = Services(services, view, self.volume, self.meta, executor)
         row_changed = self.services.row_changed
         self.roles = Roles(tablets, self.metadata, replicator, answers, router, background, row_changed)
-        self.follower = Follower(replicator, self.gate, self.roles, background.loop)
+        self.follower = Follower(replicator, self.gate, self.roles, background.now)
         self.loads = BulkLoads(self.local_loads, tablets, replicator, executor, answers, router, background)
 
     def _compose_control(self, transfer: Transfer) -> None:

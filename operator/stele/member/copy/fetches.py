@@ -41,20 +41,17 @@ class _Fetch:
         self.report = msgspec.structs.replace(self.report, state=m.FetchState.FAILED, error=error)
 
 
+@dataclass(eq=False)
 class Fetches:
     """Direct copies by session. Spark's tasks write into staging too, and this member hears of them last."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        volume: Volume,
-        table: TableCache,
-        transfer: Transfer,
-        background: Background,
-    ) -> None:
-        self._settings, self._volume, self._table = settings, volume, table
-        self._transfer = transfer
-        self._background = background
+    _settings: Settings
+    _volume: Volume
+    _table: TableCache
+    _transfer: Transfer
+    _background: Background
+
+    def __post_init__(self) -> None:
         self._fetches: dict[str, _Fetch] = {}
         self._staged: tuple[str, ...] = ()
 

@@ -60,26 +60,25 @@ class Session:
         return self.task.result() if made else None
 
 
+@dataclass(eq=False)
 class CopySessions:
     """Open sessions end by CloseSession, when nobody renews their lease, and when they hold too much disk.
 
     `fetches` are the copies to this member; closing a session ends it on either side.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        volume: Volume,
-        tablets: TabletStore,
-        transfer: Transfer,
-        background: Background,
-    ) -> None:
-        self._volume, self._tablets, self._engine = volume, tablets, tablets.engine
-        self._background = background
-        self.transfer = transfer
+    _settings: Settings
+    _volume: Volume
+    _tablets: TabletStore
+    transfer: Transfer
+    _background: Background
+
+    def __post_init__(self) -> None:
+        self._engine = self._tablets.engine
         self._watching = False
         self.known: dict[str, Session] = {}
-        self.fetches = Fetches(settings, volume, tablets.table, transfer, background)
+        table = self._tablets.table
+        self.fetches = Fetches(self._settings, self._volume, table, self.transfer, self._background)
 
     @property
     def open(self) -> dict[str, Session]:

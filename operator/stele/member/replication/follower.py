@@ -1,6 +1,7 @@
 """What other members ask of this one: operations of their tablets, where its logs end, leases."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stele.core.table.table import Partition
@@ -10,7 +11,7 @@ from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
-from stele.member.replication.replicator import Loop, Replicator
+from stele.member.replication.replicator import Replicator
 from stele.member.replication.write_gate import WriteGate
 from stele.wire import peer
 
@@ -25,17 +26,19 @@ class Roles(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Follower:
     """Answers on the connection that asked, in order, once what was taken counts as held. `handlers` take
     what others ask, by the type of the message.
     """
 
-    def __init__(self, replicator: Replicator, gate: WriteGate, roles: Roles, loop: Loop) -> None:
-        self._replicator = replicator
-        self._tablets = replicator.tablets
-        self._gate = gate
-        self._roles = roles
-        self._loop = loop
+    _replicator: Replicator
+    _gate: WriteGate
+    _roles: Roles
+    _now: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._tablets = self._replicator.tablets
         self.handlers: dict[type[peer.Message], Callable[[Inbound, Any], None]] = {
             peer.Append: self._on_append,
             peer.Heartbeat: self._on_heartbeat,
@@ -48,7 +51,7 @@ class Follower:
         self._replicator.reply(sender, peer.Acks(acks))
 
     def _on_heartbeat(self, sender: Inbound, message: peer.Heartbeat) -> None:
-        seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._loop.time())
+        seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._now())
         sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=self._gate.full))
 
     def _on_probe(self, sender: Inbound, message: peer.Probe) -> None:
@@ -80,7 +83,7 @@ class Follower:
         before = tablet.leader
         if tablet.follow(sender, term):
             if before is not None and before != sender:
-                lease_grantor.leave(tablet.partition, before, self._loop.time())
+                lease_grantor.leave(tablet.partition, before, self._now())
             lease_grantor.follow(tablet.partition, sender)
 
     def _append(self, sender: int, item: peer.AppendItem) -> peer.AckItem:

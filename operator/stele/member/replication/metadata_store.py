@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,18 +21,18 @@ from stele.wire.storage.volume import TABLE_FILE, Consensus, Superblock, encode_
 log = logging.getLogger("stele.member")
 
 
+@dataclass(eq=False)
 class MetadataStore:
     """`overtaken` are partitions whose row may be above what is promised for them, which no exchange has
     tidied yet; `table_dirty` says that owners sent rows which are not on the volume.
     """
 
-    def __init__(
-        self, volume: Volume, writer: MetaWriter, tablets: TabletStore, group_commit: GroupCommit
-    ) -> None:
-        self._volume, self._writer = volume, writer
-        self._tablets, self._group_commit = tablets, group_commit
-        self.overtaken: set[int] = set()
-        self.table_dirty = False
+    _volume: Volume
+    _writer: MetaWriter
+    _tablets: TabletStore
+    _group_commit: GroupCommit
+    table_dirty: bool = False
+    overtaken: set[int] = field(default_factory=set)
 
     # -- start
 

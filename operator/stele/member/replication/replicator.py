@@ -4,10 +4,11 @@ One turn (`_pump`) handles everything that came since the last: one write of the
 one message per member for all partitions. Persist before you send: nothing leaves before the write.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from stele.core.tablet.follower import Code
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
@@ -15,6 +16,7 @@ from stele.core.tablet.log import OpId
 from stele.core.tablet.owner import Fetch, Flow, LogPosition, Owner, Phase, Progress
 from stele.member import limits
 from stele.member.replication.answers import Answers
+from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
@@ -27,26 +29,6 @@ log = logging.getLogger("stele.replication")
 FETCH_INTERVAL_SECONDS = 1.0
 
 
-class LogSync(Protocol):
-    """Tells when what was written counts as held by this member."""
-
-    def after_write(self, then: Callable[[], None]) -> None: ...
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Loop(Protocol):
-    """What is needed of an event loop; a simulation brings its own."""
-
-    def time(self) -> float: ...
-
-    def call_soon(self, callback: Callable[[], None]) -> object: ...
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
-
-
 class Replicator:
     """See the module. `links` are the sessions to other members, by index; `full` are members whose volume is
     nearly full, as they say; `handlers` take what members answer, by the type of the message.
@@ -55,13 +37,13 @@ class Replicator:
     def __init__(
         self,
         tablets: TabletStore,
-        group_commit: LogSync,
+        group_commit: GroupCommit,
         leases: tuple[LeaseGrantor, LeaseHolder],
         *,
         links: Mapping[int, Link],
         answers: Answers,
         gate: WriteGate,
-        loop: Loop,
+        loop: asyncio.AbstractEventLoop,
         serving: Callable[[Replica], None],
         wants_promise: Callable[[Replica], None],
     ) -> None:
@@ -91,7 +73,7 @@ class Replicator:
         self._uncommitted: dict[int, Replica] = {}
         self._scheduled = False
         self._ticks_soon = False
-        self._commit_timer: Timer | None = None
+        self._commit_timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
     def stop(self) -> None:

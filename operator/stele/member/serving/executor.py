@@ -4,8 +4,8 @@ A request's reads see what its partition's log makes of the key, committed or no
 all that was seen is committed. So a client never reads what could still be lost.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from stele.core.kv.commands import (
     KEY_BYTES_MAX,
@@ -40,28 +40,21 @@ def _fits(key: bytes, value: bytes) -> bool:
     return len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX
 
 
+@dataclass(eq=False)
 class CommandExecutor:
     """Runs requests on tablets that this member serves."""
 
-    def __init__(
-        self,
-        replicator: Replicator,
-        answers: Answers,
-        gate: WriteGate,
-        turn_budget: TurnBudget,
-        *,
-        now: Callable[[], float],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._replicator = replicator
-        self._engine = replicator.tablets.engine
-        self._lease_holder = replicator.lease_holder
-        self._answers = answers
-        self._gate = gate
-        self.turn_budget = turn_budget
-        self._now = now
-        self._wall = wall
-        self.counters = answers.counters
+    _replicator: Replicator
+    _answers: Answers
+    _gate: WriteGate
+    turn_budget: TurnBudget
+    _now: Callable[[], float]
+    _wall: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._engine = self._replicator.tablets.engine
+        self._lease_holder = self._replicator.lease_holder
+        self.counters = self._answers.counters
 
     def run(self, replica: Replica, request: Request) -> None:
         """Take the request; it is answered now or once it is committed and a lease allows it."""

@@ -8,6 +8,7 @@ the same time may run in any order, so the RESP server sends the next only when 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,26 +38,23 @@ _page = msgspec.msgpack.Decoder(tuple[list[bytes], bytes | None])
 _number = msgspec.msgpack.Decoder(int)
 
 
+@dataclass(eq=False)
 class RequestRouter:
-    """See the module, and ports.KeyValueService."""
+    """See the module, and ports.KeyValueService.
 
-    def __init__(
-        self,
-        tablets: TabletStore,
-        links: Mapping[int, Link],
-        executor: CommandExecutor,
-        answers: Answers,
-        adopt_row: Callable[[int, Partition], None],
-    ) -> None:
-        """`adopt_row` takes a published row that an owner knows and this member may not."""
-        self._table = tablets.table
-        self._links = links
-        self._tablets = tablets
-        self._executor = executor
-        self._answers = answers
-        self._counters = answers.counters
-        self._turn_budget = executor.turn_budget
-        self._adopt_row = adopt_row
+    `_adopt_row` takes a published row that an owner knows and this member may not.
+    """
+
+    _tablets: TabletStore
+    _links: Mapping[int, Link]
+    _executor: CommandExecutor
+    _answers: Answers
+    _adopt_row: Callable[[int, Partition], None]
+
+    def __post_init__(self) -> None:
+        self._table = self._tablets.table
+        self._counters = self._answers.counters
+        self._turn_budget = self._executor.turn_budget
         self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
         self._queued_bytes = 0
