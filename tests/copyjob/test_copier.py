@@ -292,7 +292,6 @@ NO_SECOND_POD = (
         ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, ""),
         ({"conditions": [{"type": "Ready", "status": "False", "message": "not yet"}]}, ""),
         ({}, ""),
-        ([], ""),
     ],
 )
 async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(

@@ -8,8 +8,6 @@ import asyncio
 import logging
 from pathlib import Path
 
-import msgspec
-
 from stele.adapters.kubernetes.api import PODS, Api
 from stele.adapters.kubernetes.pod_login import ACCOUNT, PodLogin
 from stele.copyjob.conf import COPIER_LABEL, START_LABEL
@@ -21,24 +19,6 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 10.0
 """Between two attempts to delete what an earlier start left."""
 REASON_CHARS_MAX = 300
-
-
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
-    message: str = ""
-
-    @property
-    def refuses(self) -> bool:
-        return (self.type, self.status) == ("PodScheduled", "False") and bool(self.message)
-
-
-class _Status(msgspec.Struct):
-    conditions: list[_Condition] = []
-
-
-class _Pod(msgspec.Struct):
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 async def sweep_leftovers(settings: Settings, account: Path = ACCOUNT) -> None:
@@ -72,13 +52,13 @@ async def why_not_placed(settings: Settings, selector: str, account: Path = ACCO
         return ""
     try:
         async with _api(settings, account) as api:
-            listed = await api.list(PODS, settings.namespace, _executors(selector))
-        pods = msgspec.convert(listed, list[_Pod])
-    except (SteleError, OSError, msgspec.ValidationError) as error:
+            pods = await api.list(PODS, settings.namespace, _executors(selector))
+    except (SteleError, OSError) as error:
         log.warning("executors (%s) cannot be read: %s", selector, error)
         return ""
-    refusals = (each for pod in pods for each in pod.status.conditions if each.refuses)
-    return next((each.message for each in refusals), "")[:REASON_CHARS_MAX]
+    conditions = [c for pod in pods for c in pod["status"].get("conditions") or ()]
+    refusals = [c for c in conditions if (c["type"], c["status"]) == ("PodScheduled", "False")]
+    return next((c["message"] for c in refusals if c.get("message")), "")[:REASON_CHARS_MAX]
 
 
 def _api(settings: Settings, account: Path) -> Api:
