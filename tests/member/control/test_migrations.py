@@ -236,7 +236,7 @@ async def test_garbage_in_staging_is_refused(tmp_path: Path) -> None:
         )
         refused = await made.command(2, ingest)
         assert refused.code == "UNKNOWN_FORMAT"
-        assert "0.json: format is 1, 2 is read here" in refused.detail
+        assert "0.json: format is 1, expected 2" in refused.detail
         (staging / "0.json").write_text(
             '{"format":2,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
             '"fragments":[{"at":"0","next":"","namespaces":{},"entries":1,"bytes":1,"file":"x.sst",'

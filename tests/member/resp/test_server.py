@@ -182,7 +182,7 @@ async def test_wrong_use_is_answered_and_the_connection_goes_on(client, args, er
     [
         (b"\x16\x03\x01\x02\x00", b"-ERR Protocol error: expected '*', got 0x16\r\n"),
         (b"*1\r\n$4\r\nPING\r\n*1\r\n!x", b"+PONG\r\n-ERR Protocol error: expected '$', got '!'\r\n"),
-        (b"*999999999\r\n", b"-ERR Protocol error: invalid multibulk length: 999999999 is more than 131072"),
+        (b"*999999999\r\n", b"-ERR Protocol error: invalid multibulk length: 999999999 exceeds"),
         (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
             b"-ERR wrong number of arguments for 'get' command\r\n-ERR Protocol",
