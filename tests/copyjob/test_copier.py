@@ -37,6 +37,8 @@ from tests.transfer import checkpoints
 
 FAKE_DRIVER = str(Path(__file__).with_name("fake_driver.py"))
 PARTITIONS = 12
+POD = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
+NO_API = "k8s://https://127.0.0.1:1"
 
 
 def fake_driver_command(descriptor):
@@ -96,6 +98,35 @@ async def source(tmp_path):
         yield url
 
 
+@pytest.fixture
+async def url(tmp_path):
+    async with source(tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+async def copier(tmp_path, staging):
+    async with copying(tmp_path, staging) as copier:
+        yield copier
+
+
+@pytest.fixture
+def client(copier):
+    return copier[0]
+
+
+@pytest.fixture
+def runner(copier):
+    return copier[1]
+
+
+@pytest.fixture
+def silent_url():
+    """Of a source that answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"http://127.0.0.1:{silent.getsockname()[1]}"
+
+
 def job_of(url, session="s-1", **changes):
     items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(PARTITIONS))
     made = CopyJob(session, "m-1", "data-m-1", url, checkpoints.TOKEN, items, executors=1, cores=2)
@@ -111,8 +142,15 @@ async def over(client, session="s-1"):
     raise AssertionError(status)
 
 
+async def copied(client, job):
+    await client.submit(job)
+    status = await over(client, job.session)
+    assert status.state == "DONE", status
+    return status
+
+
 async def until(so):
-    for _ in range(500):
+    for _ in range(1000):
         if so():
             return
         await asyncio.sleep(0.01)
@@ -151,29 +189,21 @@ async def test_a_job_is_copied_once_and_its_driver_stays_warm(tmp_path, staging,
 
 async def test_idle_drivers_end_and_make_room(tmp_path, staging):
     async with source(tmp_path) as url, copying(tmp_path, staging, STELE_DRIVERS_MAX="1") as (client, runner):
-        await client.submit(job_of(url))
-        assert (await over(client)).state == "DONE"
+        await copied(client, job_of(url))
         await client.cancel("s-1")
-        await client.submit(job_of(url, destination="m-2", claim="data-m-2", idle_seconds=1))
-        assert (await over(client)).state == "DONE"
+        await copied(client, job_of(url, destination="m-2", claim="data-m-2", idle_seconds=1))
         assert list(runner._drivers) == ["m-2"]
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if not runner._drivers:
-                break
-        assert runner._drivers == {}
+        await until(lambda: not runner._drivers)
 
 
 async def states(client, *sessions):
     return [(await client.status(session)).state for session in sessions]
 
 
-async def test_who_waits_for_a_driver_s_place_is_queued_and_not_starting(tmp_path, staging):
+async def test_who_waits_for_a_driver_s_place_is_queued_and_not_starting(tmp_path, staging, silent_url):
     """The master gives up what stands still, and nothing stands still here: others have their turn first."""
-    silent = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
     async with source(tmp_path) as real, copying(tmp_path, staging, STELE_DRIVERS_MAX="1") as (client, _):
-        await client.submit(job_of(url, session="s-0", destination="m-0", claim="data-m-0"))
+        await client.submit(job_of(silent_url, session="s-0", destination="m-0", claim="data-m-0"))
         await running(client, "s-0")
         for session in ("s-1", "s-2"):
             await client.submit(job_of(real, session=session))
@@ -182,20 +212,15 @@ async def test_who_waits_for_a_driver_s_place_is_queued_and_not_starting(tmp_pat
         await client.cancel("s-0")
         assert (await over(client)).state == "DONE"
         assert (await over(client, "s-2")).state == "FAILED"
-    silent.close()
 
 
 async def test_a_job_whose_driver_starts_is_starting(tmp_path, staging, monkeypatch):
     monkeypatch.setenv("FAKE_DRIVER_FAULT", "no-executors")
-    cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
-    master = {"STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1"}
-    async with copying(tmp_path, staging, **cluster, **master) as (client, runner):
+    async with copying(tmp_path, staging, **POD, STELE_SPARK_MASTER=NO_API) as (client, runner):
         for session in ("s-1", "s-2"):
             await client.submit(job_of("http://127.0.0.1:1", session=session))
-            for _ in range(200):
-                await asyncio.sleep(0.02)
-                if runner._drivers and runner._drivers["m-1"].jobs == int(session[-1]):
-                    break
+            jobs = int(session[-1])
+            await until(lambda jobs=jobs: runner._drivers and runner._drivers["m-1"].jobs == jobs)
             assert await states(client, session) == ["STARTING"]
 
 
@@ -203,39 +228,31 @@ OTHERS = [{"executors": 2}, {"cores": 3}, {"memory": "2g"}, {"claim": "data-m-2"
 
 
 @pytest.mark.parametrize("changes", OTHERS, ids=str)
-async def test_a_job_with_other_settings_gets_a_driver_with_them(tmp_path, staging, changes):
-    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, runner):
-        await client.submit(job_of(url))
-        assert (await over(client)).state == "DONE"
-        process = runner._drivers["m-1"]._process
-        await client.cancel("s-1")
-        wanted = job_of(url, **changes)
-        await client.submit(wanted)
-        assert (await over(client)).state == "DONE"
-        assert process.returncode == 0
-        driver = runner._drivers["m-1"]
-        assert driver._start_order().slots == wanted.executors * wanted.cores
-        await client.cancel("s-1")
-        await client.submit(msgspec.structs.replace(wanted, idle_seconds=7))
-        assert (await over(client)).state == "DONE"
-        assert (runner._drivers["m-1"], driver.idle_seconds) == (driver, 7.0)
+async def test_a_job_with_other_settings_gets_a_driver_with_them(changes, url, client, runner):
+    await copied(client, job_of(url))
+    process = runner._drivers["m-1"]._process
+    await client.cancel("s-1")
+    wanted = job_of(url, **changes)
+    await copied(client, wanted)
+    assert process.returncode == 0
+    driver = runner._drivers["m-1"]
+    assert driver._start_order().slots == wanted.executors * wanted.cores
+    await client.cancel("s-1")
+    await copied(client, msgspec.structs.replace(wanted, idle_seconds=7))
+    assert (runner._drivers["m-1"], driver.idle_seconds) == (driver, 7.0)
 
 
-async def test_a_driver_with_other_settings_first_ends_what_it_copies(tmp_path, staging):
-    silent = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-    async with source(tmp_path) as real, copying(tmp_path, staging) as (client, runner):
-        await client.submit(job_of(url, session="s-0"))
-        await running(client, "s-0")
-        before = runner._drivers["m-1"]
-        await client.submit(job_of(real, cores=3))
-        await asyncio.sleep(0.5)
-        assert await states(client, "s-0", "s-1") == ["RUNNING", "QUEUED"]
-        assert list(runner._drivers.values()) == [before]
-        await client.cancel("s-0")
-        assert (await over(client)).state == "DONE"
-        assert before._process.returncode == 0
-    silent.close()
+async def test_a_driver_with_other_settings_first_ends_what_it_copies(url, client, runner, silent_url):
+    await client.submit(job_of(silent_url, session="s-0"))
+    await running(client, "s-0")
+    before = runner._drivers["m-1"]
+    await client.submit(job_of(url, cores=3))
+    await asyncio.sleep(0.5)
+    assert await states(client, "s-0", "s-1") == ["RUNNING", "QUEUED"]
+    assert list(runner._drivers.values()) == [before]
+    await client.cancel("s-0")
+    assert (await over(client)).state == "DONE"
+    assert before._process.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -246,28 +263,24 @@ async def test_a_driver_with_other_settings_first_ends_what_it_copies(tmp_path, 
     ],
 )
 async def test_a_driver_that_fails_fails_the_job_and_the_next_gets_another(
-    tmp_path, staging, monkeypatch, fault, error
+    monkeypatch, fault, error, url, client
 ):
     monkeypatch.setenv("FAKE_DRIVER_FAULT", fault)
-    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
-        await client.submit(job_of(url))
-        status = await over(client)
-        assert (status.state, status.error) == ("FAILED", error)
-        assert (await client.submit(job_of(url))).state == "FAILED"
-        monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
-        await client.cancel("s-1")
-        await client.submit(job_of(url))
-        assert (await over(client)).state == "DONE"
+    await client.submit(job_of(url))
+    status = await over(client)
+    assert (status.state, status.error) == ("FAILED", error)
+    assert (await client.submit(job_of(url))).state == "FAILED"
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
+    await client.cancel("s-1")
+    await copied(client, job_of(url))
 
 
 async def test_no_executors_is_told_in_time_and_the_driver_is_given_up(tmp_path, staging, monkeypatch):
     monkeypatch.setenv("FAKE_DRIVER_FAULT", "no-executors")
     monkeypatch.setattr(drivers, "EXECUTOR_SECONDS_MAX", 0.3)
-    cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
-    master = {"STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1"}
     async with (
         source(tmp_path) as url,
-        copying(tmp_path, staging, **cluster, **master) as (client, runner),
+        copying(tmp_path, staging, **POD, STELE_SPARK_MASTER=NO_API) as (client, runner),
     ):
         await client.submit(job_of(url))
         status = await over(client)
@@ -305,11 +318,10 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
     monkeypatch.setattr(drivers, "why_not_placed", partial(pods.why_not_placed, account=tmp_path))
     monkeypatch.setattr(drivers, "delete_executors", partial(pods.delete_executors, account=tmp_path))
     listed = [{"status": {}}, {"status": status}]
-    cluster = {"POD_IP": "127.0.0.1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
     async with (
         source(tmp_path) as url,
         pods_api([200], listed) as (api, asked),
-        copying(tmp_path, staging, **cluster, STELE_SPARK_MASTER=f"k8s://{api}") as (client, _),
+        copying(tmp_path, staging, **POD, STELE_SPARK_MASTER=f"k8s://{api}") as (client, _),
     ):
         await client.submit(job_of(url))
         ended = await over(client)
@@ -318,50 +330,42 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
     assert asked[0][1] == "spark-role=executor,spark-app-selector=fake-1"
 
 
-async def test_what_the_source_refuses_is_not_tried_again(tmp_path, staging):
-    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
-        await client.submit(job_of(url, session="s-2"))
-        status = await over(client, "s-2")
-        assert status.error.startswith("SOURCE: the source answered 404: session s-2 does not exist")
+async def test_what_the_source_refuses_is_not_tried_again(url, client):
+    await client.submit(job_of(url, session="s-2"))
+    status = await over(client, "s-2")
+    assert status.error.startswith("SOURCE: the source answered 404: session s-2 does not exist")
 
 
-async def test_a_lost_source_fails_the_job_with_its_code(tmp_path, staging):
-    async with copying(tmp_path, staging) as (client, _):
-        items = (CopyItem(0, 1, 2, 1),)
-        await client.submit(job_of("http://127.0.0.1:1", items=items))
-        status = await over(client)
-        assert status.error == "SOURCE: partition 0 from http://127.0.0.1:1: [Errno 111] Connection refused"
+async def test_a_lost_source_fails_the_job_with_its_code(client):
+    items = (CopyItem(0, 1, 2, 1),)
+    await client.submit(job_of("http://127.0.0.1:1", items=items))
+    status = await over(client)
+    assert status.error == "SOURCE: partition 0 from http://127.0.0.1:1: [Errno 111] Connection refused"
 
 
-async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(tmp_path, staging):
-    silent = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-    async with source(tmp_path) as real, copying(tmp_path, staging) as (client, _):
-        await client.submit(job_of(url))
-        await running(client)
-        await client.cancel("s-1")
-        await client.cancel("s-1")
-        assert await client.status("s-1") is None
-        await client.submit(job_of(real))
-        assert (await over(client)).state == "DONE"
-    silent.close()
+async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(url, client, silent_url):
+    await client.submit(job_of(silent_url))
+    await running(client)
+    await client.cancel("s-1")
+    await client.cancel("s-1")
+    assert await client.status("s-1") is None
+    await copied(client, job_of(url))
 
 
-async def test_a_job_that_is_posted_again_while_it_ends_is_known_to_its_tasks(tmp_path, staging):
+async def test_a_job_that_is_posted_again_while_it_ends_is_known_to_its_tasks(client, runner):
     slow = "import sys, time; sys.stdin.read(); time.sleep(0.3)"
     job = job_of("http://127.0.0.1:1")
-    async with copying(tmp_path, staging) as (client, runner):
-        runner._command = lambda descriptor: (sys.executable, "-c", slow)
-        await client.submit(job)
-        await until(lambda: runner._drivers and runner._drivers["m-1"]._process)
-        ending = asyncio.create_task(client.cancel("s-1"))
-        await until(lambda: not runner._drivers)
-        assert not ending.done()
-        await client.submit(job)
-        await ending
-        assert runner.progress("s-1", SliceProgress(0))
-        await client.cancel("s-1")
-        assert not runner.progress("s-1", SliceProgress(0))
+    runner._command = lambda descriptor: (sys.executable, "-c", slow)
+    await client.submit(job)
+    await until(lambda: runner._drivers and runner._drivers["m-1"]._process)
+    ending = asyncio.create_task(client.cancel("s-1"))
+    await until(lambda: not runner._drivers)
+    assert not ending.done()
+    await client.submit(job)
+    await ending
+    assert runner.progress("s-1", SliceProgress(0))
+    await client.cancel("s-1")
+    assert not runner.progress("s-1", SliceProgress(0))
 
 
 async def test_a_job_that_is_deleted_before_spark_runs_it_is_cancelled_all_the_same():
@@ -393,29 +397,24 @@ async def test_a_job_that_is_deleted_before_spark_runs_it_is_cancelled_all_the_s
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
-    tmp_path, staging, monkeypatch, hangs
+    tmp_path, monkeypatch, hangs, *, url, client, runner, silent_url
 ):
     monkeypatch.setattr(runner_module, "HANG_SECONDS", 0.5 if hangs else 60.0)
     monkeypatch.setattr(drivers, "STOP_SECONDS_MAX", 0.3)
-    silent = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-    async with source(tmp_path) as real, copying(tmp_path, staging) as (client, runner):
-        await client.submit(job_of(url))
-        await running(client)
-        process = runner._drivers["m-1"]._process
-        if hangs:
-            os.kill(process.pid, signal.SIGSTOP)
-        await asyncio.sleep(1.0)
-        await client.cancel("s-1")
-        await client.submit(job_of(real))
-        assert (await over(client)).state == "DONE"
-        assert (runner._drivers["m-1"]._process is not process) is hangs
-        if hangs:
-            assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
-            await asyncio.gather(*runner._stopping)
-        # Executors that are made later need it, too.
-        assert [path.exists() for path in tmp_path.glob("executor-m-1*")] == [True]
-    silent.close()
+    await client.submit(job_of(silent_url))
+    await running(client)
+    process = runner._drivers["m-1"]._process
+    if hangs:
+        os.kill(process.pid, signal.SIGSTOP)
+    await asyncio.sleep(1.0)
+    await client.cancel("s-1")
+    await copied(client, job_of(url))
+    assert (runner._drivers["m-1"]._process is not process) is hangs
+    if hangs:
+        assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
+        await asyncio.gather(*runner._stopping)
+    # Executors that are made later need it, too.
+    assert [path.exists() for path in tmp_path.glob("executor-m-1*")] == [True]
 
 
 async def test_progress_of_an_unknown_job_is_refused(tmp_path, staging):
@@ -474,11 +473,10 @@ async def test_progress_is_only_told_with_the_token_of_its_job(tmp_path, staging
         ({"cores": 999}, "cores: 999"),
     ],
 )
-async def test_a_bad_job_is_refused_with_the_field(tmp_path, staging, changes, text):
-    async with copying(tmp_path, staging) as (client, _):
-        with pytest.raises(BadInput) as raised:
-            await client.submit(job_of("http://127.0.0.1:1", **changes))
-        assert text in str(raised.value)
+async def test_a_bad_job_is_refused_with_the_field(changes, text, client):
+    with pytest.raises(BadInput) as raised:
+        await client.submit(job_of("http://127.0.0.1:1", **changes))
+    assert text in str(raised.value)
 
 
 async def test_the_client_names_a_copier_that_does_not_answer_or_is_something_else():
@@ -525,30 +523,21 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     assert status.retries == len(cut) == 4
 
 
-async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(tmp_path, staging, monkeypatch):
+async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(
+    monkeypatch, client, runner, silent_url
+):
     """The master that wanted it is gone; a new one knows nothing of it."""
     monkeypatch.setattr(board, "UNASKED_SECONDS_MAX", 0.3)
     monkeypatch.setattr(board, "UNASKED_LOOK_SECONDS", 0.05)
-    silent = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-    async with copying(tmp_path, staging) as (client, runner):
-        await client.submit(job_of(url, idle_seconds=1))
-        for _ in range(400):
-            await asyncio.sleep(0.02)
-            if (await client.status("s-1")).state == "RUNNING":
-                break
-        await asyncio.sleep(1.0)
-        status = await client.status("s-1")
-        assert (status.state, status.error) == ("FAILED", "CANCELLED: nobody asked about the job for 0.3 s")
-        for _ in range(400):
-            await asyncio.sleep(0.05)
-            if not runner._drivers:
-                break
-        assert runner._drivers == {}
-    silent.close()
+    await client.submit(job_of(silent_url, idle_seconds=1))
+    await running(client)
+    await asyncio.sleep(1.0)
+    status = await client.status("s-1")
+    assert (status.state, status.error) == ("FAILED", "CANCELLED: nobody asked about the job for 0.3 s")
+    await until(lambda: not runner._drivers)
 
 
-async def test_a_slice_without_room_for_it_is_not_begun(tmp_path, staging, monkeypatch):
+async def test_a_slice_without_room_for_it_is_not_begun(staging, monkeypatch):
     job = job_of("http://127.0.0.1:1")
     usage = SimpleNamespace(f_bavail=1, f_frsize=4096)
     monkeypatch.setattr(task.os, "statvfs", lambda folder: usage)
@@ -590,15 +579,14 @@ async def test_executors_of_an_earlier_start_are_deleted_however_long_that_takes
     monkeypatch.setattr(pods.PodLogin, "ssl_context", lambda login: False)
     (tmp_path / "token").write_text("t\n")
     async with pods_api([500, 500, 200]) as (url, asked):
-        given = {"POD_IP": "::1", "POD_NAME": "copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "i"}
-        settings = read_settings(given | {"STELE_SPARK_MASTER": f"k8s://{url}"})
+        settings = read_settings(POD | {"STELE_SPARK_MASTER": f"k8s://{url}"})
         async with asyncio.timeout(10):
             await pods.sweep_leftovers(replace(settings, start="now"), tmp_path)
     selector = "spark-role=executor,stele.dev/copier=copier,stele.dev/copier-start notin (now)"
     assert asked == [("/api/v1/namespaces/ns/pods", selector, "Bearer t")] * 3
 
 
-async def test_executors_of_a_lost_driver_are_deleted(tmp_path, staging, monkeypatch):
+async def test_executors_of_a_lost_driver_are_deleted(monkeypatch, url, client):
     deleted = []
 
     async def delete(settings, selector, account=None):
@@ -607,23 +595,20 @@ async def test_executors_of_a_lost_driver_are_deleted(tmp_path, staging, monkeyp
 
     monkeypatch.setattr(drivers, "delete_executors", delete)
     monkeypatch.setenv("FAKE_DRIVER_FAULT", "crash")
-    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
-        await client.submit(job_of(url))
-        assert (await over(client)).state == "FAILED"
-        monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
-        await client.cancel("s-1")
-        await client.submit(job_of(url))
-        assert (await over(client)).state == "DONE"
-        assert deleted == ["spark-app-selector=fake-1"]
+    await client.submit(job_of(url))
+    assert (await over(client)).state == "FAILED"
+    monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
+    await client.cancel("s-1")
+    await copied(client, job_of(url))
+    assert deleted == ["spark-app-selector=fake-1"]
     assert deleted == ["spark-app-selector=fake-1"]
 
 
-async def test_the_engine_spark_is_held_to_the_rate_of_its_session(tmp_path, staging):
-    async with source(tmp_path) as url, copying(tmp_path, staging) as (client, _):
-        path = tmp_path / "source" / "checkpoints" / "s-1" / "session.json"
-        rate = 40_000
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_second": rate}))
-        await client.submit(job_of(url))
-        status = await over(client)
+async def test_the_engine_spark_is_held_to_the_rate_of_its_session(tmp_path, url, client):
+    path = tmp_path / "source" / "checkpoints" / "s-1" / "session.json"
+    rate = 40_000
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_second": rate}))
+    await client.submit(job_of(url))
+    status = await over(client)
     assert status.state == "DONE"
     assert 60_000 < status.copied_bytes <= rate * (status.seconds + 0.1) * 1.01
