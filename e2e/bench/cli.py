@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +13,8 @@ from types import ModuleType
 from rich.console import Console
 
 from e2e.bench import copy_bench, machine, master, member, planning
-from e2e.bench.errors import BenchError
 from e2e.bench.report import Report, draw
-from e2e.cluster.errors import ClusterError, MachineUnfitError
+from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK, exit_code_of, grammar
 from e2e.cluster.steps import say
 
 BENCHES: dict[str, ModuleType] = {
@@ -25,7 +23,6 @@ BENCHES: dict[str, ModuleType] = {
     "member": member,
     "copy": copy_bench,
 }
-EXIT_OK, EXIT_FAILED, EXIT_UNFIT, EXIT_INTERRUPTED = 0, 1, 2, 130
 TABLE_COLUMNS_MIN = 150
 LOAD_PER_CORE_MAX = 0.5
 
@@ -39,12 +36,7 @@ something; 130 interrupted."""
 
 def parser() -> argparse.ArgumentParser:
     """The grammar and its help."""
-    top = argparse.ArgumentParser(
-        prog="python -m e2e.bench",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = grammar("bench", _DESCRIPTION, _EPILOG)
     benches = top.add_subparsers(title="benchmarks", metavar="NAME", dest="name", required=True)
     for name, bench in BENCHES.items():
         added = benches.add_parser(name, help=bench.TITLE, description=bench.TITLE)
@@ -62,19 +54,13 @@ def _new_file(text: str) -> Path:
     return path
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """A request to end is as good as Ctrl-C: processes are ended in order."""
-    raise KeyboardInterrupt
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run one benchmark and print what it found; the process's exit code."""
     arguments = parser().parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupt)
     report = Report(arguments.name, arguments.quick, facts=machine.facts())
     _warn_of_load(report)
     start = time.monotonic()
-    code = _run(report)
+    code = exit_code_of(lambda: _run(report), "Interrupted.")
     report.seconds = time.monotonic() - start
     report.facts["load_after"] = round(os.getloadavg()[0], 2)
     if any(section.rows for section in report.sections):
@@ -92,20 +78,7 @@ def _warn_of_load(report: Report) -> None:
 
 
 def _run(report: Report) -> int:
-    try:
-        BENCHES[report.name].run(report, report.quick)
-    except MachineUnfitError as error:
-        say(str(error))
-        return EXIT_UNFIT
-    except (BenchError, ClusterError) as error:
-        say(f"Error: {error}")
-        return EXIT_FAILED
-    except PermissionError as error:
-        say(f"Error: this user may not use {error.filename}; run as root or set STELE_CACHE.")
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        say("Interrupted.")
-        return EXIT_INTERRUPTED
+    BENCHES[report.name].run(report, report.quick)
     report.complete = True
     return EXIT_OK
 

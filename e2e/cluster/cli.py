@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 
-from e2e.cluster import cache, doctor, external, images, kind, node_image, programs
-from e2e.cluster.errors import ClusterError, MachineUnfitError
-from e2e.cluster.steps import say
-
-EXIT_FAILED = 1
-EXIT_UNFIT = 2
+from e2e.cluster import cache, doctor, images, kind, node_image, programs
+from e2e.cluster.command_line import EXIT_OK, choose_cluster, exit_code_of, grammar
 
 _DESCRIPTION = """\
 The project's own test cluster: a real Kubernetes (one control plane, two workers) made by kind in
@@ -20,7 +15,8 @@ ${STELE_CACHE:-~/.cache/stele} and made anew only when its inputs change. The fi
 ten minutes on two cores, later ones less than one."""
 
 _EPILOG = """\
-exit codes: 0 done; 1 failed (the message says what to do); 2 wrong use, or this machine lacks something."""
+exit codes: 0 done; 1 failed (the message says what to do); 2 wrong use, or this machine lacks something;
+130 interrupted."""
 
 
 def _up(_: argparse.Namespace) -> None:
@@ -75,12 +71,7 @@ def _doctor(_: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar and its help."""
-    top = argparse.ArgumentParser(
-        prog="python -m e2e.cluster",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = grammar("cluster", _DESCRIPTION, _EPILOG)
     top.add_argument("--kubeconfig", metavar="FILE", help="use this cluster; it is never created or removed")
     top.add_argument(
         "--context", metavar="NAME", help="the context of --kubeconfig to use (default: its current one)"
@@ -120,25 +111,10 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code. A user's mistake is one sentence, never a traceback."""
     arguments = parser().parse_args(words)
-    # The environment is how every other program of this repository learns which cluster is meant.
-    for variable, value in (
-        (external.KUBECONFIG_VARIABLE, arguments.kubeconfig),
-        (external.CONTEXT_VARIABLE, arguments.context),
-    ):
-        if value is not None:
-            os.environ[variable] = value
-    try:
+    choose_cluster(arguments)
+
+    def act() -> int:
         arguments.action(arguments)
-    except MachineUnfitError as error:
-        say(str(error))
-        return EXIT_UNFIT
-    except ClusterError as error:
-        say(f"Error: {error}")
-        return EXIT_FAILED
-    except PermissionError as error:
-        say(f"Error: this user may not use {error.filename}; run as root or set STELE_CACHE.")
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        say("Interrupted; run the same command again to go on.")
-        return EXIT_FAILED
-    return 0
+        return EXIT_OK
+
+    return exit_code_of(act, "Interrupted; run the same command again to go on.")

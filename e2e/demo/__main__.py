@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from e2e.cluster import external
+from e2e.cluster.command_line import choose_cluster, exit_code_of, grammar
 from e2e.cluster.steps import say
 from e2e.demo import main, stage
-from e2e.demo.ending import exit_code_of
 from e2e.demo.report import EXIT_OK, draw
 from e2e.demo.settings import ALL_PHASES, SMALL_PHASES, PhaseName, Settings
 
@@ -37,12 +35,7 @@ Interrupted. What was made is still there: run the same command again, or make d
 
 def parser() -> argparse.ArgumentParser:
     """The grammar and its help."""
-    made = argparse.ArgumentParser(
-        prog="python -m e2e.demo",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = grammar("demo", _DESCRIPTION, _EPILOG)
     made.add_argument("action", nargs="?", choices=("run", "down"), default="run", help="default: run")
     made.add_argument(
         "--data", type=Path, metavar="FILE", help="JSON lines or CSV instead of the package index"
@@ -129,12 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 def entry(words: Sequence[str] | None = None) -> int:
     """The process's exit code; a user's mistake is one sentence, never a traceback."""
     arguments = parser().parse_args(words)
-    for variable, value in (
-        (external.KUBECONFIG_VARIABLE, arguments.kubeconfig),
-        (external.CONTEXT_VARIABLE, arguments.context),
-    ):
-        if value is not None:
-            os.environ[variable] = value
+    choose_cluster(arguments)
     return exit_code_of(lambda: act(arguments), _INTERRUPTED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,29 @@ from typing import Any
 import msgspec
 
 from e2e.demo.errors import DemoError
+from e2e.demo.history import Ledger, replay
+from e2e.demo.resp import Endpoint
 from e2e.demo.workload import STOP_SECONDS_MAX, Config
 
 START_SECONDS_MAX = 30.0
 LINE_BYTES_MAX = 4 * 1024**2
 KILL_SECONDS_MAX = 5.0
 LOG_TAIL_BYTES = 2000
+
+
+def config_of(
+    endpoint: Endpoint, folder: Path, run: str, hashes: Mapping[bytes, bytes] | None = None, **more: Any
+) -> Config:
+    """Clients of this endpoint that keep their history in the folder, and check records with these hashes."""
+    records = folder / "records.msgpack"
+    records.write_bytes(msgspec.msgpack.encode(hashes or {}))
+    return Config(endpoint.host, endpoint.port, run, str(folder / "history"), str(records), **more)
+
+
+def ledger_of(folder: Path) -> Ledger:
+    """What the clients wrote down, once they have ended."""
+    with (folder / "history").open(encoding="utf-8") as lines:
+        return replay(lines)
 
 
 class Clients:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from e2e.cluster.errors import ClusterError, MachineUnfitError
 
-class DemoError(Exception):
+
+class DemoError(ClusterError):
     """The demo cannot go on; the text says what was expected, what was found and what to do."""
 
 
-class PreflightError(DemoError):
+class PreflightError(DemoError, MachineUnfitError):
     """Found before work began: nothing was started or changed (exit code 2)."""

@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from e2e.cluster import cache, kind
 from e2e.demo import inputs, padded, stage, verify
-from e2e.demo.clients import Clients
+from e2e.demo.clients import Clients, config_of, ledger_of
 from e2e.demo.errors import DemoError
-from e2e.demo.history import Ledger, replay
+from e2e.demo.history import Ledger
 from e2e.demo.inputs import Records
 from e2e.demo.judge import Tally
 from e2e.demo.kube import Api, proxy
@@ -25,7 +23,7 @@ from e2e.demo.progress import Board, Snapshot, board, size
 from e2e.demo.report import Result
 from e2e.demo.resp import Endpoint
 from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, RECORDS_KEYSPACE, Settings
-from e2e.demo.workload import Config, hash_of
+from e2e.demo.workload import hash_of
 
 
 def run(settings: Settings) -> tuple[Result, Path]:
@@ -89,7 +87,17 @@ class _Course:
             self._board.say(f"[{done.seconds:7.1f} s] load {keyspace}: {_load_text(done)}")
 
     async def _hurt(self, env: Mapping[str, str], api: Api) -> Ledger:
-        clients = Clients(self._clients_config(), self._folder)
+        config = config_of(
+            self._endpoint,
+            self._folder,
+            self._result.run,
+            self._hashes,
+            clients=self._settings.clients,
+            rate=self._settings.rate,
+            keyspace=LEDGER_KEYSPACE,
+            records_keyspace=RECORDS_KEYSPACE,
+        )
+        clients = Clients(config, self._folder)
         try:
             await clients.start()
             self._result.phases = await Phases(self._settings, env, api, clients, self._board).run()
@@ -97,23 +105,7 @@ class _Course:
         finally:
             await clients.kill()
         self._result.measures = clients.phases
-        with (self._folder / "history").open(encoding="utf-8") as lines:
-            return replay(lines)
-
-    def _clients_config(self) -> Config:
-        records = self._folder / "records.msgpack"
-        records.write_bytes(msgspec.msgpack.encode(self._hashes))
-        return Config(
-            host=self._endpoint.host,
-            port=self._endpoint.port,
-            run=self._result.run,
-            history=str(self._folder / "history"),
-            records=str(records),
-            clients=self._settings.clients,
-            rate=self._settings.rate,
-            keyspace=LEDGER_KEYSPACE,
-            records_keyspace=RECORDS_KEYSPACE,
-        )
+        return ledger_of(self._folder)
 
     async def _verify(self, api: Api, ledger: Ledger) -> None:
         table = await verify.read_table(api, self._settings.namespace, self._settings.cluster)

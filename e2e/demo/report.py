@@ -23,7 +23,7 @@ NO_KILL = (
 )
 NEVER, TOO_LATE = "not killed while moves were open", "killed too late, when all moves were done"
 
-EXIT_OK, EXIT_BROKEN, EXIT_PREFLIGHT, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_BROKEN = 0, 1
 
 
 @dataclass

@@ -13,14 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from e2e.cluster import cache, kind
 from e2e.demo import padded, stage, verify
 from e2e.demo.__main__ import shrink
-from e2e.demo.clients import Clients
+from e2e.demo.clients import Clients, config_of, ledger_of
 from e2e.demo.errors import DemoError
-from e2e.demo.history import Violation, replay
+from e2e.demo.history import Violation
 from e2e.demo.judge import Tally
 from e2e.demo.kube import GROUP, Api, kubectl, proxy
 from e2e.demo.loader import load
@@ -28,7 +26,6 @@ from e2e.demo.resp import Endpoint
 from e2e.demo.settings import LEDGER_KEYSPACE, PADDED_KEYSPACE, SAFE_HELD_SECONDS, SMOKE_NAMESPACE, Settings
 from e2e.demo.state import unsafe_reason
 from e2e.demo.victims import container_of, kill
-from e2e.demo.workload import Config
 
 CLUSTER, NODE_PORT, PARTITIONS, MEMBERS = "faults", 30382, 31, 3
 PADDED_ENTRIES = 3_000
@@ -118,7 +115,8 @@ class Faults:
         await load(self._endpoint, PADDED_KEYSPACE, pairs, lambda _: None)
         async with proxy(env) as api:
             self.api = api
-            clients = Clients(self._config(), self._folder)
+            config = config_of(self._endpoint, self._folder, CLUSTER, rate=100.0)
+            clients = Clients(config, self._folder)
             try:
                 await clients.start()
                 await self._blows(clients)
@@ -130,12 +128,6 @@ class Faults:
             events = await api.list(f"/api/v1/namespaces/{SMOKE_NAMESPACE}/events")
             self._found.events = [(each["reason"], each.get("message", "")) for each in events]
         return self._found
-
-    def _config(self) -> Config:
-        records = self._folder / "records.msgpack"
-        records.write_bytes(msgspec.msgpack.encode({}))
-        history, rate = str(self._folder / "history"), 100.0
-        return Config(self._endpoint.host, self._endpoint.port, CLUSTER, history, str(records), rate=rate)
 
     async def _blows(self, clients: Clients) -> None:
         strikes: dict[str, Strike] = {
@@ -206,8 +198,7 @@ class Faults:
     # -- afterwards
 
     async def _verify(self, api: Api) -> None:
-        with (self._folder / "history").open(encoding="utf-8") as lines:
-            ledger = replay(lines)
+        ledger = ledger_of(self._folder)
         table = await verify.read_table(api, SMOKE_NAMESPACE, CLUSTER)
         wanted = verify.expected({}, PADDED_ENTRIES, ledger, CLUSTER, len(table.rows))
         kept = {keyspace: wanted[keyspace] for keyspace in (PADDED_KEYSPACE, LEDGER_KEYSPACE)}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from e2e.cluster import external
+from e2e.cluster.command_line import exit_code_of, grammar
 from e2e.cluster.steps import say
-from e2e.demo.ending import exit_code_of
 from e2e.demo.errors import PreflightError
 from e2e.demo.report import EXIT_BROKEN, EXIT_OK
 from e2e.storm import course, faults
@@ -30,12 +30,7 @@ in the same order; what they meet differs from run to run."""
 
 def parser() -> argparse.ArgumentParser:
     """The grammar and its help."""
-    made = argparse.ArgumentParser(
-        prog="python -m e2e.storm",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = grammar("storm", _DESCRIPTION, _EPILOG)
     made.add_argument("--seconds", type=_seconds, default=300.0, help="of the storm (default: 300)")
     made.add_argument("--seed", type=int, default=1, help="what the faults are drawn from (default: 1)")
     made.add_argument("--json", action="store_true", help="print the report as JSON; nothing else on stdout")
