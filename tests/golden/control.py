@@ -127,9 +127,9 @@ class RepairMachine:
         if (reset := state.operations.resets.get(0)) is not None:
             lines["reset"] = f"at {shown(reset.member)}"
         facts = {
-            "waits for an answer": 0 in state.shrinking,
-            "fenced": 0 in state.fenced,
-            "lost": 0 in state.lost,
+            "waits for an answer": 0 in state.failover.shrinking,
+            "fenced": 0 in state.failover.fenced,
+            "lost": 0 in state.failover.lost,
         }
         lines |= {name: "yes" for name, holds in facts.items() if holds}
         return lines

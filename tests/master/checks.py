@@ -41,7 +41,9 @@ def lost_partitions(harness: Harness) -> set[int]:
     assert harness.loop.state is not None
     live = live_members(harness).keys()
     found = {n for n, row in enumerate(harness.table().partitions) if row.replicas and not row.members & live}
-    assert found == harness.loop.state.lost, f"lost are {found}, the master says {harness.loop.state.lost}"
+    assert found == harness.loop.state.failover.lost, (
+        f"lost are {found}, the master says {harness.loop.state.failover.lost}"
+    )
     return found
 
 

@@ -167,14 +167,17 @@ class FakeWorld:
 
     async def show(self, state: State, now: float) -> None:
         """The phases as the objects of plans show them."""
-        for name, record in state.user_plans.items():
+        for name, record in state.rebalance.user_plans.items():
             self.ask(name, phase=record.phase)
-        for record in [*state.finished, *([state.progress] if state.progress else [])]:
+        for record in [
+            *state.rebalance.finished,
+            *([state.rebalance.progress] if state.rebalance.progress else []),
+        ]:
             id = f"{state.epoch}-{record.number}"
             if f"demo-{id}" not in self.asked:
                 self.ask(f"demo-{id}", approved=state.has_approved(record))
             self.ask(f"demo-{id}", plan=id, phase=record.phase, situation=record.situation)
-        if state.plan_key:
+        if state.rebalance.plan_key:
             for ask in [each for each in self.requests() if each.plan and not each.final]:
                 if ask.order[0] < state.epoch:
                     self.ask(ask.name, phase="Superseded")
@@ -303,8 +306,8 @@ class Harness:
     @property
     def progress(self) -> RebalanceProgress:
         """Of the plan under way."""
-        assert self.state.progress is not None
-        return self.state.progress
+        assert self.state.rebalance.progress is not None
+        return self.state.rebalance.progress
 
     def held(self, index: int) -> set[int]:
         """The partitions of which this member has a copy by the stored table."""

@@ -69,7 +69,7 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
     for _ in range(40):
         await harness.tick()
         harness.world.volumes[max(harness.world.volumes)].free_bytes = SPACE_MARGIN_BYTES
-    record = harness.state.progress
+    record = harness.state.rebalance.progress
     assert record is not None
     assert (harness.state.migrations, harness.state.copy_sessions, record.failed) == ({}, {}, 0)
     assert 3 not in {member for row in harness.table().partitions for member in row.members}
@@ -117,8 +117,8 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
         await harness.tick()
         if harness.state.migrations:
             harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES
-        record = harness.state.progress
-        records = [*harness.state.finished, *([] if record is None else [record])]
+        record = harness.state.rebalance.progress
+        records = [*harness.state.rebalance.finished, *([] if record is None else [record])]
         found |= {failure.reason for each in records for failure in each.failures.values()}
         if found:
             break
@@ -141,7 +141,7 @@ async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_even
     await harness.apply(members=4)
     harness.check_balanced(4, 2)
     assert copier.waves
-    (record,) = harness.state.finished
+    (record,) = harness.state.rebalance.finished
     (copied,) = record.destinations.values()
     assert (copied.engine, copied.engine_reason) == (
         Engine.DIRECT,
@@ -165,14 +165,14 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
     harness.change_spec(members=4)
     if rolled_back:
         await harness.ticks(100)
-        first = harness.state.finished[0]
+        first = harness.state.rebalance.finished[0]
         assert {each.reason for each in first.failures.values()} == {"CORRUPT"}
         answers.clear()
         await harness.tick(RETRY_SECONDS_MAX)
     await harness.until_quiet()
     harness.check_balanced(4, 2)
     assert {wave.engine for wave in copier.waves.values()} == {Engine.SPARK}
-    assert harness.state.finished[-1].failed == 0
+    assert harness.state.rebalance.finished[-1].failed == 0
     assert events(harness, "SparkFailed") == []
     assert events(harness, "CopySpoiled")[0].endswith(f"copied again: CORRUPT: {damaged.detail}")
 
@@ -185,12 +185,12 @@ async def test_spark_is_tried_again_after_a_while() -> None:
     await harness.apply(members=3)
     await harness.apply(members=4)
     assert len(copier.waves) > tried
-    assert harness.state.finished[-1].bytes_by_spark > 0
+    assert harness.state.rebalance.finished[-1].bytes_by_spark > 0
 
 
 async def test_a_driver_counts_as_warm_until_a_copy_by_spark_fails() -> None:
     harness, _ = await with_copier("DRIVER: it ended")
-    used = harness.state.spark_used_seconds
+    used = harness.state.copies.spark_used_seconds
     used.update(dict.fromkeys(range(4), harness.clock))
     await harness.apply(members=4)
     assert set(used) == {0, 1, 2}
@@ -202,7 +202,7 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
 ) -> None:
     harness, copier = await with_copier()
     await harness.apply(members=4)
-    used = harness.state.spark_used_seconds
+    used = harness.state.copies.spark_used_seconds
     assert 3 in used
     used.update(dict.fromkeys(range(4), harness.clock))
     if away:
@@ -210,7 +210,7 @@ async def test_no_driver_counts_as_warm_once_the_copier_was_away(
         await harness.tick()
         monkeypatch.undo()
     await harness.apply(members=3, engine="Auto")
-    record = harness.state.finished[-1]
+    record = harness.state.rebalance.finished[-1]
     drivers = {each.engine_reason.rpartition(" for ")[2] for each in record.destinations.values()}
     assert drivers == {"a cold driver" if away else "a warm driver"}
 
@@ -246,7 +246,7 @@ async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
     await harness.until_quiet(ticks=1200)
     harness.check_balanced(4, 2)
     if how == "ended":
-        failures = [each for record in harness.state.finished for each in record.failures.values()]
+        failures = [each for record in harness.state.rebalance.finished for each in record.failures.values()]
         assert {each.reason for each in failures} == {"SESSION_LOST"}
         assert events(harness, "SparkFailed") == []
     assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())
@@ -276,7 +276,7 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
     waiting = [each for each in harness.state.migrations.values() if each.session != wave.id]
     assert waiting
     await harness.ticks(150, 1.0)
-    record = harness.state.progress
+    record = harness.state.rebalance.progress
     assert record is not None
     assert (record.failed, record.failures) == (0, {})
     assert list(harness.state.copy_sessions) == [wave.id]
@@ -316,7 +316,7 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
 async def test_a_plan_shows_what_is_copied_to_whom() -> None:
     harness, _ = await with_copier()
     await harness.apply(members=5)
-    record = next(each for each in harness.state.finished if each.destinations)
+    record = next(each for each in harness.state.rebalance.finished if each.destinations)
     status = shown(harness, record)
     assert [each.member for each in status.destinations] == sorted(
         (each.member for each in status.destinations),
@@ -336,7 +336,7 @@ async def test_a_plan_shows_what_is_copied_to_whom() -> None:
 async def test_a_member_that_left_keeps_its_name_in_what_was_copied_to_it() -> None:
     harness, _ = await with_copier()
     await harness.apply(members=4)
-    record = next(each for each in harness.state.finished if each.destinations)
+    record = next(each for each in harness.state.rebalance.finished if each.destinations)
     await harness.apply(members=3)
     assert 3 not in harness.state.table.members
     assert [each.member for each in shown(harness, record).destinations] == ["demo-3"]
@@ -349,7 +349,7 @@ async def test_what_is_under_way_is_shown_too_and_metrics_agree() -> None:
     harness, _ = await with_copier("RUNNING")
     harness.change_spec(members=4)
     await harness.ticks(30)
-    record = harness.state.progress
+    record = harness.state.rebalance.progress
     assert record is not None
     (shown_now,) = shown(harness, record).destinations
     assert shown_now.bytes_copied > 0

@@ -29,7 +29,7 @@ async def test_each_story_makes_its_kind_of_change(name: str) -> None:
     scenario = SCENARIOS[name]
     harness = await run(scenario, Fuse())
     assert harness.loop.state is not None
-    planned = [kind for record in harness.loop.state.finished for kind in record.planned]
+    planned = [kind for record in harness.loop.state.rebalance.finished for kind in record.planned]
     assert scenario.makes is None or scenario.makes in planned
     await heal(harness)
 

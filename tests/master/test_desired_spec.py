@@ -80,7 +80,7 @@ async def test_a_scale_down_below_the_copies_moves_what_it_can_before_it_asks() 
     assert harness.copies() == {2}
     assert harness.held(0) == set(range(12))
     await harness.apply(members=4)
-    assert harness.state.proposal is None
+    assert harness.state.rebalance.proposal is None
     harness.check_balanced(4, 2)
 
 

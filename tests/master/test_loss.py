@@ -22,7 +22,7 @@ def reasons(harness: Harness) -> set[str]:
 async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
     harness = await formed(members=4, partitions=12)
     gone = await lost(harness, 0, 1)
-    assert harness.state.lost == gone
+    assert harness.state.failover.lost == gone
     harness.clock += 100
     await harness.ticks(40, 0.6)
     assert {row.members for n, row in enumerate(harness.table().partitions) if n in gone} == {
@@ -30,7 +30,7 @@ async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
     }
     harness.revive(1)
     await harness.until_quiet()
-    assert harness.state.lost == set()
+    assert harness.state.failover.lost == set()
     assert harness.copies() == {2}
     assert "PartitionsReset" not in reasons(harness)
 
@@ -59,10 +59,10 @@ async def test_what_is_lost_begins_anew_after_the_grace_period_when_that_is_set(
     harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty")
     gone = await lost(harness, 0, 1)
     await harness.ticks(10, 0.6)
-    assert harness.state.lost == gone
+    assert harness.state.failover.lost == gone
     await begun_anew(harness, gone)
-    assert harness.state.lost == set()
-    assert harness.state.reset_partitions == gone
+    assert harness.state.failover.lost == set()
+    assert harness.state.failover.reset_partitions == gone
     assert {"DataLoss", "PartitionsReset"} <= reasons(harness)
     assert "DataBack" not in reasons(harness)
     assert harness.copies() == {2}
@@ -108,7 +108,7 @@ async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
     gone = await lost(harness, 0, 1)
     harness.clock += 100
     await harness.ticks(20, 0.6)
-    assert harness.state.lost == gone
+    assert harness.state.failover.lost == gone
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -126,7 +126,7 @@ async def test_the_master_dies_at_each_step_of_a_new_beginning(after: bool) -> N
         except Crash:
             await harness.restart()
             await over(harness)
-        assert harness.state.lost == set(), at
+        assert harness.state.failover.lost == set(), at
         assert harness.copies() == {2}, at
         await harness.loop.close()
 

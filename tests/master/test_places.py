@@ -51,7 +51,7 @@ async def test_a_heavier_member_gets_more() -> None:
     await harness.until_quiet()
     assert len(harness.held(2)) == 20
     assert len(harness.held(0)) == len(harness.held(1)) == 10
-    assert harness.state.progress is None
+    assert harness.state.rebalance.progress is None
 
 
 class Api:

@@ -176,7 +176,7 @@ async def test_progress_of_a_user_s_plan_is_on_its_own_object() -> None:
     record = None
     while record is None or record.phase != "Done":
         await harness.tick()
-        record = harness.state.user_plans.get("mine", record)
+        record = harness.state.rebalance.user_plans.get("mine", record)
     assert record.planned == record.done
     assert record.done.total() >= 1
     assert record.bytes_copied > 0
@@ -191,7 +191,7 @@ async def test_a_user_s_plan_that_fails_again_and_again_waits_longer_each_time()
     await harness.ticks(600, 0.1)
     begun = [each for each in harness.world.events[before:] if each.reason == "RebalanceStarted"]
     assert 3 <= len(begun) <= 10, len(begun)
-    assert harness.state.retries.failed[number] >= 3
+    assert harness.state.rebalance.retries.failed[number] >= 3
     assert number not in harness.held(2)
 
 
@@ -213,7 +213,7 @@ async def refused(harness: Harness, move: NamedMove, code: str, said: str) -> No
     before = harness.table().partitions
     harness.world.ask("mine", moves=(move,), phase="")
     await harness.tick()
-    (found,) = harness.state.user_plans["mine"].refusals.values()
+    (found,) = harness.state.rebalance.user_plans["mine"].refusals.values()
     assert (found.reason, said in found.detail) == (code, True), found
     await harness.until_quiet()
     assert harness.table().partitions == before

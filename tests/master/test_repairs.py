@@ -17,18 +17,20 @@ async def busy(**desired: object) -> Harness:
     """A fourth member takes its share, one partition at a time, and most of that is left."""
     harness = await formed(partitions=PARTITIONS, parallel_per_member=1, **desired)
     harness.change_spec(members=4)
-    while not harness.state.progress or len(harness.state.queues) < 20:
+    while not harness.state.rebalance.progress or len(harness.state.rebalance.queues) < 20:
         await harness.tick()
     for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05) + 1):
         await harness.tick()
-    assert len(harness.state.queues) > 15
+    assert len(harness.state.rebalance.queues) > 15
     return harness
 
 
 def lose_a_backup(harness: Harness, but: int | None = None) -> int:
     """A tablet of a backup is put aside, because it was damaged: its partition, of which nothing runs."""
     state = harness.state
-    idle = (n for n in range(PARTITIONS) if n not in state.migrations and n not in state.queues.waiting)
+    idle = (
+        n for n in range(PARTITIONS) if n not in state.migrations and n not in state.rebalance.queues.waiting
+    )
     rows = state.table.partitions
     number = next(n for n in idle if n != but and len(rows[n].members) == 2 and 3 not in rows[n].members)
     backup = rows[number].replicas[1]
@@ -44,7 +46,7 @@ async def until_copied(harness: Harness, number: int, ticks: int = 400) -> int:
         await harness.tick()
         state = harness.state
         if left < 0 and number in state.migrations and state.migrations[number].migration.adds:
-            left = len(state.queues)
+            left = len(state.rebalance.queues)
         if left >= 0 and len(state.table.partitions[number].members) == 2:
             return left
     raise AssertionError(f"{number} is {harness.state.table.partitions[number]}")
@@ -74,7 +76,7 @@ async def test_a_partition_that_began_anew_while_a_plan_runs_gets_its_copies_at_
     assert owner is not None
     del harness.world.volumes[owner].tablets[number]
     harness.written.pop(number)
-    while number not in harness.state.lost:
+    while number not in harness.state.failover.lost:
         await harness.tick()
     harness.clock += harness.world.wanted.timing.grace
     left = await until_copied(harness, number)
@@ -148,21 +150,21 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
     record, state = await harness.proposed(members=after), harness.state
     number = next(each.partition for each in record.plan.migrations if 3 in (each.source, each.destination))
     failed = fail_copies(harness, number, times=1)
-    state.retries.failed[number] = 10
+    state.rebalance.retries.failed[number] = 10
     harness.world.ask(f"demo-{state.plan_id}", approved=True)
     while not failed or number in state.migrations:
         await harness.tick()
     await until_copied(harness, lose_a_backup(harness, but=number))
     while record.finished_seconds is None:
         await harness.tick()
-    assert number in state.retries.paused(harness.clock)
+    assert number in state.rebalance.retries.paused(harness.clock)
     assert (record.phase, record.planned) == ("Superseded", record.done)
-    while state.retries.pauses:
+    while state.rebalance.retries.pauses:
         await harness.tick()
     await harness.until_quiet()
     harness.check_balanced(after, 2)
     assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
-    assert state.approved == ""
+    assert state.rebalance.approved == ""
 
 
 async def test_a_repair_that_fails_once_is_made_again_while_the_plan_goes_on() -> None:

@@ -44,14 +44,14 @@ async def test_a_service_that_fails_is_told_until_owners_change_again(
     assert FAILED.detail in condition.message
     (told,) = events(harness, "ServiceFailed")
     assert FAILED.detail in told
-    failed = next(each for each in harness.state.finished if each.failed)
+    failed = next(each for each in harness.state.rebalance.finished if each.failed)
     assert "SERVICE_FAILED" in {each.reason for each in shown(harness, failed).refusals}
     monkeypatch.setattr(FakeMember, "_HandOver", plain)
     await harness.tick(RETRY_SECONDS_MAX)
     await harness.until_quiet()
     harness.check_balanced(4, 2)
     assert stalled(harness).status.value == "False"
-    assert harness.state.service_failures == {}
+    assert harness.state.rebalance.service_failures == {}
 
 
 async def test_a_service_that_is_asked_for_nothing_any_more_is_forgotten(

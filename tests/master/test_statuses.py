@@ -11,7 +11,9 @@ from stele.core.control.commands import ExchangeReply, OpId, TabletReport
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject, Timing
 from stele.core.control.operations.cluster_state import StateChange, Step
 from stele.core.control.operations.registry import Operations
-from stele.core.control.state import DesiredSpec, RebalanceProgress, State
+from stele.core.control.progress import RebalanceProgress
+from stele.core.control.state import DesiredSpec, State
+from stele.core.control.table_view import TableView
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan
 from stele.core.table.table import Member, Partition, PartitionTable
@@ -192,21 +194,21 @@ def data_loss(seen: facts.View, stored: Any = None) -> tuple[str, str]:
 def test_a_loss_is_told_until_its_user_does_not_want_new_beginnings_any_more() -> None:
     seen = view((0, 1), (1, 0))
     assert data_loss(seen) == ("False", "AsDesired")
-    seen.state.lost = {0}
+    seen.state.failover.lost = {0}
     assert data_loss(seen) == ("True", "AllReplicasLost")
     desired = replace(seen, desired=replace(seen.desired, on_partition_loss="ResetToEmpty"))
-    seen.state.lost, seen.state.reset_partitions = set(), {0}
+    seen.state.failover.lost, seen.state.failover.reset_partitions = set(), {0}
     assert data_loss(desired) == ("True", "PartitionsReset")
     told = facts.cluster_status(cluster(), desired, "")
-    seen.state.reset_partitions = set()
+    seen.state.failover.reset_partitions = set()
     assert data_loss(desired, told) == ("True", "PartitionsReset")
     assert data_loss(seen, told) == ("False", "AsDesired")
 
 
 def test_a_plan_that_waits_for_approval_is_told_with_what_to_do() -> None:
     seen = replace(view((0, 1)), name="demo")
-    seen.state.progress, seen.state.proposal = record("Proposed"), Plan()
-    seen.state.progress.copies_left = 1
+    seen.state.rebalance.progress, seen.state.rebalance.proposal = record("Proposed"), Plan()
+    seen.state.rebalance.progress.copies_left = 1
     status = facts.cluster_status(cluster(), seen, "")
     for type_, wanted in (("Paused", "True"), ("Ready", "False"), ("Progressing", "False")):
         found = find_condition(status.conditions, type_)
@@ -285,7 +287,8 @@ def test_a_new_master_says_nothing_of_members_that_it_has_not_heard() -> None:
     shown.state.recovered = True
     assert not facts.too_early(shown, short, well)
     forming = view(())
-    forming.state.recovered, forming.state.table = False, PartitionTable((Partition(0, ()),), ENTRIES)
+    forming.state.recovered = False
+    forming.state.table_view = TableView(1, PartitionTable((Partition(0, ()),), ENTRIES))
     assert not facts.too_early(forming, short, well)
 
 

@@ -7,6 +7,7 @@ from stele.core.control import decide as master
 from stele.core.control.decide import decide
 from stele.core.control.failure_detector import Timing
 from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.table_view import TableView
 from stele.core.table.ids import VERSION_MAX
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Corrupt, Refused
@@ -44,4 +45,4 @@ def test_a_decision_that_breaks_a_rule_is_not_stored(
 def test_the_last_version_is_not_overrun() -> None:
     table = PartitionTable((Partition(VERSION_MAX - 1, (0, 1)),), {})
     with pytest.raises(Refused, match=r"VERSION_LIMIT: partition 0 would get version 21474836"):
-        State(1, table, 1, 3, 0.0).next_version(0)
+        TableView(1, table).next_version(0)

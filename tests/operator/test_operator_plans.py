@@ -10,7 +10,8 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.core.control.failure_detector import Timing
-from stele.core.control.state import DesiredSpec, RebalanceProgress, State
+from stele.core.control.progress import RebalanceProgress
+from stele.core.control.state import DesiredSpec, State
 from stele.core.placement.plan import Plan
 from stele.core.table.table import PartitionTable
 from stele.master import manifests, status
@@ -78,14 +79,15 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
 
 def formed(plans: int) -> State:
     """A master that finished plans for one situation, which was approved, and is at the last of them."""
-    state = State(1, PartitionTable.empty(8), 1, 0, 0.0, plan_number=plans, approved="situation")
+    state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
+    state.rebalance.plan_number, state.rebalance.approved = plans, "situation"
     records = [RebalanceProgress(n, Plan(), "what is left", 0.0, 0, Counter()) for n in range(1, plans + 1)]
     for each in records:
         each.situation = "situation"
     for each in records[:-1]:
         each.finish("Done", 0.0)
-    state.finished.extend(records[:-1])
-    state.progress = records[-1]
+    state.rebalance.finished.extend(records[:-1])
+    state.rebalance.progress = records[-1]
     return state
 
 

@@ -25,7 +25,13 @@ def unfinished(world: World) -> str:
     state = None if master is None else master.state
     if state is None or not state.recovered:
         return "no master leads"
-    if state.migrations or state.promotions or state.copy_sessions or len(state.queues) or state.staged:
+    if (
+        state.migrations
+        or state.promotions
+        or state.copy_sessions
+        or len(state.rebalance.queues)
+        or state.staged
+    ):
         return f"under way: {list(state.migrations.values())[:1]} {list(state.promotions.values())[:1]}"
     wanted = world.cluster["spec"]["members"]
     missed, there = world.missed(), len(world.present())

@@ -209,7 +209,14 @@ class Rules:
         # A session whose copy is taken in may still be closed: a member that was just lost does not answer.
         ended = (Stage.CLOSE, Stage.CLOSED)
         copying = [wave for wave in state.copy_sessions.values() if wave.stage not in ended]
-        left = (state.migrations, state.promotions, copying, state.staged, state.lost, len(state.queues))
+        left = (
+            state.migrations,
+            state.promotions,
+            copying,
+            state.staged,
+            state.failover.lost,
+            len(state.rebalance.queues),
+        )
         text = "{}, Ready {}, while there is {}"
         self._check("Running and Ready only with nothing pending", not any(left), text, *shown, left)
 

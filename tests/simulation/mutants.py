@@ -14,6 +14,7 @@ from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.promotion import Step as Promoting
 from stele.core.control.rebalance import planner
 from stele.core.control.state import State, TableCursor
+from stele.core.control.table_view import TableView
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
@@ -148,10 +149,10 @@ def stamp_not_compared() -> AbstractContextManager[Any]:
 def one_version_for_two_rows() -> AbstractContextManager[Any]:
     """A change skips no version although somebody may have accepted another row."""
 
-    def next_version(self: State, number: int, least: int = 0) -> int:
+    def next_version(self: TableView, number: int, least: int = 0) -> int:
         return self.table.partitions[number].version + 1
 
-    return patch.object(State, "next_version", next_version)
+    return patch.object(TableView, "next_version", next_version)
 
 
 def committed_entries_cut() -> AbstractContextManager[Any]:

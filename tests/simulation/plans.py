@@ -39,7 +39,7 @@ class Plans:
         if state is None or not _may_plan(state):
             self._late = {}
             return
-        now, of = state.decided_seconds, (state, state.planned_seconds)
+        now, of = state.decided_seconds, (state, state.rebalance.planned_seconds)
         if of != self._of:
             self._of, self._late = of, {}
         elif now == self._decided:
@@ -52,7 +52,7 @@ class Plans:
             self._late[number] = since, decisions + 1
             late = now - since > PLAN_PAUSE_SECONDS and decisions >= LATE_DECISIONS
             text = "{} waits since {:.1f} s for {} migrations of other partitions"
-            shown = state.table.partitions[number], now - since, len(state.queues)
+            shown = state.table.partitions[number], now - since, len(state.rebalance.queues)
             self._check(RULE, not late, text, *shown, partition=number)
 
 
@@ -60,23 +60,30 @@ def _may_plan(state: State) -> bool:
     """Whether a plan is under way, and nothing forbids another. While a member is away some rows wait for it;
     which, each plan chooses.
     """
-    waits = state.promotions or state.shrinking or state.cancelled or state.change.state != "Active"
-    if waits or not state.recovered or not state.queues or not state.plan_key:
+    waits = (
+        state.promotions
+        or state.failover.shrinking
+        or state.rebalance.cancelled
+        or state.change.state != "Active"
+    )
+    if waits or not state.recovered or not state.rebalance.queues or not state.rebalance.plan_key:
         return False
-    members, *_ = state.plan_key
+    members, *_ = state.rebalance.plan_key
     return not any(each.away for each in members)  # type: ignore[attr-defined]
 
 
 def _unplanned(state: State, now: float) -> list[int]:
     """Rows that lack copies and wait for nothing that the master has planned, nor for a pause."""
-    _, replicas, *_ = state.plan_key
+    _, replicas, *_ = state.rebalance.plan_key
     return [
         number
         for number, row in enumerate(state.table.partitions)
         if 0 < len(row.members) < replicas  # type: ignore[operator]
-        and not any(number in some for some in (state.migrations, state.queues.waiting, state.staged))
-        and number not in state.stopped
-        and state.retries.pauses.get(number, now) <= now
+        and not any(
+            number in some for some in (state.migrations, state.rebalance.queues.waiting, state.staged)
+        )
+        and number not in state.rebalance.stopped
+        and state.rebalance.retries.pauses.get(number, now) <= now
     ]
 
 
@@ -87,7 +94,7 @@ def _addable(state: State, numbers: list[int]) -> list[int]:
     rows = list(state.table.partitions)
     for number, running in state.migrations.items():
         rows[number] = Partition(running.version, running.result)
-    members, replicas, *_ = state.plan_key
+    members, replicas, *_ = state.rebalance.plan_key
     made = plan(PartitionTable(tuple(rows), state.table.members), members, replicas)  # type: ignore[arg-type]
     added = {each.partition for each in made.migrations if each.adds}
     return [number for number in numbers if number in added]

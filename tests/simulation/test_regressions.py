@@ -16,14 +16,15 @@ from stele.adapters.kubernetes.api import Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import commands as m
 from stele.core.control.commands import DeleteTablet
-from stele.core.control.decide import _take_over
 from stele.core.control.failover.repair import repair
+from stele.core.control.failover.take_over import take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.gc import collect_garbage
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.scheduler import follow, start
 from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.table_view import TableView
 from stele.core.placement.plan import DataMember, plan
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.core.tablet.follower import Tablet
@@ -108,12 +109,12 @@ def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
         state.liveness[index] = MemberLiveness(index, 0.0)
         members = dict(state.table.members)
         members[index] = Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1")
-        state.table = PartitionTable(state.table.partitions, members)
+        state.table_view.set_members(members)
     report = m.ExchangeReply("OK", "", "uuid-0", "cluster", 1, 1, 0, 1)
     state.liveness[0].on_report(report, 100.0)
     repair(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
     assert not state.staged
-    assert state.lost == {0}
+    assert state.failover.lost == {0}
 
 
 def test_what_could_not_be_saved_is_adopted_with_the_next_exchange(member: QuietMember) -> None:
@@ -244,7 +245,7 @@ def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still(
     for liveness in state.liveness.values():
         liveness.since = now
     made = plan(state.table, (DataMember(0), DataMember(1)), 1)
-    state.queues = Queues.of(made, state.table.partitions)
+    state.rebalance.queues = Queues.of(made, state.table.partitions)
     seen = Observation(now, desired, ())
     start(state, seen)
     assert not state.migrations
@@ -263,7 +264,9 @@ def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> No
     whole = {0: m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)}
     for liveness in state.liveness.values():
         liveness.answered_seconds, liveness.tablets = now, whole
-    state.queues = Queues.of(plan(state.table, (DataMember(0), DataMember(1)), 1), state.table.partitions)
+    state.rebalance.queues = Queues.of(
+        plan(state.table, (DataMember(0), DataMember(1)), 1), state.table.partitions
+    )
     start(state, Observation(now, desired, ()))
     follow(state, Observation(now + 0.1, desired, ()))
     assert state.migrations[0].step is Step.CONFIRM
@@ -327,11 +330,12 @@ def test_a_new_master_passes_the_promises_of_those_that_a_row_does_not_name() ->
     its place in the row. Every later copy to it was refused: its partition had too few copies for ever.
     """
     state = _two_copies()
-    state.recovered, state.table = False, PartitionTable((Partition(3, (1,)),), state.table.members)
+    state.recovered = False
+    state.table_view = TableView(1, PartitionTable((Partition(3, (1,)),), state.table.members))
     tombstone = m.TabletReport(0, "DELETED", 1, m.OpId(), m.OpId(), 6, 0)
     state.liveness[0].tablets[0] = tombstone
     desired = DesiredSpec(2, 2, TIMING)
-    assert _take_over(state, Observation(100.0, desired, ()))
+    assert take_over(state, Observation(100.0, desired, ()))
     repair(state, desired, 100.0)
     assert state.staged[0].replicas == (1,)
     assert state.staged[0].version > tombstone.promised

@@ -136,7 +136,7 @@ def _waits_for_the_rest(well: Well) -> None:
     state = master.state
     assert state is not None
     state.apply({0: Partition(well.row.version + 1, well.row.replicas[:1])})
-    state.queues.left = 1
+    state.rebalance.queues.left = 1
     for _ in range(LATE_DECISIONS + 2):
         state.decided_seconds += 1.0
         well.rules.plans.look()

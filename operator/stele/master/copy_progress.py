@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from stele.core.control.operations.copy_session import Copied, CopySession, Engine
+from stele.core.control.progress import RebalanceProgress
 from stele.core.control.rebalance.copy_scheduling import part_of, records_of
-from stele.core.control.state import RebalanceProgress, State
+from stele.core.control.state import State
 from stele.core.table.ids import MemberIndex
 from stele.model.cluster import EngineChoice
 from stele.model.rebalance import CopyDestination
@@ -54,7 +55,7 @@ def _destination(copied: Copied, flying: list[tuple[CopySession, int]], now: flo
 
 def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
     """(destination, engine, what was copied in this leadership), with what is under way."""
-    found = {key: _copy_of(copied) for key, copied in state.copied.items()}
+    found = {key: _copy_of(copied) for key, copied in state.copies.copied.items()}
     for session in state.copy_sessions.values():
         if session.engine is not None and not session.counted:
             new = Copied(state.name_of(session.destination))

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 from stele.core.control.commands import Command
 from stele.core.control.decide import decide, stored
-from stele.core.control.operations.cluster_state import StateChange
-from stele.core.control.operations.registry import Operations
 from stele.core.control.publication import exchange_request
 from stele.core.control.state import Decision, EnsureMember, Observation, State
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -190,7 +188,7 @@ class ClusterLoop:
             head.member_list_version,
             head.next_member_index,
             self._now(),
-            operations=Operations(StateChange(head.state)),
+            cluster_state=head.state,
         )
         return self.state
 

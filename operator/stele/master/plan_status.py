@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from stele.core.control.state import RebalanceProgress, State
+from stele.core.control.progress import RebalanceProgress
+from stele.core.control.state import State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Refusal as PlanRefusal
 from stele.master.copy_progress import destinations_of
@@ -140,7 +141,7 @@ def _progress(progress: RebalanceProgress, view: View) -> TabletRebalanceStatus:
 
 def remaining_bytes(state: State) -> int:
     """What the present plan is yet to copy, as estimated."""
-    progress = state.progress
+    progress = state.rebalance.progress
     if progress is None:
         return 0
     return max(0, progress.bytes_planned - progress.bytes_copied - _in_flight(progress, state))
@@ -154,5 +155,5 @@ def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -
 
 def _in_flight(progress: RebalanceProgress, state: State) -> int:
     """Bytes of waves that are still being copied for this plan."""
-    mine = {id for id, some in state.counted_for.items() if any(each is progress for each in some)}
+    mine = {id for id, some in state.rebalance.counted_for.items() if any(each is progress for each in some)}
     return sum(session.part_of(mine) for session in state.copy_sessions.values() if session.copied_bytes)

@@ -7,9 +7,10 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.core.control.migration_queue import planned_bytes
+from stele.core.control.progress import RebalanceProgress
 from stele.core.control.rebalance.planner import preview, sizes
 from stele.core.control.requests import NamedMove, RebalanceRequest
-from stele.core.control.state import RebalanceProgress, State
+from stele.core.control.state import State
 from stele.master import manifests, plan_status
 from stele.master import status as facts
 from stele.master.cache import Cache
@@ -101,8 +102,8 @@ async def show_plans(
     The present plan comes first: a master that ends here leaves no moment without what was approved.
     """
     state, now, meta = view.state, view.now, cluster.metadata
-    present = [] if state.progress is None else [state.progress]
-    records = {name_of(cluster, state, each): each for each in (*present, *state.finished)}
+    present = [] if state.rebalance.progress is None else [state.rebalance.progress]
+    records = {name_of(cluster, state, each): each for each in (*present, *state.rebalance.finished)}
     for name, progress in records.items():
         stored = children.find(REBALANCES, name, meta.uid)
         if stored is None:
@@ -118,7 +119,7 @@ async def show_plans(
         if each["metadata"]["name"] not in records or not belongs_to(each, meta.uid)
     ]
     for stored in others:
-        asked = state.user_plans.get(stored["metadata"]["name"])
+        asked = state.rebalance.user_plans.get(stored["metadata"]["name"])
         if asked is None or asked.uid != stored["metadata"]["uid"]:
             await _others(api, cache, stored, view)
         else:
@@ -166,7 +167,7 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
     if isinstance(model, Unreadable) or model.status.phase in plan_status.FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
-        if not view.state.plan_key:
+        if not view.state.rebalance.plan_key:
             # What was said about it counts until this master has planned itself.
             return
         status = model.status.model_copy(update={"phase": RebalancePhase.SUPERSEDED})

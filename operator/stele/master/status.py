@@ -36,7 +36,7 @@ STALL_SECONDS = 60.0
 
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
-    total, lost = len(state.table.partitions), len(state.lost)
+    total, lost = len(state.table.partitions), len(state.failover.lost)
     safe = sum(rows for copies, rows in state.replica_index.copies.items() if copies >= max(1, replicas))
     return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
 
@@ -64,7 +64,7 @@ class View:
 
     @property
     def moving(self) -> bool:
-        return self.state.progress is not None or bool(self.state.migrations)
+        return self.state.rebalance.progress is not None or bool(self.state.migrations)
 
     @property
     def as_desired(self) -> str:
@@ -75,10 +75,10 @@ class View:
     @property
     def waits(self) -> str:
         """What is said of a plan that waits for approval, empty when none does."""
-        if self.state.proposal is None or self.state.progress is None:
+        if self.state.rebalance.proposal is None or self.state.rebalance.progress is None:
             return ""
         name = f"{self.name}-{self.state.plan_id}"
-        left = self.state.progress.copies_left
+        left = self.state.rebalance.progress.copies_left
         text = "" if left is None else f"; it leaves {left} of {self.desired.replicas} copies"
         return f"plan {name} waits for approval{text}: kubectl stele approve {name}"
 
@@ -124,7 +124,7 @@ def lives(state: State, desired: DesiredSpec, now: float) -> dict[int, Life]:
 
 
 def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> TabletClusterStatus:
-    state, desired, progress = view.state, view.desired, view.state.progress
+    state, desired, progress = view.state, view.desired, view.state.rebalance.progress
     phase, message = _phase(view)
     members = MemberCounts(
         desired=desired.members,
@@ -146,7 +146,8 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         version_sum=version_sum(state.table),
         migrations=MigrationCounts(
             active=len(state.migrations),
-            waiting=len(state.queues) + (0 if state.proposal is None else len(state.proposal.migrations)),
+            waiting=len(state.rebalance.queues)
+            + (0 if state.rebalance.proposal is None else len(state.rebalance.proposal.migrations)),
             done=0 if progress is None else sum(progress.done.values()),
             failed=0 if progress is None else progress.failed,
         ),
@@ -169,11 +170,14 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
     if parts.lost:
         return ClusterPhase.LOST, f"{parts.lost} partitions have no live copy; they wait for their members"
     if view.moving:
-        return ClusterPhase.REBALANCING, f"{len(state.queues) + len(state.migrations)} migrations are left"
+        return (
+            ClusterPhase.REBALANCING,
+            f"{len(state.rebalance.queues) + len(state.migrations)} migrations are left",
+        )
     if parts.under_replicated or view.short:
         text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {desired} members are there"
         return ClusterPhase.DEGRADED, text
-    if changing := len(state.promotions) + len(state.shrinking):
+    if changing := len(state.promotions) + len(state.failover.shrinking):
         return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
     return ClusterPhase.RUNNING, view.old or view.as_desired
 
@@ -247,8 +251,9 @@ def _lost(cluster: TabletCluster, view: View) -> Condition:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
     if view.desired.on_partition_loss == "ResetToEmpty":
         before = find_condition(cluster.status.conditions, type_)
-        if view.state.reset_partitions:
-            text = f"{len(view.state.reset_partitions)} partitions lost all copies and were reset to empty; "
+        if view.state.failover.reset_partitions:
+            number = len(view.state.failover.reset_partitions)
+            text = f"{number} partitions lost all copies and were reset to empty; "
             return (
                 type_,
                 True,
@@ -296,7 +301,7 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving or view.state.leaving:
         return type_, False, Reason.MIGRATING, "migrations are under way"
-    if view.state.promotions or view.state.shrinking:
+    if view.state.promotions or view.state.failover.shrinking:
         return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
     if view.old:
         return type_, False, Reason.MEMBERS_OUTDATED, view.old
@@ -328,7 +333,7 @@ def _progressing(view: View) -> Condition:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving:
         reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
-        return type_, True, reason, f"{len(state.migrations)} active, {len(state.queues)} waiting"
+        return type_, True, reason, f"{len(state.migrations)} active, {len(state.rebalance.queues)} waiting"
     if not view.formed or view.short:
         return type_, True, Reason.MEMBERS_STARTING, "members are starting"
     if view.old:
@@ -370,7 +375,7 @@ def _stalled(view: View) -> Condition:
     lack = waiting_for_space(state)
     if lack is not None:
         return type_, True, Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}"
-    if state.service_failures:
+    if state.rebalance.service_failures:
         return type_, True, Reason.SERVICE_FAILED, _failing_services(state)
     late = [
         r for r in state.migrations.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session
@@ -388,8 +393,8 @@ def _stalled(view: View) -> Condition:
 
 
 def _failing_services(state: State) -> str:
-    number, (_, reason) = min(state.service_failures.items())
-    count = len(state.service_failures)
+    number, (_, reason) = min(state.rebalance.service_failures.items())
+    count = len(state.rebalance.service_failures)
     more = f" (and {count - 1} more)" if count > 1 else ""
     return f"partition {number}{more} keeps its owner until the service can hand over: {reason}"
 

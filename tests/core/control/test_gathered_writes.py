@@ -41,7 +41,7 @@ def under_way(partition: int, step: Step, migration: Migration | None = None) ->
 
 def staged(state: State, seconds: float) -> list[int]:
     """What is to be stored so long after the rows were agreed to."""
-    state.staged = {}
+    state.table_view.clear_staged()
     follow(state, Observation(START + seconds, DESIRED, ()))
     return sorted(state.staged)
 
@@ -82,7 +82,7 @@ def test_nothing_waits_once_a_member_of_it_is_gone() -> None:
 def test_what_only_waits_to_be_stored_keeps_nobody_busy() -> None:
     for step, begun in ((Step.ACCEPT, set()), (Step.STORE, {3})):
         state = leadership(under_way(0, step))
-        state.queues = Queues.of(Plan(migrations=(move(3, 1, 1, 2),)), state.table.partitions)
+        state.rebalance.queues = Queues.of(Plan(migrations=(move(3, 1, 1, 2),)), state.table.partitions)
         start(state, Observation(START, DESIRED, ()))
         assert state.migrations.keys() - {0} == begun
 
@@ -90,6 +90,6 @@ def test_what_only_waits_to_be_stored_keeps_nobody_busy() -> None:
 def test_clearing_counts_until_it_is_stored() -> None:
     """Nobody is asked before, so all of a plan would begin at once."""
     state = leadership(under_way(0, Step.STORE, clear(0, 1, 1)))
-    state.queues = Queues.of(Plan(migrations=(clear(3, 1, 1),)), state.table.partitions)
+    state.rebalance.queues = Queues.of(Plan(migrations=(clear(3, 1, 1),)), state.table.partitions)
     start(state, Observation(START, DESIRED, ()))
     assert state.migrations.keys() == {0}

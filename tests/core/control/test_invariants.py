@@ -14,7 +14,8 @@ from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession
 from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.state import DesiredSpec, Observation, Phase, RebalanceProgress, State
+from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.migration import Type, move
 from stele.core.placement.plan import Plan
 from stele.core.table.table import Partition, PartitionTable
@@ -31,9 +32,9 @@ def healthy() -> State:
     state.operations.begin(running)
     state.operations.begin(Promotion(1, ROW, 6, (1,), True, 0.0, "p"))
     state.operations.begin(CopySession("s", 0, 2, {0: "m"}, {0: 1}, 0.0))
-    state.queues = Queues.of(PLAN, state.table.partitions)
-    state.progress = RebalanceProgress(1, PLAN, "", 0.0, 0, Counter())
-    state.counted_for["m"] = (state.progress,)
+    state.rebalance.queues = Queues.of(PLAN, state.table.partitions)
+    state.rebalance.progress = RebalanceProgress(1, PLAN, "", 0.0, 0, Counter())
+    state.rebalance.counted_for["m"] = (state.rebalance.progress,)
     state.claimed[1] = 6
     return state
 
@@ -55,11 +56,11 @@ def lose_a_view(state: State) -> None:
 
 
 def store_another_row(state: State) -> None:
-    state.table = PartitionTable((Partition(9, (2, 1)), *state.table.partitions[1:]), {})
+    state.table_view.table = PartitionTable((Partition(9, (2, 1)), *state.table.partitions[1:]), {})
 
 
 def take_partitions_away(state: State) -> None:
-    state.table = PartitionTable(state.table.partitions[:1], {})
+    state.table_view.table = PartitionTable(state.table.partitions[:1], {})
     state.claimed.clear()
 
 
@@ -96,7 +97,7 @@ def stage_beside_a_migration(state: State) -> None:
 
 
 def lose_count_of_the_queues(state: State) -> None:
-    state.queues.left = 0
+    state.rebalance.queues.left = 0
 
 
 def count_for_what_is_over(state: State) -> None:
@@ -105,22 +106,22 @@ def count_for_what_is_over(state: State) -> None:
 
 
 def keep_a_plan_that_is_over(state: State) -> None:
-    assert state.progress is not None
-    state.progress.go(Phase.DONE, 1.0)
+    assert state.rebalance.progress is not None
+    state.rebalance.progress.go(Phase.DONE, 1.0)
 
 
 def propose_in_a_plan_that_runs(state: State) -> None:
-    state.proposal = PLAN
+    state.rebalance.proposal = PLAN
 
 
 def count_below_zero(state: State) -> None:
-    assert state.progress is not None
-    state.progress.done[Type.MOVE] -= 1
+    assert state.rebalance.progress is not None
+    state.rebalance.progress.done[Type.MOVE] -= 1
 
 
 def copy_more_by_spark_than_at_all(state: State) -> None:
-    state.user_plans["mine"] = RebalanceProgress.of_user("mine", "uid", 0.0)
-    state.user_plans["mine"].bytes_by_spark = 1
+    state.rebalance.user_plans["mine"] = RebalanceProgress.of_user("mine", "uid", 0.0)
+    state.rebalance.user_plans["mine"].bytes_by_spark = 1
 
 
 BROKEN: dict[Callable[[State], None], str] = {
@@ -140,7 +141,7 @@ BROKEN: dict[Callable[[State], None], str] = {
     keep_a_plan_that_is_over: "the present plan is over",
     propose_in_a_plan_that_runs: "what waits for approval is in no plan that does",
     count_below_zero: "counts of plan 1",
-    copy_more_by_spark_than_at_all: "counts of plan 0",
+    copy_more_by_spark_than_at_all: "counts of plan mine",
 }
 
 

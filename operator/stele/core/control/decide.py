@@ -6,12 +6,12 @@ commands (`publication.exchange_request`). When storing fails in any way the dri
 takes over again: nothing in it is needed to go on.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stele.core.control.commands import OK, WAIT, Abort, Command, DeleteTablet, ExchangeReply, Result
 from stele.core.control.failover.reinitialize import reset_lost_partitions
-from stele.core.control.failover.repair import repair, unusable
+from stele.core.control.failover.repair import note_repaired, repair, unusable
+from stele.core.control.failover.take_over import take_over
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.gc import collect_garbage
 from stele.core.control.invariants import hold
@@ -20,10 +20,10 @@ from stele.core.control.operations.cluster_state import ChangeInput, Step
 from stele.core.control.publication import note_published
 from stele.core.control.rebalance.apply_requests import apply_requests
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
+from stele.core.control.rebalance.copy_sessions import drive_sessions
 from stele.core.control.rebalance.planner import data_members, end_plan, make_plan, places_known
-from stele.core.control.rebalance.scheduler import drive_sessions, follow, note_stored, start
+from stele.core.control.rebalance.scheduler import follow, note_stored, start
 from stele.core.control.rebalance.user_plans import end_user_plans
-from stele.core.control.recovery import resolve
 from stele.core.control.reported import reported_jump
 from stele.core.control.state import Answer, Decision, Intent, Observation, State
 from stele.core.placement.assignment import assign
@@ -33,9 +33,6 @@ from stele.core.table.table import Partition, check_changes
 
 FORMING_SECONDS = 60.0
 """A new cluster waits so long for all its members before it begins with those that are there."""
-
-STARTING_SECONDS = 60.0
-"""A take-over waits so long for a member that says that it is starting."""
 
 PAUSE_HEARTBEATS = 2.0
 """Between two decisions; after a longer pause the master does not believe that others were silent."""
@@ -51,7 +48,7 @@ def decide(state: State, observation: Observation) -> Decision:
     """
     hold(not state.staged, "the driver neither stored {} rows nor dropped the state", len(state.staged))
     state.check()
-    state.events, state.staged = [], {}
+    state.events = []
     _look(state, observation)
     _forgive_own_pause(state, observation)
     for answer in observation.answers:
@@ -59,7 +56,7 @@ def decide(state: State, observation: Observation) -> Decision:
     for liveness in state.liveness.values():
         liveness.evaluate(observation.now)
         _note_life(state, liveness, observation)
-    if not state.recovered and not _take_over(state, observation):
+    if not state.recovered and not take_over(state, observation):
         return _decision(state, observation, None, (), {})
     observation = _change_state(state, observation)
     apply_requests(state, observation)
@@ -87,7 +84,9 @@ def _decision(
     check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
     state.check()
     jobs = tuple(session for session in state.copy_sessions.values() if session.wants_job)
-    busy = bool(state.operations or state.shrinking or state.staged or dictionary or not state.recovered)
+    busy = bool(
+        state.operations or state.failover.shrinking or state.staged or dictionary or not state.recovered
+    )
     return Decision(
         dict(state.staged),
         dictionary,
@@ -103,7 +102,9 @@ def _decision(
 
 def _may_start_soon(state: State, observation: Observation) -> bool:
     """Whether something waits for its turn; what waits for space keeps nobody busy."""
-    return len(state.queues) > 0 and observation.desired.may_start and waiting_for_space(state) is None
+    return (
+        len(state.rebalance.queues) > 0 and observation.desired.may_start and waiting_for_space(state) is None
+    )
 
 
 def _change_state(state: State, observation: Observation) -> Observation:
@@ -142,10 +143,11 @@ def stored(
 ) -> None:
     """The driver stored what was decided: now it holds."""
     state.apply(rows)
+    note_repaired(state, rows)
     if dictionary is not None:
         set_members(state, dictionary)
     note_stored(state, rows, now)
-    state.staged = {}
+    state.table_view.clear_staged()
     state.change.stored()
 
 
@@ -211,7 +213,7 @@ def _note_claims(state: State, report: ExchangeReply) -> None:
     agreed += [(tablet.partition, tablet.promised) for tablet in report.tablets]
     for number, version in agreed:
         if number < len(rows) and version > rows[number].version and number not in state.promotions:
-            state.claimed[number] = max(state.claimed.get(number, 0), version)
+            state.table_view.claim(number, version)
 
 
 def _check_identity(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
@@ -261,102 +263,6 @@ def _route(state: State, member: MemberIndex, command: Command, result: Result, 
         state.emit("OrderRefused", text)
 
 
-def _take_over(state: State, observation: Observation) -> bool:
-    """Wait until every member answered or is gone, then stage what the master before left; True when
-    settled.
-    """
-    gone: set[MemberIndex] = set()
-    for index in state.table.members:
-        liveness = state.liveness[index]
-        if liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing):
-            continue
-        starting = observation.now - liveness.starting_seconds < observation.desired.timing.silence
-        if starting and observation.now - state.started_seconds < STARTING_SECONDS:
-            return False
-        if not liveness.replaced_by_uuid and not liveness.gone(observation.now, observation.desired.timing):
-            return False
-        gone.add(index)
-    reports = [c.report for i, c in state.liveness.items() if c.report is not None and i not in gone]
-    found = resolve(state.table, reports, frozenset(gone), state.epoch)
-    if _waits_for_unlisted(state, observation, found.rows):
-        return False
-    state.claimed.update(found.claimed)
-    state.staged.update(found.rows)
-    rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
-    state.fenced = _interrupted(state, rows)
-    _claim_for_others(state, rows)
-    state.member_list_version = _list_version(state, reports)
-    state.recovered = True
-    if state.table.members:
-        text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
-        state.emit("MasterTookOver", f"{text}, {len(found.rows)} rows were not stored")
-    return True
-
-
-def _waits_for_unlisted(
-    state: State, observation: Observation, rows: Mapping[PartitionId, Partition]
-) -> bool:
-    """Whether rows that members told name somebody whom the member list lacks, and who cannot be let in now.
-
-    An older copy of the ConfigMaps was restored: they joined after it was made.
-    """
-    named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
-    missing = frozenset(i for i in named - state.table.members.keys() if not _can_join(state, observation, i))
-    if missing - state.unlisted:
-        who = ", ".join(f"member {index}" for index in sorted(missing))
-        why = (
-            ""
-            if observation.desired.join_allowed
-            else f", and the cluster state {observation.desired.state} forbids joining"
-        )
-        text = f"rows name {who}, whom the restored member list lacks: it waits for their answers{why}"
-        state.emit("MemberListOlder", text, warning=True)
-    state.unlisted = missing
-    return bool(missing)
-
-
-def _can_join(state: State, observation: Observation, index: MemberIndex) -> bool:
-    liveness = state.liveness.get(index)
-    if (
-        liveness is None
-        or liveness.member_object is None
-        or liveness.member_object.pod is None
-        or liveness.member_object.deleting
-    ):
-        return False
-    answers = liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing)
-    return answers and not liveness.replaced_by_uuid and observation.desired.join_allowed
-
-
-def _list_version(state: State, reports: Sequence[ExchangeReply]) -> int:
-    """Above every list that a member has: an older copy of the ConfigMaps was restored when one is newer, and
-    members take newer lists only.
-    """
-    newest = max((report.member_list_version for report in reports), default=0)
-    return newest + 1 if newest > state.member_list_version else state.member_list_version
-
-
-def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:
-    """Partitions of which a live replica promised a term that no row has: their promotion is made again."""
-    found: set[PartitionId] = set()
-    for index, liveness in state.liveness.items():
-        for tablet in liveness.tablets.values():
-            row = rows.get(tablet.partition)
-            if row is not None and index in row.members and tablet.promised > row.version:
-                found.add(tablet.partition)
-    return found
-
-
-def _claim_for_others(state: State, rows: dict[PartitionId, Partition]) -> None:
-    """Who promised more than the version of a row that lacks it takes no copy but for a later one."""
-    for index, liveness in state.liveness.items():
-        for tablet in liveness.tablets.values():
-            number = tablet.partition
-            row = rows.get(number)
-            if row is not None and index not in row.members and tablet.promised > row.version:
-                state.claimed[number] = max(state.claimed.get(number, 0), tablet.promised)
-
-
 def _assign_first(state: State, observation: Observation) -> None:
     """The first row of every partition: nobody has data yet, so nothing is asked of anybody.
 
@@ -375,7 +281,9 @@ def _assign_first(state: State, observation: Observation) -> None:
     if not members or (patient and len(members) < observation.desired.members):
         return
     rows = assign(state.table, members, observation.desired.replicas)
-    state.staged.update({number: Partition(1, row) for number, row in enumerate(rows) if row})
+    for number, row in enumerate(rows):
+        if row:
+            state.table_view.stage(number, Partition(1, row))
     state.emit("TableAssigned", f"{len(rows)} partitions on {len(members)} members")
 
 

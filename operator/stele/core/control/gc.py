@@ -74,10 +74,10 @@ def _tablets(
         row = state.table.partitions[number]
         if liveness.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
             continue
-        if number in copied or number in state.migrations or number in state.lost:
+        if number in copied or number in state.migrations or number in state.failover.lost:
             continue
-        wanted = len(row.members) < full or number in state.queues.waiting
-        if number in state.reset_partitions or (not wanted and _is_whole(state, number)):
+        wanted = len(row.members) < full or number in state.rebalance.queues.waiting
+        if number in state.failover.reset_partitions or (not wanted and _is_whole(state, number)):
             orders.append(DeleteTablet(number, row.version))
     return orders
 

@@ -4,14 +4,13 @@ made or removed.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.control.state import DesiredSpec, EnsureMember, Intent, Observation, RemoveMember, State
 from stele.core.table.ids import MEMBERS_MAX, MemberIndex
-from stele.core.table.table import Member, PartitionTable
+from stele.core.table.table import Member
 from stele.core.tablet.lifecycle import TabletState
 
 Dictionary = Mapping[MemberIndex, Member]
@@ -116,7 +115,7 @@ def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) ->
 
 def set_members(state: State, members: Dictionary) -> None:
     """The dictionary was stored."""
-    state.table = PartitionTable(state.table.partitions, MappingProxyType(dict(members)))
+    state.table_view.set_members(members)
     state.member_list_version += 1
 
 

@@ -30,9 +30,9 @@ def exchange_request(
     members: tuple[MemberInfo, ...] = ()
     full, cursor = False, None
     if member is not None and state.recovered and not state.staged:
-        base, changed, _ = state.stored_rows.since(liveness.published)
+        base, changed, _ = state.table_view.stored_rows.since(liveness.published)
         rows, full = tuple(row_of(number, row) for number, row in changed), not base
-        cursor = TableCursor(state.stored_rows.number, state.stamp.value)
+        cursor = TableCursor(state.table_view.stored_rows.number, state.stamp.value)
         if not base or not _has_member_list(state, liveness):
             members = tuple(
                 MemberInfo(each.index, each.name, each.uuid, each.address, each.lite)

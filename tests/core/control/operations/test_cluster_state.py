@@ -155,7 +155,7 @@ async def test_migrations_under_way_end_before_the_state_is_in_force_and_none_be
     harness = await moving()
     assert harness.loop.state is not None
     under_way = {running.id for running in harness.loop.state.migrations.values()}
-    assert len(harness.loop.state.queues)
+    assert len(harness.loop.state.rebalance.queues)
     before = {id for volume in harness.world.volumes.values() for id in volume.events.begun}
     harness.change_spec(state=state)
     await harness.tick()

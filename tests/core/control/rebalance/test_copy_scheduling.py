@@ -69,7 +69,7 @@ def wave(source: int, destination: int, stage: Stage = Stage.COPY) -> CopySessio
 
 def test_a_backup_is_read_and_not_the_owner() -> None:
     state = state_of((0, 1))
-    assert Sources(state, frozenset()).of(copy_to(state, 0, 4)) == 1
+    assert Sources(state, frozenset()).choose(copy_to(state, 0, 4)) == 1
 
 
 @pytest.mark.parametrize("trouble", ["gone", "broken", "copying", "silent"])
@@ -82,31 +82,31 @@ def test_the_owner_is_read_when_no_backup_is_ready(trouble: str) -> None:
     elif trouble == "silent":
         del state.liveness[1]
     gone = frozenset({1} if trouble == "gone" else ())
-    assert Sources(state, gone).of(copy_to(state, 0, 4)) == 0
+    assert Sources(state, gone).choose(copy_to(state, 0, 4)) == 0
 
 
 def test_a_copy_that_was_too_old_is_made_from_the_owner() -> None:
     state = state_of((0, 1))
     running = copy_to(state, 0, 4)
     running.copies = 1
-    assert Sources(state, frozenset()).of(running) == 0
+    assert Sources(state, frozenset()).choose(running) == 0
 
 
 def test_the_choice_stays_while_it_is_good_and_moves_on_when_it_is_not() -> None:
     state = state_of((0, 1, 2))
     running = copy_to(state, 0, 4)
-    assert Sources(state, frozenset()).of(running) == 1
-    assert Sources(state, frozenset()).of(running) == 1
-    assert Sources(state, frozenset({1})).of(running) == 2
-    assert Sources(state, frozenset({1, 2})).of(running) == 0
-    assert Sources(state, frozenset({2})).of(running) == 1
+    assert Sources(state, frozenset()).choose(running) == 1
+    assert Sources(state, frozenset()).choose(running) == 1
+    assert Sources(state, frozenset({1})).choose(running) == 2
+    assert Sources(state, frozenset({1, 2})).choose(running) == 0
+    assert Sources(state, frozenset({2})).choose(running) == 1
 
 
 @given(st.integers(1, 40))
 def test_the_load_is_spread_over_the_backups(count: int) -> None:
     state = state_of(*((0, 1, 2, 3) for _ in range(count)))
     sources = Sources(state, frozenset())
-    load = Counter(sources.of(copy_to(state, number, 4)) for number in range(count))
+    load = Counter(sources.choose(copy_to(state, number, 4)) for number in range(count))
     assert set(load) <= {1, 2, 3}
     assert max(load.values()) - min(load[member] for member in (1, 2, 3)) <= 1
 
@@ -225,7 +225,7 @@ def test_lack_of_space_is_said_once_and_again_when_it_was_over() -> None:
         note_short(state, 4, refusal, now)
     assert [each.reason for each in state.events] == ["NoSpace"]
     forget_short(state, 2.0 + 2 * SHORT_SECONDS)
-    assert state.short == {}
+    assert state.copies.short == {}
     note_short(state, 4, refusal, 200.0)
     assert [each.warning for each in state.events] == [True, True]
 
@@ -239,5 +239,5 @@ def test_a_wave_counts_once() -> None:
     made.fail("DRIVER: it ended")
     for now in (1.0, 2.0):
         note_end(state, made, now)
-    (copied,) = state.copied.values()
+    (copied,) = state.copies.copied.values()
     assert (copied.bytes_copied, copied.tasks, copied.retries, copied.failures) == (70, 4, 1, 1)

@@ -17,15 +17,17 @@ from stele.core.tablet.lifecycle import TabletState
 
 def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
     """Reset to empty what was lost for too long, when the spec says so."""
-    state.lost_since = {number: state.lost_since.get(number, now) for number in state.lost}
-    if desired.on_partition_loss != "ResetToEmpty" or desired.held or not state.lost:
+    state.failover.lost_since = {
+        number: state.failover.lost_since.get(number, now) for number in state.failover.lost
+    }
+    if desired.on_partition_loss != "ResetToEmpty" or desired.held or not state.failover.lost:
         _end(state, lost=set())
         return
-    _end(state, state.lost)
+    _end(state, state.failover.lost)
     able, resets = _able(state, desired, now), state.operations.resets
     taken = Counter(each.member for each in resets.values())
-    for number in sorted(state.lost):
-        if now - state.lost_since[number] >= desired.timing.grace:
+    for number in sorted(state.failover.lost):
+        if now - state.failover.lost_since[number] >= desired.timing.grace:
             _go_on(state, number, able, taken)
     begun = [each for each in resets.values() if each.done]
     if begun:
@@ -33,10 +35,10 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
         state.emit("PartitionsReset", text, warning=True)
     for each in begun:
         assert each.member is not None
-        version = state.next_version(each.partition, _promised(state, each.partition))
-        state.staged[each.partition] = Partition(version, (each.member,))
-        state.reset_partitions.add(each.partition)
-        state.queues.drop(each.partition)
+        version = state.table_view.next_version(each.partition, _promised(state, each.partition))
+        state.table_view.stage(each.partition, Partition(version, (each.member,)))
+        state.failover.reset_partitions.add(each.partition)
+        state.rebalance.drop(each.partition)
 
 
 def _end(state: State, lost: set[PartitionId]) -> None:

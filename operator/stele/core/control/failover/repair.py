@@ -22,7 +22,7 @@ def repair(state: State, desired: DesiredSpec, now: float) -> None:
     silent = _silent(state, desired, now)
     without = _without_tablet(state)
     lost: set[PartitionId] = set()
-    before, state.shrinking = state.shrinking, {}
+    before, state.failover.shrinking = state.failover.shrinking, {}
     for number in sorted(_repair_candidates(state, gone, silent, without)):
         row = state.table.partitions[number]
         if not row.replicas or number in state.staged:
@@ -30,12 +30,17 @@ def repair(state: State, desired: DesiredSpec, now: float) -> None:
         dead = row.members & (gone | silent.get(row.owner, frozenset()) | without.get(number, frozenset()))
         if number in state.promotions:
             _watch(state, desired, number, dead, now)
-        elif dead or number in state.fenced:
+        elif dead or number in state.failover.fenced:
             if not _repair_row(state, number, dead, before.get(number, now), now):
                 lost.add(number)
         elif state.claimed.get(number, 0) > row.version and number not in state.migrations:
-            state.staged[number] = Partition(state.next_version(number), row.replicas)
+            state.table_view.stage(number, Partition(state.table_view.next_version(number), row.replicas))
     _tell_lost(state, lost)
+
+
+def note_repaired(state: State, rows: Mapping[PartitionId, Partition]) -> None:
+    """Rows were stored: their owners need no further promotion."""
+    state.failover.fenced.difference_update(rows)
 
 
 def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[MemberIndex]:
@@ -71,7 +76,7 @@ def _repair_candidates(
     """The only rows in which something can be wrong."""
     far = gone.union(*silent.values())
     named = set[PartitionId]().union(*(state.replica_index.rows_of.get(member, ()) for member in far))
-    return named.union(without, state.promotions, state.fenced, state.claimed)
+    return named.union(without, state.promotions, state.failover.fenced, state.claimed)
 
 
 def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
@@ -109,14 +114,14 @@ def _repair_row(
         # A member is back that has the data: nothing is reset.
         state.operations.end(reset)
     # What waits was planned for a row with the dead in it: to clear one more copy could leave too few.
-    state.queues.drop(number)
-    if row.owner in dead or number in state.fenced:
+    state.rebalance.drop(number)
+    if row.owner in dead or number in state.failover.fenced:
         _promote(state, number, row, live, now)
     elif not any(state.showed(member, number, since) for member in live):
-        state.shrinking[number] = since
+        state.failover.shrinking[number] = since
     else:
         slots = trimmed(None if member in dead else member for member in row.replicas)
-        state.staged[number] = Partition(state.next_version(number), slots)
+        state.table_view.stage(number, Partition(state.table_view.next_version(number), slots))
     return True
 
 
@@ -130,7 +135,7 @@ def _promote(
 ) -> None:
     """Begin a promotion; its term is the version that the row will have."""
     promised = [_promised(state, member, number) for member in live]
-    term = state.next_version(number, max(promised, default=0))
+    term = state.table_view.next_version(number, max(promised, default=0))
     owner = state.liveness.get(row.owner) if row.owner is not None else None
     # An owner that is asked itself, like the others, cannot go on behind our back.
     dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
@@ -150,14 +155,14 @@ def _watch(
     """Store what was agreed to; begin anew when a live replica was lost or refused, or a lost one is back."""
     promotion = state.promotions[number]
     if promotion.step is Step.AGREED:
-        state.staged[number] = Partition(promotion.term, promotion.row)
+        state.table_view.stage(number, Partition(promotion.term, promotion.row))
         return
     outdated = promotion.step is Step.OUTDATED
     if outdated or dead.intersection(promotion.live) or _returned(state, number, dead):
         if promotion.chosen is not None:
-            state.claimed[number] = max(state.claimed.get(number, 0), promotion.term)
-        state.fenced.add(number)
-        state.counted_for.pop(promotion.id, None)
+            state.table_view.claim(number, promotion.term)
+        state.failover.fenced.add(number)
+        state.rebalance.forget(promotion.id)
         state.operations.end(promotion)
         return
     owner = state.liveness.get(promotion.base.owner) if promotion.base.owner is not None else None
@@ -176,13 +181,13 @@ def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -
 
 
 def _tell_lost(state: State, lost: set[PartitionId]) -> None:
-    new = sorted(lost - state.lost)
+    new = sorted(lost - state.failover.lost)
     if new:
         state.emit(
             "DataLoss",
             f"{len(new)} partitions have no live replica (first: {new[0]}); they wait until a member returns",
             warning=True,
         )
-    if state.lost and not lost and not state.lost & state.reset_partitions:
+    if state.failover.lost and not lost and not state.failover.lost & state.failover.reset_partitions:
         state.emit("DataBack", "every partition has a live replica again")
-    state.lost = lost
+    state.failover.lost = lost

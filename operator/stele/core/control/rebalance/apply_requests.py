@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
+from stele.core.control.progress import Phase, RebalanceProgress
 from stele.core.control.rebalance.planner import approve, cancel
 from stele.core.control.requests import RebalanceRequest
-from stele.core.control.state import Observation, Phase, RebalanceProgress, State
+from stele.core.control.state import Observation, State
 from stele.core.placement.plan import Plan
 from stele.core.table.ids import PartitionId
 
@@ -14,9 +15,9 @@ CANCELLED = "CANCELLED: its user cancelled it"
 def apply_requests(state: State, observation: Observation) -> None:
     """Take in what TabletRebalances ask for; what is asked for again changes nothing."""
     names = {request.name for request in observation.requests if not request.final}
-    for name in state.user_plans.keys() - names:
+    for name in state.rebalance.user_plans.keys() - names:
         # Its end is stored, or its object is gone: nothing more of it starts.
-        _drop(state, state.user_plans.pop(name).partitions)
+        _drop(state, state.rebalance.user_plans.pop(name).partitions)
     for request in observation.requests:
         if request.plan:
             _apply_to_own_plan(state, request, observation.now)
@@ -26,12 +27,12 @@ def apply_requests(state: State, observation: Observation) -> None:
 
 def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> None:
     """About the present plan of the master."""
-    progress = state.progress
+    progress = state.rebalance.progress
     if progress is None or request.plan != state.plan_id:
         return
-    stopped = request.cancelled - state.stopped
+    stopped = request.cancelled - state.rebalance.stopped
     if stopped:
-        state.stopped |= stopped
+        state.rebalance.stopped |= stopped
         _drop(state, stopped)
         _roll_back(state, progress, stopped, now)
     if request.cancel:
@@ -43,9 +44,11 @@ def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> N
 
 
 def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> None:
-    progress = state.user_plans.get(request.name)
+    progress = state.rebalance.user_plans.get(request.name)
     if progress is None or progress.uid != request.uid:
-        progress = state.user_plans[request.name] = RebalanceProgress.of_user(request.name, request.uid, now)
+        progress = state.rebalance.user_plans[request.name] = RebalanceProgress.of_user(
+            request.name, request.uid, now
+        )
     if request.cancel and progress.phase is Phase.PENDING:
         progress.go(Phase.SUPERSEDED, now)
     if progress.phase is not Phase.RUNNING:
@@ -64,10 +67,10 @@ def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
     """Nothing that waits for these partitions is started."""
     some = frozenset(partitions)
     for number in some:
-        state.queues.drop(number)
-    if state.proposal is not None and some:
-        left = tuple(each for each in state.proposal.migrations if each.partition not in some)
-        state.proposal = Plan(left, state.proposal.refusals) if left else None
+        state.rebalance.queues.drop(number)
+    if state.rebalance.proposal is not None and some:
+        left = tuple(each for each in state.rebalance.proposal.migrations if each.partition not in some)
+        state.rebalance.proposal = Plan(left, state.rebalance.proposal.refusals) if left else None
 
 
 def _roll_back(

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from stele.core.control.migration_queue import planned_bytes
 from stele.core.control.operations.copy_session import Copied, CopySession, Stage
 from stele.core.control.operations.move import MigrationOperation, Step
+from stele.core.control.progress import RebalanceProgress
 from stele.core.control.rebalance.planner import sizes
-from stele.core.control.state import RebalanceProgress, State
+from stele.core.control.state import State
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
@@ -57,8 +58,8 @@ class Sources:
         under_way = (each for each in state.migrations.values() if each.step in _BEFORE_COPY | {Step.COPY})
         self._load = Counter(each.copied_from for each in under_way if each.copied_from is not None)
 
-    def of(self, operation: MigrationOperation) -> MemberIndex:
-        """The choice, which stays while that member is as good as it was."""
+    def choose(self, operation: MigrationOperation) -> MemberIndex:
+        """Note the choice in the operation; it stays while that member is as good as it was."""
         before = operation.copied_from
         ready = list(self._ready(operation))
         if before in ready or (before == operation.owner and not ready):
@@ -164,28 +165,30 @@ class Space:
 
 def note_short(state: State, destination: MemberIndex, refusal: Refusal, now: float) -> None:
     """Something waits for space at a member: said once until it was well for a while."""
-    if destination not in state.short:
+    if destination not in state.copies.short:
         state.emit("NoSpace", f"partition {refusal.partition} waits: {refusal.detail}", warning=True)
-    state.short[destination] = now
+    state.copies.short[destination] = now
 
 
 def waiting_for_space(state: State) -> Refusal | None:
     """The first migration of a plan under way that waits for space, None when none does."""
-    records = (state.progress, *state.user_plans.values())
+    records = (state.rebalance.progress, *state.rebalance.user_plans.values())
     some = (progress.waiting for progress in records if progress is not None and progress.waiting)
     return next((next(iter(waiting.values())) for waiting in some), None)
 
 
 def forget_waiting(state: State) -> None:
     """Nothing waits until it was looked at again."""
-    for progress in (state.progress, *state.user_plans.values()):
+    for progress in (state.rebalance.progress, *state.rebalance.user_plans.values()):
         if progress is not None:
             progress.waiting = {}
 
 
 def forget_short(state: State, now: float) -> None:
     """Members that refused nothing for a while."""
-    state.short = {each: since for each, since in state.short.items() if now - since < SHORT_SECONDS}
+    state.copies.short = {
+        each: since for each, since in state.copies.short.items() if now - since < SHORT_SECONDS
+    }
 
 
 def note_engine(state: State, session: CopySession, now: float) -> None:
@@ -207,7 +210,7 @@ def note_end(state: State, session: CopySession, now: float) -> None:
         return
     session.counted = True
     new = Copied(state.name_of(session.destination))
-    total = state.copied.setdefault((session.destination, session.engine), new)
+    total = state.copies.copied.setdefault((session.destination, session.engine), new)
     total.count(session, session.copied_bytes, now)
     for progress in records_of(state, session):
         copied = progress.destinations.get(session.destination)
@@ -219,13 +222,19 @@ def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
     """The plans that a wave copies for, each once."""
     found: list[RebalanceProgress] = []
     for id in session.partitions.values():
-        found += [each for each in state.counted_for.get(id, ()) if not any(each is other for other in found)]
+        found += [
+            each
+            for each in state.rebalance.counted_for.get(id, ())
+            if not any(each is other for other in found)
+        ]
     return found
 
 
 def part_of(state: State, progress: RebalanceProgress, session: CopySession) -> int:
     """Bytes copied so far in a wave for one plan."""
     mine = [
-        id for id in session.partitions.values() if any(r is progress for r in state.counted_for.get(id, ()))
+        id
+        for id in session.partitions.values()
+        if any(r is progress for r in state.rebalance.counted_for.get(id, ()))
     ]
     return session.part_of(mine)

@@ -17,6 +17,7 @@ from hashlib import blake2b
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.migration_queue import Queues
+from stele.core.control.progress import Phase, RebalanceProgress
 from stele.core.control.rebalance.user_plans import (
     begin_asked,
     checked,
@@ -28,7 +29,7 @@ from stele.core.control.rebalance.user_plans import (
 )
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
-from stele.core.control.state import DesiredSpec, Observation, Phase, RebalanceProgress, State
+from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.plan import DataMember, Plan, plan
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition, PartitionTable
@@ -130,22 +131,26 @@ def make_plan(state: State, observation: Observation) -> None:
         observation.desired.replicas,
         tuple((request.name, request.moves, request.cancelled) for request in requests),
     )
-    changed, first = key != state.plan_key, not state.plan_key
+    changed, first = key != state.rebalance.plan_key, not state.rebalance.plan_key
     if not (changed or _again(state, members, observation.now) or _short(state, observation)):
         return
-    if first or key[:2] != state.plan_key[:2]:
-        state.cancelled, state.stopped = False, set()
-    state.plan_key, state.planned_table, state.planned_seconds = key, state.table, observation.now
-    paused = set() if changed else state.retries.paused(observation.now)
-    state.retries.note_planned(paused)
+    if first or key[:2] != state.rebalance.plan_key[:2]:
+        state.rebalance.cancelled, state.rebalance.stopped = False, set()
+    state.rebalance.plan_key, state.rebalance.planned_table, state.rebalance.planned_seconds = (
+        key,
+        state.table,
+        observation.now,
+    )
+    paused = set() if changed else state.rebalance.retries.paused(observation.now)
+    state.rebalance.retries.note_planned(paused)
     expected = _expected(state)
     made, copies = _planned(
-        state, expected, members, observation.desired.replicas, requests, but=state.stopped | paused
+        state, expected, members, observation.desired.replicas, requests, but=state.rebalance.stopped | paused
     )
     situation = _situation(members, observation.desired.replicas, copies)
     if first:
         _remember(state, observation.requests, situation)
-    if state.cancelled:
+    if state.rebalance.cancelled:
         made = _without(made, {each.partition for each in made.migrations} - user_plan_partitions(state))
         if not made.migrations:
             return
@@ -156,12 +161,12 @@ def make_plan(state: State, observation: Observation) -> None:
     )
     note_planned(state, requests, made, sizes(state))
     if _nothing_left(state, made, members):
-        state.approved = ""
+        state.rebalance.approved = ""
     _adopt(state, observation, expected, made, _Case(situation, reason, copies, goes_on=not changed))
 
 
 def _may_plan(state: State, desired: DesiredSpec) -> bool:
-    if not desired.migration_allowed or desired.held or state.promotions or state.shrinking:
+    if not desired.migration_allowed or desired.held or state.promotions or state.failover.shrinking:
         return False
     return any(row.version for row in state.table.partitions) and places_known(state)
 
@@ -170,37 +175,46 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
     """Whether there may be something left. While a proposal waits, only when what runs beside it failed;
     while a place is kept, too: what waits for it could be balanced again and again.
     """
-    if state.migrations or len(state.queues) or (state.cancelled and not user_plan_partitions(state)):
+    if (
+        state.migrations
+        or len(state.rebalance.queues)
+        or (state.rebalance.cancelled and not user_plan_partitions(state))
+    ):
         return False
-    if _rested(state, now) and state.retries.due(now):
+    if _rested(state, now) and state.rebalance.retries.due(now):
         return True
-    if state.proposal is not None or any(member.away for member in members):
+    if state.rebalance.proposal is not None or any(member.away for member in members):
         return False
-    return state.table is not state.planned_table
+    return state.table is not state.rebalance.planned_table
 
 
 def _short(state: State, observation: Observation) -> bool:
     """Whether a row lacks copies, and what was planned for it is void: it shrank, or a migration failed."""
-    if state.cancelled or not _rested(state, observation.now):
+    if state.rebalance.cancelled or not _rested(state, observation.now):
         return False
-    void = (state.queues.dropped - state.retries.pauses.keys()) | state.retries.due(observation.now)
-    return any(_lacks_copies(state, number, observation.desired.replicas) for number in void - state.stopped)
+    void = (
+        state.rebalance.queues.dropped - state.rebalance.retries.pauses.keys()
+    ) | state.rebalance.retries.due(observation.now)
+    return any(
+        _lacks_copies(state, number, observation.desired.replicas)
+        for number in void - state.rebalance.stopped
+    )
 
 
 def _rested(state: State, now: float) -> bool:
-    return now - state.planned_seconds >= PLAN_PAUSE_SECONDS
+    return now - state.rebalance.planned_seconds >= PLAN_PAUSE_SECONDS
 
 
 def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
     """Whether it does, and nothing is about to change that."""
     row = state.staged.get(number, state.table.partitions[number])
-    idle = number not in state.migrations and number not in state.queues.waiting
+    idle = number not in state.migrations and number not in state.rebalance.queues.waiting
     return idle and 0 < len(row.members) < replicas
 
 
 def _nothing_left(state: State, made: Plan, members: tuple[DataMember, ...]) -> bool:
     """Whether the situation is as planned: nothing runs, pauses after a failure or waits for a member."""
-    pending = state.migrations or state.retries.pauses or any(member.away for member in members)
+    pending = state.migrations or state.rebalance.retries.pauses or any(member.away for member in members)
     return not (made.migrations or pending)
 
 
@@ -258,9 +272,9 @@ def _remember(state: State, requests: Iterable[RebalanceRequest], situation: str
     if last is None or last.situation != situation:
         return
     if last.cancel:
-        state.cancelled = True
+        state.rebalance.cancelled = True
     elif last.approved and not last.final:
-        state.approved = situation
+        state.rebalance.approved = situation
 
 
 def _reason(
@@ -277,7 +291,7 @@ def _reason(
     away = [state.name_of(member.index) for member in members if member.away]
     if away:
         text += f"; expected back: {', '.join(away[:PLANNED_MEMBERS_SHOWN])}"
-    moved = [request.name for request in requests if request.name in state.user_plans]
+    moved = [request.name for request in requests if request.name in state.rebalance.user_plans]
     return f"{text}; moves of {', '.join(moved)}" if moved else text
 
 
@@ -290,16 +304,16 @@ class _Case:
 
 
 def _adopt(state: State, observation: Observation, on: PartitionTable, made: Plan, case: _Case) -> None:
-    state.refusals = made.refusals
-    if state.approved != case.situation:
-        state.approved = ""
+    state.rebalance.refusals = made.refusals
+    if state.rebalance.approved != case.situation:
+        state.rebalance.approved = ""
     waits = () if _approved(state, observation.desired, case) else _waiting(state, made)
     held = frozenset(waits)
     free = tuple(each for each in made.migrations if each.partition not in held)
-    state.queues = Queues.of(replace(made, migrations=free), on.partitions)
+    state.rebalance.queues = Queues.of(replace(made, migrations=free), on.partitions)
     proposed = tuple(each for each in made.migrations if each.partition in held)
-    state.proposal = replace(made, migrations=proposed) if proposed else None
-    progress, now = state.progress, observation.now
+    state.rebalance.proposal = replace(made, migrations=proposed) if proposed else None
+    progress, now = state.rebalance.progress, observation.now
     if progress is not None and _same(progress, case, proposed=bool(proposed)):
         _count(state, progress, made)
         return
@@ -307,8 +321,8 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, made: Pla
         finish_record(state, Phase.SUPERSEDED, now)
     if made.migrations:
         phase = Phase.PROPOSED if proposed else Phase.RUNNING
-        state.progress = _record(state, made, case, phase, now)
-        _announce(state, state.progress)
+        state.rebalance.progress = _record(state, made, case, phase, now)
+        _announce(state, state.rebalance.progress)
 
 
 def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
@@ -319,7 +333,9 @@ def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
 
 
 def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
-    return state.approved == case.situation or (desired.approval == "Automatic" and case.copies is None)
+    return state.rebalance.approved == case.situation or (
+        desired.approval == "Automatic" and case.copies is None
+    )
 
 
 def _waiting(state: State, made: Plan) -> set[PartitionId]:
@@ -333,8 +349,10 @@ def _waiting(state: State, made: Plan) -> set[PartitionId]:
 
 
 def _record(state: State, made: Plan, case: _Case, phase: Phase, now: float) -> RebalanceProgress:
-    state.plan_number += 1
-    progress = RebalanceProgress(state.plan_number, made, case.reason, now, 0, Counter(), phase=phase)
+    state.rebalance.plan_number += 1
+    progress = RebalanceProgress(
+        state.rebalance.plan_number, made, case.reason, now, 0, Counter(), phase=phase
+    )
     progress.situation, progress.copies_left = case.situation, case.copies
     _count(state, progress, made)
     return progress
@@ -356,11 +374,11 @@ def _announce(state: State, progress: RebalanceProgress) -> None:
 
 def approve(state: State, now: float) -> None:
     """The present plan may start."""
-    progress, proposal = state.progress, state.proposal
+    progress, proposal = state.rebalance.progress, state.rebalance.proposal
     if progress is None or proposal is None:
         return
-    state.approved, state.proposal = progress.situation, None
-    state.queues.add(proposal, state.table.partitions)
+    state.rebalance.approved, state.rebalance.proposal = progress.situation, None
+    state.rebalance.queues.add(proposal, state.table.partitions)
     progress.go(Phase.RUNNING, now)
     left = (
         "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
@@ -370,9 +388,9 @@ def approve(state: State, now: float) -> None:
 
 def cancel(state: State, now: float) -> None:
     """Start nothing more of the present plan; another is made only when the situation changes."""
-    if state.progress is not None and state.progress.phase is not Phase.CANCELLING:
-        state.queues, state.proposal, state.cancelled = Queues(), None, True
-        state.progress.go(Phase.CANCELLING, now)
+    if state.rebalance.progress is not None and state.rebalance.progress.phase is not Phase.CANCELLING:
+        state.rebalance.queues, state.rebalance.proposal, state.rebalance.cancelled = Queues(), None, True
+        state.rebalance.progress.go(Phase.CANCELLING, now)
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
@@ -388,17 +406,23 @@ def sizes(state: State) -> dict[PartitionId, int]:
 
 def end_plan(state: State, now: float) -> None:
     """The present plan is over when nothing of it waits or runs."""
-    if state.progress is None or state.migrations or state.promotions or len(state.queues) or state.proposal:
+    if (
+        state.rebalance.progress is None
+        or state.migrations
+        or state.promotions
+        or len(state.rebalance.queues)
+        or state.rebalance.proposal
+    ):
         return
-    done = sum(state.progress.done.values())
-    phase = _last_phase(state, state.progress, done)
+    done = sum(state.rebalance.progress.done.values())
+    phase = _last_phase(state, state.rebalance.progress, done)
     if phase is Phase.DONE:
-        state.approved = ""
-    seconds = now - state.progress.started_seconds
+        state.rebalance.approved = ""
+    seconds = now - state.rebalance.progress.started_seconds
     state.emit(
         "RebalanceFinished" if phase is Phase.DONE else "RebalanceIncomplete",
-        f"{done} migrations in {seconds:.1f} s, {state.progress.bytes_copied} bytes copied, "
-        f"{state.progress.failed} rolled back",
+        f"{done} migrations in {seconds:.1f} s, {state.rebalance.progress.bytes_copied} bytes copied, "
+        f"{state.rebalance.progress.failed} rolled back",
         warning=phase is Phase.FAILED,
     )
     finish_record(state, phase, now)
@@ -412,14 +436,14 @@ def _last_phase(state: State, progress: RebalanceProgress, done: int) -> Phase:
     cancelled = progress.phase is Phase.CANCELLING
     if progress.failed and not done and not cancelled:
         return Phase.FAILED
-    left = state.retries.pauses.keys() - state.stopped
+    left = state.rebalance.retries.pauses.keys() - state.rebalance.stopped
     whole = done == sum(progress.planned.values()) and not left and not cancelled
     return Phase.DONE if whole else Phase.SUPERSEDED
 
 
 def finish_record(state: State, phase: Phase, now: float) -> None:
-    if state.progress is None:
+    if state.rebalance.progress is None:
         return
-    state.progress.go(phase, now)
-    state.finished = [*state.finished, state.progress][-FINISHED_KEPT:]
-    state.progress = None
+    state.rebalance.progress.go(phase, now)
+    state.rebalance.finished = [*state.rebalance.finished, state.rebalance.progress][-FINISHED_KEPT:]
+    state.rebalance.progress = None

@@ -9,8 +9,9 @@ needed after a restart: the objects and the table say the same again.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from stele.core.control.progress import Phase, RebalanceProgress
 from stele.core.control.requests import NamedMove, RebalanceRequest
-from stele.core.control.state import Observation, Phase, RebalanceProgress, State
+from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Code, DataMember, Move, Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -51,7 +52,7 @@ def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[Rebala
 
 
 def _phase(state: State, request: RebalanceRequest) -> str:
-    progress = state.user_plans.get(request.name)
+    progress = state.rebalance.user_plans.get(request.name)
     return request.phase if progress is None else progress.phase
 
 
@@ -94,7 +95,7 @@ def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | Non
 def begin_asked(state: State, observation: Observation, members: Sequence[DataMember]) -> None:
     """Check the moves of each plan that is new: refuse, find done, or take up."""
     for request in observation.requests:
-        progress = state.user_plans.get(request.name)
+        progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase is not Phase.PENDING:
             continue
         accepted, refused = checked(state, request.moves, members, observation.desired.replicas)
@@ -177,7 +178,7 @@ def note_planned(
     """Count what a plan has for each user's plan; moves that the planner refused are not waited for."""
     refused = {each.partition: each for each in made.refusals}
     for request in requests:
-        progress = state.user_plans.get(request.name)
+        progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase is not Phase.RUNNING:
             continue
         mine = [each for each in made.migrations if each.partition in progress.partitions]
@@ -205,14 +206,18 @@ def count_planned(
 def user_plan_partitions(state: State) -> frozenset[PartitionId]:
     """Partitions of which a user's plan is being carried out."""
     return frozenset[PartitionId]().union(
-        *(progress.partitions for progress in state.user_plans.values() if progress.phase is Phase.RUNNING)
+        *(
+            progress.partitions
+            for progress in state.rebalance.user_plans.values()
+            if progress.phase is Phase.RUNNING
+        )
     )
 
 
 def end_user_plans(state: State, observation: Observation) -> None:
     """A user's plan is over when all its rows are as it asks for, or nothing more of it is tried."""
     for request in observation.requests:
-        progress = state.user_plans.get(request.name)
+        progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase not in UNDER_WAY or _busy(state, progress):
             continue
         if progress.phase is Phase.CANCELLING:
@@ -232,7 +237,7 @@ def end_user_plans(state: State, observation: Observation) -> None:
 
 
 def _busy(state: State, progress: RebalanceProgress) -> bool:
-    waiting, operation = state.queues.waiting, state.migrations
+    waiting, operation = state.rebalance.queues.waiting, state.migrations
     return any(
         number in operation or number in waiting or number in state.promotions
         for number in progress.partitions

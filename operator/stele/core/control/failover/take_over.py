@@ -1,0 +1,112 @@
+"""A new leadership waits for the members, and goes on from what they report (docs/reference/protocol.md,
+"Take-over by a new master").
+"""
+
+from collections.abc import Mapping, Sequence
+
+from stele.core.control.commands import ExchangeReply
+from stele.core.control.recovery import resolve
+from stele.core.control.state import Observation, State
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Partition
+
+STARTING_SECONDS = 60.0
+"""A take-over waits so long for a member that says that it is starting."""
+
+
+def take_over(state: State, observation: Observation) -> bool:
+    """Wait until every member answered or is gone, then stage what the master before left; True when
+    settled.
+    """
+    gone: set[MemberIndex] = set()
+    for index in state.table.members:
+        liveness = state.liveness[index]
+        if liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing):
+            continue
+        starting = observation.now - liveness.starting_seconds < observation.desired.timing.silence
+        if starting and observation.now - state.started_seconds < STARTING_SECONDS:
+            return False
+        if not liveness.replaced_by_uuid and not liveness.gone(observation.now, observation.desired.timing):
+            return False
+        gone.add(index)
+    reports = [c.report for i, c in state.liveness.items() if c.report is not None and i not in gone]
+    found = resolve(state.table, reports, frozenset(gone), state.epoch)
+    if _waits_for_unlisted(state, observation, found.rows):
+        return False
+    for number, version in found.claimed.items():
+        state.table_view.claim(number, version)
+    for number, row in found.rows.items():
+        state.table_view.stage(number, row)
+    rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
+    state.failover.fenced = _interrupted(state, rows)
+    _claim_for_others(state, rows)
+    state.member_list_version = _list_version(state, reports)
+    state.recovered = True
+    if state.table.members:
+        text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
+        state.emit("MasterTookOver", f"{text}, {len(found.rows)} rows were not stored")
+    return True
+
+
+def _waits_for_unlisted(
+    state: State, observation: Observation, rows: Mapping[PartitionId, Partition]
+) -> bool:
+    """Whether rows that members told name somebody whom the member list lacks, and who cannot be let in now.
+
+    An older copy of the ConfigMaps was restored: they joined after it was made.
+    """
+    named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
+    missing = frozenset(i for i in named - state.table.members.keys() if not _can_join(state, observation, i))
+    if missing - state.unlisted:
+        who = ", ".join(f"member {index}" for index in sorted(missing))
+        why = (
+            ""
+            if observation.desired.join_allowed
+            else f", and the cluster state {observation.desired.state} forbids joining"
+        )
+        text = f"rows name {who}, whom the restored member list lacks: it waits for their answers{why}"
+        state.emit("MemberListOlder", text, warning=True)
+    state.unlisted = missing
+    return bool(missing)
+
+
+def _can_join(state: State, observation: Observation, index: MemberIndex) -> bool:
+    liveness = state.liveness.get(index)
+    if (
+        liveness is None
+        or liveness.member_object is None
+        or liveness.member_object.pod is None
+        or liveness.member_object.deleting
+    ):
+        return False
+    answers = liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing)
+    return answers and not liveness.replaced_by_uuid and observation.desired.join_allowed
+
+
+def _list_version(state: State, reports: Sequence[ExchangeReply]) -> int:
+    """Above every list that a member has: an older copy of the ConfigMaps was restored when one is newer, and
+    members take newer lists only.
+    """
+    newest = max((report.member_list_version for report in reports), default=0)
+    return newest + 1 if newest > state.member_list_version else state.member_list_version
+
+
+def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:
+    """Partitions of which a live replica promised a term that no row has: their promotion is made again."""
+    found: set[PartitionId] = set()
+    for index, liveness in state.liveness.items():
+        for tablet in liveness.tablets.values():
+            row = rows.get(tablet.partition)
+            if row is not None and index in row.members and tablet.promised > row.version:
+                found.add(tablet.partition)
+    return found
+
+
+def _claim_for_others(state: State, rows: dict[PartitionId, Partition]) -> None:
+    """Who promised more than the version of a row that lacks it takes no copy but for a later one."""
+    for index, liveness in state.liveness.items():
+        for tablet in liveness.tablets.values():
+            number = tablet.partition
+            row = rows.get(number)
+            if row is not None and index not in row.members and tablet.promised > row.version:
+                state.table_view.claim(number, tablet.promised)

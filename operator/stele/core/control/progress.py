@@ -1,0 +1,89 @@
+"""How far a plan is: what its TabletRebalance shows."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from stele.core.control.invariants import hold
+from stele.core.control.operations.copy_session import Copied, Engine
+from stele.core.placement.migration import Type
+from stele.core.placement.plan import Plan, Refusal
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.transitions import check_step
+
+
+class Phase(StrEnum):
+    """Of a plan, as its TabletRebalance shows it."""
+
+    PENDING = "Pending"
+    PROPOSED = "Proposed"
+    RUNNING = "Running"
+    CANCELLING = "Cancelling"
+    DONE = "Done"
+    FAILED = "Failed"
+    SUPERSEDED = "Superseded"
+
+
+FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.SUPERSEDED})
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.PENDING: frozenset({Phase.RUNNING, Phase.SUPERSEDED}),
+    Phase.PROPOSED: FINAL | {Phase.RUNNING, Phase.CANCELLING},
+    Phase.RUNNING: FINAL | {Phase.CANCELLING},
+    Phase.CANCELLING: frozenset({Phase.SUPERSEDED}),
+    **dict.fromkeys(FINAL, frozenset()),
+}
+
+
+@dataclass(slots=True)
+class RebalanceProgress:
+    """One plan and how far it is: what a TabletRebalance shows.
+
+    A plan that a user made has the `name` of its object and the `partitions` that are not yet as it asks for.
+    `refusals` are final, `failures` were rolled back and are tried again, `waiting` may not start yet.
+    """
+
+    number: int
+    plan: Plan
+    reason: str
+    started_seconds: float
+    bytes_planned: int
+    planned: Counter[Type]
+    done: Counter[Type] = field(default_factory=Counter)
+    failed: int = 0
+    bytes_copied: int = 0
+    bytes_by_spark: int = 0
+    engine: Engine | None = None
+    engine_reason: str = ""
+    refusals: dict[PartitionId, Refusal] = field(default_factory=dict)
+    failures: dict[PartitionId, Refusal] = field(default_factory=dict)
+    waiting: dict[PartitionId, Refusal] = field(default_factory=dict)
+    destinations: dict[MemberIndex, Copied] = field(default_factory=dict)
+    phase: Phase = Phase.RUNNING
+    finished_seconds: float | None = None
+    name: str = ""
+    uid: str = ""
+    partitions: frozenset[PartitionId] = frozenset()
+    situation: str = ""
+    copies_left: int | None = None
+
+    @staticmethod
+    def of_user(name: str, uid: str, now: float) -> "RebalanceProgress":
+        """For a plan that a user made and that was not looked at yet."""
+        text = "moves that a user asked for"
+        return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase=Phase.PENDING, name=name, uid=uid)
+
+    def go(self, to: Phase, now: float) -> None:
+        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        check_step(f"plan {self.name or self.number}", TRANSITIONS, self.phase, to)
+        self.phase = to
+        if to is Phase.RUNNING:
+            self.started_seconds = now
+        elif to in FINAL:
+            self.finished_seconds = now
+
+    def check(self) -> None:
+        """Raise BrokenInvariant when counts are negative, or contradict each other."""
+        counts = (self.failed, self.bytes_by_spark, *self.done.values())
+        sound = min(counts) >= 0 and self.bytes_by_spark <= self.bytes_copied
+        hold(sound, "counts of plan {}: {}, of {} bytes", self.name or self.number, counts, self.bytes_copied)

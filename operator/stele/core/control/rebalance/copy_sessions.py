@@ -1,0 +1,203 @@
+"""Copy sessions under way: what opens one, who copies, what it leads to (docs/internals/copy.md)."""
+
+from stele.core.control.failover.repair import unusable
+from stele.core.control.operations.copy_session import CopySession, Engine, SparkFailure, Stage, choose_engine
+from stele.core.control.operations.move import MigrationOperation, Step
+from stele.core.control.rebalance.copy_scheduling import (
+    NO_SPACE,
+    Sources,
+    Space,
+    give_up_stalled,
+    has_room,
+    note_end,
+    note_engine,
+    share_bandwidth,
+)
+from stele.core.control.rebalance.scheduler import hear
+from stele.core.control.state import Observation, State
+from stele.core.table.ids import MemberIndex, PartitionId
+
+Pair = tuple[MemberIndex, MemberIndex]
+"""Source and destination."""
+
+GATHER_SECONDS = 0.3
+"""How long a wave waits for further tablets of the same pair."""
+
+QUIET_SECONDS = 2.0
+"""After an ingest the owner needs a probe before it notices; its older word is not believed for so long."""
+
+COPIES_MAX = 3
+"""Sessions that one migration may use before it is rolled back."""
+
+
+def drive_sessions(state: State, observation: Observation) -> None:
+    """Open waves for what needs a copy, take in progress, and let go of what ended."""
+    gone = unusable(state, observation.desired, observation.now)
+    if observation.copier_problem:
+        # Drivers end with the copier that they ran in.
+        state.copies.spark_used_seconds.clear()
+    for session in list(state.copy_sessions.values()):
+        # A source may leave the cluster as soon as the row does not name it any more.
+        left = {session.source, session.destination} - state.table.members.keys()
+        session.forget_gone({member: state.name_of(member) for member in gone | left})
+        hear(state, session, (session.destination, session.source), observation.now)
+        session.heard_job(observation.jobs.get(session.id))
+        session.note_progress(observation.now)
+        if session.stage is Stage.COPY and session.engine is None:
+            _choose(state, observation, session)
+        if session.stage in (Stage.CLOSE, Stage.CLOSED):
+            _end_wave(state, session, observation.now)
+        if session.done:
+            state.operations.end(session)
+    give_up_stalled(state.copy_sessions.values(), observation.now)
+    _open_sessions(state, observation, gone)
+    share_bandwidth(state.copy_sessions.values(), observation.desired.bandwidth_per_member)
+
+
+def _end_wave(state: State, session: CopySession, now: float) -> None:
+    """Once: its migrations go on (ingested), copy again (without Spark if it failed), or are rolled back."""
+    mine = [state.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
+    _count_bytes(state, session, mine)
+    note_end(state, session, now)
+    if session.blames_spark and mine:
+        if _spark_failure(state, session.destination, now) != session.failure:
+            text = f"copies to {state.name_of(session.destination)} go on without Spark: {session.failure}"
+            state.emit("SparkFailed", text, warning=True)
+        before = state.copies.spark_failures.get(session.destination)
+        state.copies.spark_failures[session.destination] = SparkFailure.after(before, session.failure, now)
+        state.copies.spark_used_seconds.pop(session.destination, None)
+    elif session.spoiled and mine:
+        text = (
+            f"what was copied to {state.name_of(session.destination)} was damaged there, and is copied again"
+        )
+        state.emit("CopySpoiled", f"{text}: {session.failure}", warning=True)
+    elif session.engine is Engine.SPARK and mine and not session.failure:
+        state.copies.spark_used_seconds[session.destination] = now
+        state.copies.spark_failures.pop(session.destination, None)
+    for operation in mine:
+        operation.session = ""
+        if operation.step is not Step.COPY:
+            continue
+        again = session.blames_spark or (session.spoiled and operation.copies + 1 < COPIES_MAX)
+        if session.failure and not again:
+            operation.abort(session.failure, now)
+            continue
+        operation.go(Step.CATCH_UP, now)
+        operation.copies += 1
+        operation.copied_seconds = float("-inf") if session.failure else now
+    session.partitions = {}
+
+
+def _is(state: State, number: PartitionId, id: str) -> bool:
+    return number in state.migrations and state.migrations[number].id == id
+
+
+def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperation]) -> None:
+    """To each plan by the share that its tablets have in the wave."""
+    copied = max(session.copied_bytes, 0 if session.failure else session.bytes)
+    session.copied_bytes = copied
+    for operation in mine:
+        part = session.part_of((operation.id,))
+        for progress in state.rebalance.counted_for.get(operation.id, ()):
+            progress.bytes_copied += part
+            progress.bytes_by_spark += part if session.engine is Engine.SPARK else 0
+
+
+def _waiting(
+    state: State, gone: frozenset[MemberIndex], now: float
+) -> tuple[dict[Pair, list[MigrationOperation]], set[Pair]]:
+    """Choose sources; return what needs a copy, and the pairs that other migrations are about to join."""
+    waiting: dict[Pair, list[MigrationOperation]] = {}
+    coming: set[Pair] = set()
+    sources = Sources(state, gone)
+    for operation in state.migrations.values():
+        if operation.destination is None or not operation.migration.copies:
+            continue
+        if operation.step not in (Step.START, Step.ATTACH, Step.CATCH_UP):
+            continue
+        pair = (sources.choose(operation), operation.destination)
+        if operation.step is not Step.CATCH_UP or not operation.attached:
+            coming.add(pair)
+        elif operation.needs_copy and _believable(operation, now):
+            waiting.setdefault(pair, []).append(operation)
+    return waiting, coming
+
+
+def _open_sessions(state: State, observation: Observation, gone: frozenset[MemberIndex]) -> None:
+    """Open a session for each pair that may have one, unless other tablets are about to join it."""
+    now, sessions = observation.now, state.copy_sessions.values()
+    waiting, coming = _waiting(state, gone, now)
+    busy = {(session.source, session.destination) for session in sessions if session.copying}
+    blocked = {pair for pair in waiting if pair in busy or not has_room(sessions, *pair)}
+    for operation in (each for pair in blocked for each in waiting[pair]):
+        # It waits for its turn, however long that takes: it is not stuck.
+        operation.progressed_seconds = now
+    for pair, operations in waiting.items():
+        gathers = pair in coming and now - min(r.progressed_seconds for r in operations) <= GATHER_SECONDS
+        if pair not in blocked and not gathers and has_room(sessions, *pair):
+            _open(state, observation, pair, operations)
+
+
+def _believable(operation: MigrationOperation, now: float) -> bool:
+    """Whether the owner's word that a copy is needed is newer than the last copy."""
+    return now - operation.copied_seconds > QUIET_SECONDS
+
+
+def _open(state: State, observation: Observation, pair: Pair, waiting: list[MigrationOperation]) -> None:
+    source, destination = pair
+    for operation in [each for each in waiting if each.copies >= COPIES_MAX]:
+        waiting.remove(operation)
+        operation.abort(
+            f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", observation.now
+        )
+    if not waiting:
+        return
+    id = state.new_id("s")
+    partitions = {operation.partition: operation.id for operation in waiting}
+    generations = {operation.partition: operation.generation for operation in waiting}
+    fragments = observation.desired.fragments
+    state.operations.begin(
+        CopySession(id, source, destination, partitions, generations, observation.now, fragments)
+    )
+    for operation in waiting:
+        operation.session, operation.needs_copy = id, False
+        operation.go(Step.COPY, observation.now)
+
+
+def _choose(state: State, observation: Observation, session: CopySession) -> None:
+    """Who copies what the source has put into the wave's snapshot."""
+    used = state.copies.spark_used_seconds.get(session.destination, float("-inf"))
+    session.engine, session.engine_reason = choose_engine(
+        observation.desired.engine,
+        session.bytes + _needed_besides(state, session),
+        observation.desired.spark_threshold_bytes,
+        warm=observation.now - used < observation.desired.spark_idle_seconds,
+        copier_problem=observation.copier_problem,
+        spark_failure=_spark_failure(state, session.destination, observation.now),
+    )
+    for id in session.partitions.values():
+        for progress in state.rebalance.counted_for.get(id, ()):
+            if progress.engine is not Engine.SPARK:
+                progress.engine, progress.engine_reason = session.engine, session.engine_reason
+    note_engine(state, session, observation.now)
+    if lack := Space(state, but=session.id).lack(session.destination, session.bytes):
+        session.fail(f"{NO_SPACE}: {lack}")
+
+
+def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
+    """Why Spark is not used for a member for a while; empty when it may be."""
+    failure = state.copies.spark_failures.get(destination)
+    return "" if failure is None or now >= failure.until_seconds else failure.text
+
+
+def _needed_besides(state: State, session: CopySession) -> int:
+    """Bytes, as owners report them, of other tablets under way to the same member that need a copy, too."""
+    total = 0
+    for operation in state.migrations.values():
+        if operation.destination != session.destination or operation.partition in session.partitions:
+            continue
+        owner = state.liveness.get(operation.owner)
+        if owner is not None and (operation.step is Step.COPY or operation.needs_copy):
+            tablet = owner.tablets.get(operation.partition)
+            total += 0 if tablet is None else tablet.bytes
+    return total
