@@ -7,18 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.membership import Membership
 from stele.core.control.parts import Copies, Failover, Rebalance
 from stele.core.control.table_view import TableView
 from stele.core.table.table import PartitionTable
 
 SOURCE = Path(__file__).resolve().parents[2] / "operator" / "stele"
 TABLE = frozenset(vars(TableView(1, PartitionTable.empty(1))))
+MEMBERSHIP = frozenset(vars(Membership(1, 0)))
+LIVENESS = frozenset(each.name for each in fields(MemberLiveness)) - {"recheck"}
 PARTS: dict[str, tuple[frozenset[str], str]] = {
     "failover": (frozenset(each.name for each in fields(Failover)), "core/control/failover/"),
     "rebalance": (frozenset(each.name for each in fields(Rebalance)), "core/control/rebalance/"),
     "copies": (frozenset(each.name for each in fields(Copies)), "core/control/rebalance/copy_"),
     "table_view": (TABLE, "core/control/table_view.py"),
     "state": (TABLE, "core/control/table_view.py"),
+    "membership": (MEMBERSHIP, "core/control/membership.py"),
+    "liveness": (LIVENESS, "core/control/failure_detector.py"),
 }
 """How a part is reached, its fields, and the path of its writers; `state` shows fields of the table."""
 
@@ -70,7 +76,11 @@ def _foreign_writes(path: str, tree: ast.AST) -> Iterator[str]:
     for assign in ast.walk(tree):
         if isinstance(assign, ast.Assign) and isinstance(assign.value, ast.Attribute):
             part = PARTS.get(assign.value.attr)
-            if part is not None and assign.value.attr != "state" and not path.startswith(part[1]):
+            if (
+                part is not None
+                and assign.value.attr not in ("state", "liveness")
+                and not path.startswith(part[1])
+            ):
                 yield f"{path}:{assign.lineno}: {ast.unparse(assign)} hides who writes"
 
 
@@ -97,6 +107,8 @@ def test_each_part_has_one_writer() -> None:
         "state.table_view.claimed.update(found)",
         "state.table = table",
         "plans = state.rebalance",
+        "state.membership.leaving = frozenset()",
+        "liveness.problem = text",
     ],
 )
 def test_a_write_by_somebody_else_is_found(line: str) -> None:

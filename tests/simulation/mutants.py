@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.control import decide
+from stele.core.control import answers
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
@@ -143,7 +143,7 @@ def stamp_not_compared() -> AbstractContextManager[Any]:
     def note_published(liveness: MemberLiveness, mark: TableCursor, report: Any) -> None:
         liveness.published = mark.number
 
-    return patch.object(decide, "note_published", note_published)
+    return patch.object(answers, "note_published", note_published)
 
 
 def one_version_for_two_rows() -> AbstractContextManager[Any]:

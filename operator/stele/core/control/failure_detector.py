@@ -10,12 +10,13 @@ while the process runs on, and a new pod says nothing of the old process. Dead i
 pod whose process answered last has shown to have ended. For all others leases are waited for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from stele.core.control.commands import ExchangeReply, TabletReport
 from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import TabletState
 
 NEVER = float("-inf")
@@ -162,6 +163,58 @@ class MemberLiveness:
             return False
         since, shown_seconds = self.shown[report.pod_uid]
         return int(report.started_seconds) < since and answered_seconds <= shown_seconds
+
+    def forgive_silence(self, now: float) -> None:
+        """It was not asked until now."""
+        self.since = now
+
+    def on_failure(self, sent_seconds: float) -> None:
+        """A request that was sent then failed."""
+        self.failed_seconds = sent_seconds
+
+    def on_starting(self, now: float) -> None:
+        """It answers that it is starting."""
+        self.starting_seconds = now
+
+    def on_higher_epoch(self, epoch: int) -> None:
+        """It refused, because it has seen this epoch."""
+        self.refused_epoch = max(self.refused_epoch, epoch)
+
+    def on_identity(self, uuid: str, known: str) -> bool:
+        """Another UUID than the known one answers, or it again; whether that is new."""
+        before, self.replaced_by_uuid = self.replaced_by_uuid, "" if uuid == known else uuid
+        return bool(self.replaced_by_uuid) and not before
+
+    def note_problem(self, text: str) -> bool:
+        """Note what is wrong with it, empty for nothing; whether that is new."""
+        before, self.problem = self.problem, text
+        return text != before
+
+    def note_published(self, number: int) -> None:
+        """It has the table up to that change; 0: it may have nothing of it."""
+        self.published = number
+
+    def collect_garbage(self, now: float, pause_seconds: float) -> bool:
+        """Whether its tablets are due to be looked through, which counts as done then."""
+        due = now - self.gc_seconds > pause_seconds
+        self.gc_seconds = now if due else self.gc_seconds
+        return due
+
+    def mismatched(self, rows: Sequence[Partition], named: Iterable[PartitionId]) -> list[PartitionId]:
+        """Partitions of which it holds a tablet and is not named by the row, or the other way round.
+
+        What fits is not looked at again before its row or tablet changes.
+        """
+        if self.recheck_all:
+            self.recheck, self.recheck_all = {*named, *self.tablets}, False
+        found = [number for number in self.recheck if not self._fits(rows, number)]
+        self.recheck = set(found)
+        return found
+
+    def _fits(self, rows: Sequence[Partition], number: PartitionId) -> bool:
+        state = self.tablet_state(number)
+        named = number < len(rows) and self.index in rows[number].replicas
+        return state == TabletState.READY if named else state in (None, TabletState.DELETED)
 
     def evaluate(self, now: float) -> None:
         """Decide whether its process ended, or its pod is gone, and nothing answered since.

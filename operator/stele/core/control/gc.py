@@ -24,8 +24,7 @@ def collect_garbage(
     if liveness.report is None or not state.up_to_date(liveness):
         return []
     found = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
-    if now - liveness.gc_seconds > TABLETS_SECONDS:
-        liveness.gc_seconds = now
+    if liveness.collect_garbage(now, TABLETS_SECONDS):
         found += _tablets(state, desired, member, liveness)
     return found
 

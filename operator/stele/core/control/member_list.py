@@ -70,7 +70,7 @@ def _admit(
         text = (
             f"{liveness.member_object.name} is not let in: the cluster state {desired.state} forbids joining"
         )
-        _complain(state, liveness, "JoinRefused", text)
+        state.complain(liveness, "JoinRefused", text)
 
 
 def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLiveness) -> None:
@@ -83,19 +83,19 @@ def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLive
         text = (
             f"{observation.name} has the identity of {other.name}: its volume is a copy; give it an empty one"
         )
-        _complain(state, liveness, "DuplicateMember", text)
+        state.complain(liveness, "DuplicateMember", text)
         return
     if not any(row.version for row in state.table.partitions) and holds_data(liveness):
         text = f"{observation.name} holds tablets and the table is empty: restore the ConfigMaps of the table"
-        _complain(state, liveness, "TableMissing", text)
+        state.complain(liveness, "TableMissing", text)
         return
     if len(members) >= MEMBERS_MAX:
         text = (
             f"{observation.name} cannot join: there are {len(members)} members, the most that a table names"
         )
-        _complain(state, liveness, "TooManyMembers", text)
+        state.complain(liveness, "TooManyMembers", text)
         return
-    liveness.problem = ""
+    liveness.note_problem("")
     members[liveness.index] = Member(
         liveness.index, observation.name, report.uuid, observation.pod.address, observation.lite
     )
@@ -107,16 +107,10 @@ def holds_data(liveness: MemberLiveness) -> bool:
     return any(tablet.state != TabletState.DELETED for tablet in liveness.tablets.values())
 
 
-def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) -> None:
-    if liveness.problem != text:
-        liveness.problem = text
-        state.emit(reason, text, warning=True)
-
-
 def set_members(state: State, members: Dictionary) -> None:
     """The dictionary was stored."""
     state.table_view.set_members(members)
-    state.member_list_version += 1
+    state.membership.note_list_stored()
 
 
 def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
@@ -124,13 +118,13 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     desired = observation.desired
     in_rows = named(state)
     candidates = _candidates(state, observation, in_rows)
-    state.leaving = leaving(candidates, desired.members)
+    state.membership.let_go(leaving(candidates, desired.members))
     if desired.held:
         return ()
     used = [each.index for each in candidates] + list(state.table.members)
-    first = next_index(used, state.next_index)
+    first = next_index(used, state.membership.next_index)
     made = missing(candidates, desired.members, first) if desired.join_allowed else ()
-    state.next_index = max([state.next_index, *(index + 1 for index in (*used, *made))])
+    state.membership.use_indexes((*used, *made))
     kept = [
         EnsureMember(each.index)
         for each in candidates

@@ -67,4 +67,4 @@ def note_published(liveness: MemberLiveness, cursor: TableCursor, report: Exchan
     """Remember that the member has what was published; with another stamp it missed something, and is sent
     every row next.
     """
-    liveness.published = cursor.number if report.stamp == cursor.stamp else 0
+    liveness.note_published(cursor.number if report.stamp == cursor.stamp else 0)

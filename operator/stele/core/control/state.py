@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from stele.core.control.commands import Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.operations.move import MigrationOperation
@@ -137,7 +138,6 @@ class State:
     """The memory of one leadership, in parts.
 
     `change` of the cluster state and everything else that takes several decisions is in `operations`.
-    `unlisted` are the members that a take-over waits for.
     """
 
     def __init__(
@@ -156,13 +156,22 @@ class State:
         self.decided_seconds = float("inf")
         self.events: list[ClusterEvent] = []
         self._sequence = 0
-        self.member_list_version, self.next_index = member_list_version, next_index
-        self.liveness: dict[MemberIndex, MemberLiveness] = {}
-        self.leaving: frozenset[MemberIndex] = frozenset()
-        self.unlisted: frozenset[MemberIndex] = frozenset()
+        self.membership = Membership(member_list_version, next_index)
         self.table_view = TableView(epoch, table)
         self.operations = Operations(StateChange(cluster_state))
         self.failover, self.rebalance, self.copies = Failover(), Rebalance(), Copies()
+
+    @property
+    def liveness(self) -> Mapping[MemberIndex, MemberLiveness]:
+        return self.membership.liveness
+
+    @property
+    def leaving(self) -> frozenset[MemberIndex]:
+        return self.membership.leaving
+
+    @property
+    def member_list_version(self) -> int:
+        return self.membership.list_version
 
     @property
     def table(self) -> PartitionTable:
@@ -259,28 +268,17 @@ class State:
 
     def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
         """Take in rows that were stored."""
-        for number, row in rows.items():
-            for member in self.table.partitions[number].members | row.members:
-                if member in self.liveness:
-                    self.liveness[member].recheck.add(number)
+        self.membership.note_rows(self.table.partitions, rows)
         self.table_view.store(rows)
 
     def mismatched(self, liveness: MemberLiveness) -> list[PartitionId]:
         """Partitions of which a member holds a tablet and is not named by the row, or the other way round.
 
-        Only with an up-to-date report; what fits is not looked at again before its row or tablet changes.
+        Only with an up-to-date report.
         """
-        index, rows = liveness.index, self.table.partitions
-        if liveness.recheck_all:
-            liveness.recheck = {*self.replica_index.of(index), *liveness.tablets}
-            liveness.recheck_all = False
-        found = [p for p in liveness.recheck if not _fits(rows, index, p, liveness.tablet_state(p))]
-        liveness.recheck = set(found)
-        return found
+        return liveness.mismatched(self.table.partitions, self.replica_index.of(liveness.index))
 
-
-def _fits(
-    rows: tuple[Partition, ...], member: MemberIndex, partition: PartitionId, state: TabletState | None
-) -> bool:
-    named = partition < len(rows) and member in rows[partition].replicas
-    return state == TabletState.READY if named else state in (None, TabletState.DELETED)
+    def complain(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
+        """Emit a warning about a member, unless its problem is the one that is known."""
+        if liveness.note_problem(problem or message):
+            self.emit(reason, message, warning=True)

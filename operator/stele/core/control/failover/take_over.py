@@ -2,9 +2,8 @@
 "Take-over by a new master").
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from stele.core.control.commands import ExchangeReply
 from stele.core.control.recovery import resolve
 from stele.core.control.state import Observation, State
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -40,7 +39,7 @@ def take_over(state: State, observation: Observation) -> bool:
     rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
     state.failover.fenced = _interrupted(state, rows)
     _claim_for_others(state, rows)
-    state.member_list_version = _list_version(state, reports)
+    state.membership.raise_list_version(report.member_list_version for report in reports)
     state.recovered = True
     if state.table.members:
         text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
@@ -57,7 +56,7 @@ def _waits_for_unlisted(
     """
     named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
     missing = frozenset(i for i in named - state.table.members.keys() if not _can_join(state, observation, i))
-    if missing - state.unlisted:
+    if state.membership.await_unlisted(missing):
         who = ", ".join(f"member {index}" for index in sorted(missing))
         why = (
             ""
@@ -66,7 +65,6 @@ def _waits_for_unlisted(
         )
         text = f"rows name {who}, whom the restored member list lacks: it waits for their answers{why}"
         state.emit("MemberListOlder", text, warning=True)
-    state.unlisted = missing
     return bool(missing)
 
 
@@ -81,14 +79,6 @@ def _can_join(state: State, observation: Observation, index: MemberIndex) -> boo
         return False
     answers = liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing)
     return answers and not liveness.replaced_by_uuid and observation.desired.join_allowed
-
-
-def _list_version(state: State, reports: Sequence[ExchangeReply]) -> int:
-    """Above every list that a member has: an older copy of the ConfigMaps was restored when one is newer, and
-    members take newer lists only.
-    """
-    newest = max((report.member_list_version for report in reports), default=0)
-    return newest + 1 if newest > state.member_list_version else state.member_list_version
 
 
 def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:

@@ -101,7 +101,7 @@ def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMembe
     drained = {each.index for each in present if each.leaving and each.index not in state.leaving}
     candidates = [Candidate(each.index, each.index in drained, reachable=not each.away) for each in present]
     going = leaving(candidates, desired.members) | drained
-    new = missing(candidates, desired.members, next_index(state.table.members, state.next_index))
+    new = missing(candidates, desired.members, next_index(state.table.members, state.membership.next_index))
     stay = [each for each in present if not (each.away and each.index in going)]
     found = [replace(each, leaving=each.index in going) for each in stay]
     return (*found, *(DataMember(index) for index in new))

@@ -1,0 +1,113 @@
+"""What members answer: who is lost or back, which reports are believed, and whose results they bring."""
+
+from stele.core.control.commands import OK, WAIT, Abort, Command, DeleteTablet, ExchangeReply, Result
+from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.publication import note_published
+from stele.core.control.reported import reported_jump
+from stele.core.control.state import Answer, Observation, State
+from stele.core.table.ids import MemberIndex
+from stele.core.table.steps import jump
+
+PAUSE_HEARTBEATS = 2.0
+"""Between two decisions; after a longer pause the master does not believe that others were silent."""
+
+
+def take_in(state: State, observation: Observation) -> None:
+    """All that Kubernetes shows of members, and that they answered, since the decision before."""
+    now, timing = observation.now, observation.desired.timing
+    state.membership.observe(observation.members, state.table.members, now)
+    if now - state.decided_seconds > PAUSE_HEARTBEATS * timing.heartbeat:
+        # This process stood still, and nobody was asked.
+        state.membership.forgive_silence(now)
+    state.decided_seconds = now
+    for answer in observation.answers:
+        _take_answer(state, answer, now)
+    for liveness in state.liveness.values():
+        liveness.evaluate(now)
+        _note_life(state, liveness, observation)
+
+
+def _note_life(state: State, liveness: MemberLiveness, observation: Observation) -> None:
+    """Say it once when a member is lost and when it is back."""
+    member = state.table.members.get(liveness.index)
+    if member is None:
+        return
+    before = liveness.lost_seconds
+    liveness.note_loss(observation.now, observation.desired.timing)
+    if before is None and liveness.lost_seconds is not None and liveness.member_object is not None:
+        why = "its container ended" if liveness.ended else "it does not answer"
+        state.emit("MemberUnreachable", f"{member.name} is unreachable: {why}", warning=True)
+    elif before is not None and liveness.lost_seconds is None:
+        state.emit("MemberReturned", f"{member.name} is back after {observation.now - before:.1f} s")
+
+
+def _take_answer(state: State, answer: Answer, now: float) -> None:
+    liveness = state.liveness.get(answer.member)
+    if liveness is None:
+        return
+    if answer.report is None:
+        liveness.on_failure(answer.sent_seconds)
+        return
+    if not _admit(state, liveness, answer.report, now):
+        return
+    liveness.on_report(answer.report, answer.sent_seconds)
+    if answer.member in state.table.members:
+        liveness.note_problem("")
+    if state.recovered:
+        _note_claims(state, answer.report)
+    if answer.published is not None:
+        note_published(liveness, answer.published, answer.report)
+    state.change.on_report(answer.member, state.name_of(answer.member), answer.report, now)
+    for command, result in zip(answer.orders, answer.report.results, strict=False):
+        _route(state, answer.member, command, result, now)
+
+
+def _note_claims(state: State, report: ExchangeReply) -> None:
+    """Rows and terms that a member agreed to under a master before us, while we could not ask it."""
+    rows = state.table.partitions
+    agreed = [(row.partition, row.version) for row in report.accepted]
+    agreed += [(tablet.partition, tablet.promised) for tablet in report.tablets]
+    for number, version in agreed:
+        if number < len(rows) and version > rows[number].version and number not in state.promotions:
+            state.table_view.claim(number, version)
+
+
+def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
+    """Note what a report says against its sender; whether it is the known member's, and believable."""
+    member = state.table.members.get(liveness.index)
+    if report.code == "STARTING":
+        liveness.on_starting(now)
+    elif report.code == "STALE_EPOCH":
+        if text := jump("epoch", state.epoch, report.epoch):
+            _complain(state, liveness, "MemberNotBelieved", text)
+        else:
+            liveness.on_higher_epoch(report.epoch)
+    elif report.code == "WRONG_CLUSTER":
+        _complain(state, liveness, "ForeignVolume", f"its volume belongs to cluster {report.cluster}")
+    elif member is not None and report.uuid != member.uuid:
+        if liveness.on_identity(report.uuid, member.uuid):
+            text = f"{member.name} lost its volume: it is {report.uuid} now, not {member.uuid}"
+            state.emit("MemberLost", text, warning=True)
+    elif report.code != "OK":
+        _complain(state, liveness, "MemberRefuses", f"{report.code}: {report.detail}")
+    else:
+        liveness.on_identity(report.uuid, report.uuid)
+        text = reported_jump(state.table, state.member_list_version, report)
+        if text:
+            _complain(state, liveness, "MemberNotBelieved", text)
+        return not text
+    return False
+
+
+def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) -> None:
+    state.complain(liveness, reason, f"{state.name_of(liveness.index)}: {text}", text)
+
+
+def _route(state: State, member: MemberIndex, command: Command, result: Result, now: float) -> None:
+    """Give the result to the operation that sent the command."""
+    operation = state.operations.get(command.id)
+    if operation is not None:
+        operation.on_result(member, command, result, now)
+    elif isinstance(command, Abort | DeleteTablet) and result.code not in (OK, WAIT):
+        text = f"{state.name_of(member)}: {command}: {result.code} {result.detail}"
+        state.emit("OrderRefused", text)
