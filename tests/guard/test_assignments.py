@@ -20,8 +20,10 @@ MODULES = {
 RECORDS = [
     # Name of the variable, its class, the room whose modules may write it, and what they write.
     ("state", "core/control/state.py:State", "core/control/", "modules of one room make one decision"),
-    ("liveness", "core/control/failure_detector.py:MemberLiveness", "core/control/", "as `state`"),
-    ("progress", "core/control/state.py:RebalanceProgress", "core/control/", "as `state`"),
+    ("failover", "core/control/parts.py:Failover", "core/control/failover/", "see test_writers"),
+    ("rebalance", "core/control/parts.py:Rebalance", "core/control/rebalance/", "see test_writers"),
+    ("copies", "core/control/parts.py:Copies", "core/control/rebalance/", "see test_writers"),
+    ("progress", "core/control/progress.py:RebalanceProgress", "core/control/", "as `state`"),
     ("operation", "core/control/operations/move.py:MigrationOperation", "core/control/", "as `state`"),
     ("promotion", "core/control/operations/promotion.py:Promotion", "core/control/", "as `state`"),
     ("session", "core/control/operations/copy_session.py:CopySession", "core/control/", "as `state`"),
