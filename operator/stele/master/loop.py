@@ -166,7 +166,7 @@ class ClusterLoop:
         self._check_epoch(state)
         changed = await self._commit(state, decision, now)
         self._trace.note(state)
-        self._exchange(state, observed, decision.orders, busy=decision.busy)
+        self._exchange(state, observed, decision.commands, busy=decision.busy)
         self._copier.want(decision.jobs, state)
         await self._act(decision, now)
         await self._report(state, decision, now)

@@ -58,7 +58,7 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
     if answer.published is not None:
         note_published(liveness, answer.published, answer.report)
     state.change.on_report(answer.member, state.name_of(answer.member), answer.report, now)
-    for command, result in zip(answer.orders, answer.report.results, strict=False):
+    for command, result in zip(answer.commands, answer.report.results, strict=False):
         _route(state, answer.member, command, result, now)
 
 

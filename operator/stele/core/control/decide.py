@@ -31,8 +31,8 @@ from stele.core.table.table import Partition, check_changes
 FORMING_SECONDS = 60.0
 """A new cluster waits so long for all its members before it begins with those that are there."""
 
-ORDERS_MAX = 2_000
-"""Orders in one exchange; the others follow in the next."""
+COMMANDS_MAX = 2_000
+"""Commands in one exchange; the others follow in the next."""
 
 
 def decide(state: State, observation: Observation) -> Decision:
@@ -59,7 +59,7 @@ def decide(state: State, observation: Observation) -> Decision:
     drive_sessions(state, observation)
     start(state, observation)
     dictionary = update_dictionary(state, observation)
-    return _decision(state, observation, dictionary, intents, _orders(state, observation))
+    return _decision(state, observation, dictionary, intents, _commands(state, observation))
 
 
 def _decision(
@@ -67,7 +67,7 @@ def _decision(
     observation: Observation,
     dictionary: Dictionary | None,
     intents: tuple[Intent, ...],
-    orders: dict[MemberIndex, list[Command]],
+    commands: dict[MemberIndex, list[Command]],
 ) -> Decision:
     check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
     state.check()
@@ -79,11 +79,11 @@ def _decision(
         dict(state.staged),
         dictionary,
         state.membership.next_index,
-        {member: tuple(some[:ORDERS_MAX]) for member, some in orders.items()},
+        {member: tuple(some[:COMMANDS_MAX]) for member, some in commands.items()},
         intents,
         jobs,
         tuple(state.events),
-        busy or bool(orders) or _may_start_soon(state, observation),
+        busy or bool(commands) or _may_start_soon(state, observation),
         state.change.desired if state.change.step is Step.COMMITTING else state.change.state,
     )
 
@@ -163,12 +163,12 @@ def _assign_first(state: State, observation: Observation) -> None:
     state.emit("TableAssigned", f"{len(rows)} partitions on {len(members)} members")
 
 
-def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Command]]:
+def _commands(state: State, observation: Observation) -> dict[MemberIndex, list[Command]]:
     """What to send to whom; nothing to members that cannot be reached."""
-    orders: dict[MemberIndex, list[Command]] = {}
+    commands: dict[MemberIndex, list[Command]] = {}
     for operation in state.operations:
         for member, command in operation.commands(observation.now):
-            orders.setdefault(member, []).append(command)
+            commands.setdefault(member, []).append(command)
     reachable = {
         index
         for index, liveness in state.liveness.items()
@@ -178,5 +178,5 @@ def _orders(state: State, observation: Observation) -> dict[MemberIndex, list[Co
         if swept := collect_garbage(
             state, observation.desired, index, state.liveness[index], observation.now
         ):
-            orders.setdefault(index, []).extend(swept)
-    return {member: some for member, some in orders.items() if member in reachable}
+            commands.setdefault(index, []).extend(swept)
+    return {member: some for member, some in commands.items() if member in reachable}

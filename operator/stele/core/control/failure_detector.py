@@ -194,8 +194,8 @@ class MemberLiveness:
         """It has the table up to that change; 0: it may have nothing of it."""
         self.published = number
 
-    def collect_garbage(self, now: float, pause_seconds: float) -> bool:
-        """Whether its tablets are due to be looked through, which counts as done then."""
+    def begin_gc(self, now: float, pause_seconds: float) -> bool:
+        """Begin to look through its tablets; False when that was done a moment ago."""
         due = now - self.gc_seconds > pause_seconds
         self.gc_seconds = now if due else self.gc_seconds
         return due

@@ -24,7 +24,7 @@ def collect_garbage(
     if liveness.report is None or not state.up_to_date(liveness):
         return []
     found = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
-    if liveness.collect_garbage(now, TABLETS_SECONDS):
+    if liveness.begin_gc(now, TABLETS_SECONDS):
         found += _tablets(state, desired, member, liveness)
     return found
 
@@ -68,7 +68,7 @@ def _tablets(
     copied = {copy.partition for copy in liveness.report.copies}
     able = sum(1 for index in state.table.members if index not in state.leaving)
     full = min(desired.replicas, max(1, able))
-    orders: list[Command] = []
+    commands: list[Command] = []
     for number in sorted(state.mismatched(liveness)):
         row = state.table.partitions[number]
         if liveness.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
@@ -77,8 +77,8 @@ def _tablets(
             continue
         wanted = len(row.members) < full or number in state.rebalance.queues.waiting
         if number in state.failover.reset_partitions or (not wanted and _is_whole(state, number)):
-            orders.append(DeleteTablet(number, row.version))
-    return orders
+            commands.append(DeleteTablet(number, row.version))
+    return commands
 
 
 def _is_whole(state: State, number: PartitionId) -> bool:

@@ -74,7 +74,7 @@ class Answer:
 
     member: MemberIndex
     sent_seconds: float
-    orders: tuple[Command, ...]
+    commands: tuple[Command, ...]
     published: TableCursor | None
     report: ExchangeReply | None
     problem: str = ""
@@ -126,7 +126,7 @@ class Decision:
     rows: Mapping[PartitionId, Partition]
     dictionary: Mapping[MemberIndex, Member] | None
     next_index: MemberIndex
-    orders: Mapping[MemberIndex, tuple[Command, ...]]
+    commands: Mapping[MemberIndex, tuple[Command, ...]]
     intents: tuple[Intent, ...]
     jobs: tuple[CopySession, ...]
     events: tuple[ClusterEvent, ...]

@@ -153,16 +153,16 @@ class CopySession:
             return [(member, CloseSession(self.id)) for member in sorted(self.closing)]
         if self.stage is Stage.CLOSED:
             return []
-        orders: list[tuple[MemberIndex, Command]] = []
+        commands: list[tuple[MemberIndex, Command]] = []
         renewal = self._opening(renew=True)
         if renewal != self.renewed or now - self.renewed_seconds > RENEW_SECONDS:
-            orders.append((self.source, renewal))
+            commands.append((self.source, renewal))
         if self.stage is Stage.INGEST:
-            orders.append((self.destination, Ingest(self.id, tuple(sorted(self.partitions)))))
+            commands.append((self.destination, Ingest(self.id, tuple(sorted(self.partitions)))))
         elif self.engine is Engine.DIRECT and not self.fetch_sent:
             fetch = FetchDirect(self.id, self.source, self.token, self.items)
-            orders.append((self.destination, fetch))
-        return orders
+            commands.append((self.destination, fetch))
+        return commands
 
     def _opening(self, *, renew: bool) -> OpenSession:
         return OpenSession(
@@ -236,8 +236,8 @@ class CopySession:
         else:
             self.go(Stage.COPY)
 
-    def _renewed(self, order: OpenSession, result: Result, now: float) -> None:
-        self.renewed, self.renewed_seconds = order, now
+    def _renewed(self, command: OpenSession, result: Result, now: float) -> None:
+        self.renewed, self.renewed_seconds = command, now
         if result.code != OK and self.stage is Stage.COPY:
             self.fail(f"SESSION_LOST: {result.detail}")
 
