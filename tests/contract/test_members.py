@@ -248,6 +248,10 @@ REFUSED: dict[str, tuple[m.Command, str]] = {
     "an empty tablet for another row": (m.CreateTablet(2, 7), "STALE_VERSION"),
     "files of a session that is not here": (m.Ingest("none", (0,)), "OK"),
     "the lock of another table": (m.LockState("l1", "Frozen", 99, 1), "STALE_VERSION"),
+    "the lock of another list of members": (
+        m.LockState("l1", "Frozen", stamp_of([1] * PARTITIONS), 2),
+        "STALE_VERSION",
+    ),
     "the renewal of a session that is not open": (m.OpenSession("s", (0,), renew=True), "SESSION_LOST"),
 }
 
@@ -340,10 +344,20 @@ async def test_a_lock_lets_nothing_new_begin_until_it_is_opened(case: Case) -> N
     lock = m.LockState("l1", "Frozen", stamp_of([1] * PARTITIONS), 1)
     for _ in range(2):
         assert await case.code(lock) == "OK"
-    assert await case.code(m.StartTabletCopy("m1", 2, 1, OTHER)) == "STATE_LOCKED"
+    copy = m.StartTabletCopy("m1", 2, 1, OTHER)
+    assert await case.code(copy) == "STATE_LOCKED"
+    assert await case.code(m.UnlockState("l0")) == "OK"
+    assert await case.code(copy) == "STATE_LOCKED"
     assert await case.code(m.UnlockState("l1")) == "OK"
-    assert await case.code(m.StartTabletCopy("m1", 2, 1, OTHER)) == "OK"
+    assert await case.code(copy) == "OK"
     assert await case.code(lock) == "MIGRATION_ACTIVE"
+
+
+async def test_a_new_master_finds_no_lock_of_the_one_before(case: Case) -> None:
+    await case.publish()
+    assert await case.code(m.LockState("l1", "Frozen", stamp_of([1] * PARTITIONS), 1)) == "OK"
+    (result,) = (await case.ask(m.StartTabletCopy("m1", 2, 1, OTHER), epoch=2)).results
+    assert result.code == "OK"
 
 
 # -- what the way makes of answers

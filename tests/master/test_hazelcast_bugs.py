@@ -42,17 +42,6 @@ async def test_issue_5444_a_joiner_that_dies_while_data_moves_to_it_costs_nothin
     assert destination.tablets[0].state == "READY"
 
 
-async def test_issue_5444_the_joiner_dies_before_it_commits() -> None:
-    """Half of a copy is no copy: all that was acknowledged is still where it was."""
-    harness = await moving()
-    harness.world.volumes[2].dies_at = "Accept"
-    await until(harness, lambda: not harness.world.volumes[2].alive)
-    harness.world.volumes[2].dies_at = ""
-    await finish(harness)
-    assert harness.table().partitions[0].replicas == (0, 1)
-    await heal(harness)
-
-
 async def test_issue_2804_a_member_that_leaves_politely_is_kept_until_no_row_names_it() -> None:
     """Its pod goes only after every partition is as full as before without it."""
     harness = await formed(members=3, partitions=3)
@@ -63,14 +52,6 @@ async def test_issue_2804_a_member_that_leaves_politely_is_kept_until_no_row_nam
         assert 2 in harness.world.pods or not named
     assert 2 not in harness.world.pods
     assert all(len(row.members) == 2 for row in harness.table().partitions)
-
-
-async def test_pull_8147_the_source_answers_nothing_once_the_destination_may_own() -> None:
-    """The old owner is frozen before the new one agrees, so no read is older than a write elsewhere."""
-    harness = await moving()
-    await until(harness, lambda: harness.world.volumes[2].accepted)
-    assert harness.world.volumes[0].owns(0)
-    assert 0 in harness.world.volumes[0].frozen
 
 
 async def test_pull_6337_an_empty_partition_begins_and_ends_like_any_other() -> None:
@@ -98,15 +79,6 @@ async def test_pull_12535_a_commit_without_an_answer_is_asked_again_and_done_onc
     await finish(harness)
     assert harness.fuse.left < 0
     assert harness.table().partitions[0].version == before + 1
-
-
-async def test_pull_14111_a_passive_cluster_keeps_its_table() -> None:
-    """Not a byte of any row changes while members come, go and return."""
-    harness = await formed(members=3, partitions=6)
-    await harness.apply(state="Passive", members=4)
-    before = harness.shared.objects["shard-0"][1]["rows"]
-    await harness.apply(members=2)
-    assert harness.shared.objects["shard-0"][1]["rows"] == before
 
 
 async def test_pull_10138_owners_that_die_are_replaced_without_migration() -> None:
@@ -157,28 +129,6 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
     assert not harness.world.volumes[7].rows
 
 
-async def test_issue_22609_a_member_with_another_stamp_gets_the_whole_table() -> None:
-    """A member that lost what it was told is told everything again, and is not refused for ever."""
-    harness = await formed(members=3, partitions=6)
-    behind = harness.world.volumes[1]
-    behind.rows.clear()
-    await harness.until_quiet()
-    assert {n: row.version for n, row in behind.rows.items()} == {
-        n: row.version for n, row in enumerate(harness.table().partitions)
-    }
-    await harness.apply(members=4)
-
-
-async def test_issue_22609_a_member_with_an_older_member_list_gets_the_present_one() -> None:
-    """The list is compared as the table is; its publication may have been lost with a restart."""
-    harness = await formed(members=3, partitions=6)
-    behind = harness.world.volumes[1]
-    behind.members, behind.member_list_version = behind.members[:2], behind.member_list_version - 1
-    await harness.until_quiet()
-    assert behind.member_list_version == harness.head().member_list_version
-    assert len(behind.members) == 3
-
-
 async def test_issue_24831_a_migration_that_fails_does_not_hold_the_table_back() -> None:
     """Others are stored and published while one fails again and again."""
     harness = await formed(members=3, partitions=6)
@@ -209,17 +159,6 @@ async def test_issue_14088_all_addresses_change_at_once() -> None:
     assert [row.members for row in harness.table().partitions] == before
     addresses = {entry.address for entry in harness.table().members.values()}
     assert addresses == {pod.address for pod in harness.world.pods.values()}
-
-
-async def test_issue_2149_backups_outlive_the_member_that_was_drained() -> None:
-    """Every write that was acknowledged before, while and after it left is on every copy."""
-    harness = await formed(members=3, partitions=6)
-    harness.start_master(Fuse())
-    harness.change_spec(members=2)
-    await finish(harness)
-    harness.kill(0)
-    await harness.ticks(10)
-    harness.check_data()
 
 
 async def test_pull_4174_no_version_moves_while_the_data_could_not_be_taken() -> None:
@@ -307,20 +246,6 @@ async def test_issue_15176_a_migration_that_never_ends_does_not_keep_a_state_fro
     await harness.ticks(150, 1.0)
     assert harness.head().state == "Frozen"
     assert not source.learners
-
-
-async def test_issue_9972_a_master_that_dies_while_members_are_locked_leaves_nothing_locked() -> None:
-    harness = await formed(members=3, partitions=6)
-    harness.change_spec(state="Frozen")
-    harness.world.volumes[2]._LockState = lambda c: Result("MIGRATION_ACTIVE", "m")  # type: ignore[method-assign]
-    await until(harness, lambda: harness.world.volumes[0].locked)
-    await harness.loop.close()
-    harness.change_spec(state="Active", members=4)
-    harness.start_master()
-    await harness.until_quiet()
-    assert not any(member.locked for member in harness.world.volumes.values())
-    assert any(3 in row.members for row in harness.table().partitions), "migrations run again"
-    assert harness.head().state == "Active"
 
 
 async def test_issue_13553_members_of_one_place_that_die_together_take_no_partition_with_them() -> None:

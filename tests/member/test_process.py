@@ -1,16 +1,24 @@
-"""The order in which a member begins."""
+"""A member's process: its settings, the order in which it begins, and how it ends."""
 
 import asyncio
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from stele.errors import BadInput
 from stele.member import process
 from stele.member.settings import read_settings
 from stele.member.storage.volume import Volume
-from tests.member.harness.cluster import MemberProcess, free_ports
+from stele.model.cluster import Storage
+from tests.member.harness.cluster import (
+    MemberProcess,
+    cluster,
+    free_ports,
+)
 
 HOST = "127.0.0.1"
 
@@ -53,3 +61,55 @@ async def test_nothing_is_told_or_promised_before_the_volume_is_read(
     assert set(refused) == {True}
     assert {status for status, _ in told} == {503}
     assert all("loading" in text for _, text in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"STELE_DATA_DIR": ""}, "STELE_DATA_DIR is not set"),
+        (
+            {"STELE_PEER_PORT": "70000"},
+            "STELE_PEER_PORT is '70000'; it must be a whole number from 1 to 65535",
+        ),
+        ({"STELE_FSYNC": "always"}, "STELE_FSYNC is 'always'; it must be one of Always, Interval, Never"),
+        ({"STELE_LEASE_MS": "100"}, "STELE_LEASE_MS is 100; it must be at least twice STELE_HEARTBEAT_MS"),
+        ({"STELE_HEARTBEAT_MS": "-5"}, "STELE_HEARTBEAT_MS is '-5'"),
+    ],
+)
+def test_wrong_settings_are_named(changes: dict[str, str], text: str) -> None:
+    base = {"STELE_DATA_DIR": "/x", "STELE_CLUSTER_UID": "u", "STELE_MEMBER_NAME": "m"}
+    with pytest.raises(BadInput) as raised:
+        read_settings({**base, **changes})
+    assert text in str(raised.value)
+
+
+def test_a_write_is_synced_before_it_is_acknowledged_unless_told_otherwise() -> None:
+    base = {"STELE_DATA_DIR": "/x", "STELE_CLUSTER_UID": "u", "STELE_MEMBER_NAME": "m"}
+    assert read_settings(base).fsync.value == Storage(size="1Gi").fsync.value == "Always"
+
+
+def test_the_process_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
+    for env, code, text in (
+        ({}, 2, "STELE_DATA_DIR is not set"),
+        (
+            {"STELE_DATA_DIR": "/proc/x", "STELE_CLUSTER_UID": "u", "STELE_MEMBER_NAME": "m"},
+            1,
+            "STELE_DATA_DIR /proc/x cannot be used",
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "stele.member"], env=env, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+        assert "Traceback" not in done.stderr + done.stdout
+
+
+async def test_stops_politely_and_is_ready_when_it_serves(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member = made.members[0]
+        url = f"http://{member.host}:{member.ports[2]}"
+        for path, text in (("/healthz", "ok"), ("/readyz", "ok"), ("/metrics", "stele_requests_total")):
+            async with made.http.get(url + path) as response:
+                assert (response.status, text in await response.text()) == (200, True)
+        assert await member.stop() == 0
+        assert "Traceback" not in member.log()

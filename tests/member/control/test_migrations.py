@@ -95,27 +95,6 @@ async def test_big_tablets_move_by_a_copy_under_load(tmp_path: Path) -> None:
         await made.same_everywhere()
 
 
-async def test_start_and_learn_are_idempotent_and_exclusive(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as made:
-        row = made.rows[0]
-        assert row.replicas == (0, 1)
-        start = m.StartTabletCopy("a", 0, row.version, 0)
-        first = await made.command(2, start)
-        assert (await made.command(2, start)) == first
-        assert (await made.command(2, m.StartTabletCopy("b", 0, 1, 0))).code == "ALREADY_IN_PROGRESS"
-        assert (await made.command(2, m.StartTabletCopy("a", 1, 9, 0))).code == "STALE_VERSION"
-        assert (await made.command(1, m.StartTabletCopy("c", 0, 1, 0))).code == "ILLEGAL_STATE"
-        learn = m.AddLearner("a", 0, 1, 2)
-        assert (await made.command(0, learn)).code == "OK"
-        assert (await made.command(0, learn)).code == "OK"
-        assert (await made.command(0, m.AddLearner("b", 0, 1, 2))).code == "MIGRATION_ACTIVE"
-        assert (await made.command(1, learn)).code == "NOT_OWNER"
-        assert (await made.command(0, m.HandOver("b", 0))).code == "ILLEGAL_STATE"
-        assert (await made.command(2, m.DeleteTablet(0, 1))).code == "MIGRATION_ACTIVE"
-        assert (await made.command(1, m.DeleteTablet(0, 1))).code == "ILLEGAL_STATE"
-        assert (await made.command(2, m.DeleteTablet(0, 5))).code == "STALE_VERSION"
-
-
 @pytest.mark.parametrize("step", ["learning", "in sync", "frozen"])
 async def test_an_aborted_move_leaves_everything_as_it_was(tmp_path: Path, step: str) -> None:
     async with cluster(tmp_path, 3) as made:
@@ -194,29 +173,6 @@ async def test_an_owner_that_restarts_still_waits_for_its_learner(tmp_path: Path
         made.members[2].signal(signal.SIGCONT)
 
 
-async def test_a_destination_that_dies_while_it_receives_says_so(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4) as made:
-        client = Client(made)
-        await fill(client, 3, 300, BIG)
-        id = made.id()
-        await made.start_learner(id, 0, 2)
-        await made.until_learner(0, id, "NEEDS_COPY")
-        await made.members[2].kill()
-        await made.members[2].start()
-        await made.hello(made.members[2])
-        reply = await made.exchange(2, rows=())
-        assert [(copy.id, copy.state) for copy in reply.copies] == [(id, "FAILED")]
-        for index in (0, 2):
-            assert (await made.command(index, m.Abort(id, 0))).code == "OK"
-        assert not (await made.exchange(2, rows=())).copies
-        await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
-        await made.move_owner(0, 2)
-        await Client(made).set(1, b"after", b"1")
-        again = Client(made)
-        again.acknowledged = client.acknowledged
-        await again.check(2)
-
-
 async def test_garbage_in_staging_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, partitions=4) as made:
         client = Client(made)
@@ -263,23 +219,6 @@ async def test_sessions_are_described_once_and_end_with_their_lease(tmp_path: Pa
         assert (await made.command(0, m.OpenSession("s/2", (0,)))).code == "BAD_REQUEST"
         await made.command(0, m.OpenSession("s3", (0,), 0.1))
         await eventually(lambda: made.exchange(0, rows=()), lambda reply: reply.stats.sessions == 0)
-
-
-async def test_a_deleted_tablet_keeps_its_last_operation_and_loses_its_data_later(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, STELE_RETENTION_SECONDS="0") as made:
-        client = Client(made)
-        key = key_in(0, made.partitions)
-        assert await client.set(0, key, b"value")
-        await made.move_owner(0, 2)
-        report = next(t for t in (await made.exchange(0, rows=())).tablets if t.partition == 0)
-        assert (report.state, report.last.index > 0) == ("DELETED", True)
-        await made.members[0].kill()
-        await made.members[0].start()
-        await made.hello(made.members[0])
-        again = next(t for t in (await made.exchange(0, rows=())).tablets if t.partition == 0)
-        assert (again.state, again.last) == ("DELETED", report.last)
-        await made.served()
-        assert await Client(made).call(0, b"GET", key) == b"value"
 
 
 async def test_a_backup_becomes_owner_on_purpose_without_an_error(tmp_path: Path) -> None:

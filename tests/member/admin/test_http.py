@@ -1,23 +1,48 @@
-"""How much memory and disk a few bytes take in a real member, before it knows who sends them and after."""
+"""Requests of the HTTP ports that are wrong, packed, or by somebody unknown."""
 
 import asyncio
 import gzip
-import struct
 from pathlib import Path
 
 import pytest
 
-from stele.wire import peer
-from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
-from tests.member.harness.cluster import CLUSTER, Client, MemberProcess, Process, cluster, eventually
+from stele.core.control import commands as m
+from tests.member.harness.cluster import (
+    CLUSTER,
+    MemberProcess,
+    Process,
+    cluster,
+    eventually,
+)
+
+
+async def closed_after(host: str, port: int, data: bytes) -> bytes:
+    """What the member says before it closes the connection."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(data)
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+async def test_wrong_requests_of_the_admin_port(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member = made.members[0]
+        url = f"http://{member.host}:{member.ports[2]}"
+        for path, status in (
+            ("/v1/digest?partition=x", 400),
+            ("/v1/digest?partition=-1", 400),
+            ("/v1/digest?partition=99", 404),
+            ("/nothing", 404),
+        ):
+            async with made.http.get(url + path) as response:
+                assert response.status == status, path
+        await closed_after(member.host, member.ports[2], b"\x00\xff garbage\r\n\r\n")
+        assert "Traceback" not in member.log()
+
 
 MIB = 1024 * 1024
-
-
-def empty_lists(count: int) -> bytes:
-    """A Forward of so many commands without arguments: a byte each."""
-    head = b"\x96\xa2fw\x01\x01\x00\xc4\x01k\xdd"
-    return encode_frame(head + struct.pack(">I", count) + b"\x90" * count)
 
 
 def peak_bytes(process: Process | None) -> int:
@@ -32,38 +57,6 @@ def forget_peak(process: Process | None) -> int:
     assert process is not None
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
     return peak_bytes(process)
-
-
-async def closed_after(member: MemberProcess, *frames: bytes) -> None:
-    """Dial, say this, and see the member close the connection."""
-    reader, writer = await asyncio.open_connection(member.host, member.ports[1])
-    try:
-        for frame in frames:
-            writer.write(frame)
-            if frame is not frames[-1]:
-                assert await asyncio.wait_for(reader.readexactly(8), 10)
-        await asyncio.wait_for(reader.read(), 10)
-    except ConnectionError:
-        pass
-    finally:
-        writer.close()
-
-
-@pytest.mark.parametrize("greeted", [False, True], ids=["before the greeting", "by a known member"])
-async def test_a_frame_of_empty_lists(tmp_path: Path, greeted: bool) -> None:
-    async with cluster(tmp_path, 2) as made:
-        client, member = Client(made), made.members[0]
-        assert await client.set(0, b"k", b"v")
-        hello = peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
-        first = [encode_frame(peer.encode_message(hello))] if greeted else []
-        sent = empty_lists(FRAME_BYTES_MAX - 100 if greeted else 2 * MIB)
-        before = forget_peak(member.process)
-        await closed_after(member, *first, sent)
-        # A frame is held twice: as it comes, and as its body.
-        assert peak_bytes(member.process) - before < (3 * len(sent) if greeted else 1 * MIB)
-        assert await client.call(0, b"GET", b"k") == b"v"
-        await eventually(lambda: made.exchange(0, rows=()), lambda reply: not reply.unserved)
-        assert "Traceback" not in member.log()
 
 
 async def answer_of(host: str, port: int, request: bytes) -> bytes:
@@ -129,3 +122,18 @@ async def test_a_header_of_other_bytes_is_401_without_a_traceback(tmp_path: Path
                 answer = await answer_of(member.host, member.ports[3], request + header + b"\r\n")
                 assert answer.startswith(b"HTTP/1.1 401 "), answer
         assert "Traceback" not in (tmp_path / "t0.log").read_text()
+
+
+async def test_an_exchange_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member = made.members[0]
+        request = m.ExchangeRequest(format=7, cluster=CLUSTER, epoch=9, recipient=member.uuid)
+        assert (await made.post(member, request)).code == "BAD_REQUEST"
+        url = f"http://{member.host}:{member.ports[2]}/v1/exchange"
+        for body, text in ((b"{", "truncated"), (b'{"format":1}', "cluster"), (b"\xff\xfe", "exchange")):
+            async with made.http.post(url, data=body) as response:
+                assert response.status == 400
+                assert text in await response.text()
+        unknown = b'{"format":1,"cluster":"c","epoch":1,"recipient":"","commands":[{"type":"Explode"}]}'
+        async with made.http.post(url, data=unknown) as response:
+            assert (response.status, "Explode" in await response.text()) == (400, True)

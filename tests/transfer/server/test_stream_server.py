@@ -1,0 +1,100 @@
+"""What a source answers, and what it holds open."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from stele.core.control.commands import CopyItem, OpId, SessionTablet
+from stele.transfer.server import stream_server
+from stele.transfer.server.open_checkpoints import OpenCheckpoints
+from stele.wire.copy.jobs import damage_note
+from tests.transfer.checkpoints import TOKEN, copy_tablet, make_checkpoint, transfer
+
+NEIGHBOUR = {(b"default", b"not this one"): (b"n", 0)}
+
+
+def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda more: None):
+    return asyncio.to_thread(copy_tablet, url, token, session, item, staging=staging, progress=progress)
+
+
+ITEM = CopyItem(partition=7, source_generation=3, generation=9)
+DEEP = b'{"format":2,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+"""JSON that is nested deeper than Python goes."""
+
+
+def http(body, status="200 OK"):
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_note_of_damage_is_there_at_once_with_all_its_text(volume, monkeypatch, full):
+    folder, write = volume / "checkpoints" / "s-1", Path.write_text
+    folder.mkdir(parents=True)
+    note = folder / damage_note(7, 3)
+
+    def watched(path, text):
+        written = write(path, "" if full else text)
+        assert list(folder.glob(damage_note("*", "*"))) == []
+        if full:
+            raise OSError(errno.ENOSPC, "full")
+        return written
+
+    monkeypatch.setattr(Path, "write_text", watched)
+    tablet = SessionTablet(7, 3, OpId(1, 1), 0)
+    OpenCheckpoints(volume / "checkpoints").note_damage("s-1", tablet, "checksum mismatch")
+    assert list(folder.iterdir()) == [note]
+    assert note.read_text() == ("" if full else "checksum mismatch")
+
+
+async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
+    monkeypatch.setattr(stream_server, "CLOSE_ENDED_SECONDS", 0.05)
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    base = volume / "checkpoints" / "s-1"
+
+    def held():
+        links = Path("/proc/self/fd").iterdir()
+        return sum(str(base) in os.readlink(link) for link in links if link.exists() or link.is_symlink())
+
+    async with transfer(volume) as url:
+        await copy_now(url, staging, ITEM)
+        assert held() > 0
+        (base / "session.json").unlink()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if not held():
+                break
+        assert held() == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"{", "no copy job"),
+        (b"[]", "no copy job"),
+        (b'{"session": "s"}', "missing required field"),
+        (DEEP, "no copy job: maximum recursion depth"),
+    ],
+)
+async def test_garbage_is_answered(volume, body, text):
+    async with transfer(volume) as url, aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1/copies", data=body) as answer:
+            assert answer.status == 400
+            assert text in (await answer.json())["detail"]
+        async with http.get(f"{url}/v1/sessions/..%2f..%2fx/partitions/1?generation=1") as answer:
+            assert answer.status == 400
+        async with http.get(f"{url}/healthz") as answer:
+            assert await answer.text() == "ok"
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"session":"\xff"}', b"[]", DEEP])
+async def test_a_damaged_session_file_is_told_and_not_served(volume, staging, damaged):
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    (volume / "checkpoints" / "s-1" / "session.json").write_bytes(damaged)
+    async with transfer(volume) as url, aiohttp.ClientSession() as http:
+        for path in ("sessions/s-1/partitions/7?generation=3", "bulk/sessions/s-1/partitions/7?keyspace=a"):
+            async with http.get(f"{url}/v1/{path}") as answer:
+                assert (answer.status, "s-1/session.json: " in await answer.text()) == (503, True)
