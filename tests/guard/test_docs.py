@@ -54,6 +54,20 @@ def test_changelog_fragments_have_the_form_that_towncrier_reads() -> None:
             assert not path.read_text().startswith(("-", "#")), f"{path.name}: text alone, without a bullet"
 
 
+def test_code_names_pages_that_exist() -> None:
+    """Messages and comments that say `docs/...`; a section in quotes after it is one of that page."""
+    listed = subprocess.run(
+        ["git", "grep", "-hoE", r"docs/[a-z0-9/-]+\.md(, \"[^\"]+\")?", "--", "*.py", "*.yaml", "*.txt"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    for name, _, section in (line.partition(", ") for line in listed):
+        assert (ROOT / name).exists(), name
+        assert section.strip('"') in (ROOT / name).read_text(), f"{name} has no {section}"
+
+
 def _long(page: str, text: str) -> Iterator[str]:
     """Lines of prose above 110 columns; tables, code and lines that are one link or one word cannot break."""
     blank = _CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
