@@ -102,7 +102,7 @@ class TransferContainer:
     # -- copying
 
     async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
-        """Part of jobs.Runner. What is cancelled goes on by itself, and nobody hears of it any more."""
+        """Part of `CopyRunner`. What is cancelled goes on by itself, and nobody hears of it any more."""
         starting()
         report(Report())
         self._running.add(job.session)

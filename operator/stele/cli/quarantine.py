@@ -51,9 +51,9 @@ def list_(
         return
     import msgspec
 
-    from stele.wire.admin import Quarantine
+    from stele.wire.admin import QuarantineList
 
-    quarantine = msgspec.convert(answer, Quarantine)
+    quarantine = msgspec.convert(answer, QuarantineList)
     rows = [
         [
             f"{t.partition}/{t.generation}",

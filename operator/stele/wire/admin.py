@@ -44,7 +44,7 @@ class QuarantinedVolume(msgspec.Struct, frozen=True):
     put_aside_s: float
 
 
-class Quarantine(msgspec.Struct, frozen=True):
+class QuarantineList(msgspec.Struct, frozen=True):
     """Response of `GET /v1/quarantine`."""
 
     retention_seconds: float

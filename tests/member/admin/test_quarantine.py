@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from stele.core.control import commands as m
-from stele.wire.admin import Quarantine, QuarantinedTablet
+from stele.wire.admin import QuarantinedTablet, QuarantineList
 from tests.member.admin.test_tablet_info import get, tablet
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
@@ -21,8 +21,8 @@ async def ask(made: Cluster, member: int, method: str, path: str) -> tuple[int, 
         return response.status, found
 
 
-async def listed(made: Cluster, member: int) -> Quarantine:
-    return msgspec.json.decode((await get(made, member, "/v1/quarantine"))[1], type=Quarantine)
+async def listed(made: Cluster, member: int) -> QuarantineList:
+    return msgspec.json.decode((await get(made, member, "/v1/quarantine"))[1], type=QuarantineList)
 
 
 async def one_deleted(made: Cluster, client: Client) -> QuarantinedTablet:

@@ -10,7 +10,7 @@ import pytest
 
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
-from stele.member.replication.request import Kind, Request
+from stele.member.replication.request import Request, RequestKind
 from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.server import RespServer, start_resp_server
 from stele.member.serving.router import RequestRouter
@@ -169,7 +169,7 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     table: Any = SimpleNamespace(me=0, rows=[row])
     tablets: Any = SimpleNamespace(replicas={0: replica}, table=table)
     store = RequestRouter(tablets, {}, serving, serving, serving)
-    older, newer = (Request(Kind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
+    older, newer = (Request(RequestKind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
     older.order, newer.order = 1, 2
     older.deadline = newer.deadline = loop.time() + 1
 

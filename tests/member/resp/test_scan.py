@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from stele.member import limits
-from stele.member.replication.request import Kind, Request
+from stele.member.replication.request import Request, RequestKind
 from stele.member.resp import match
 from stele.member.resp.match import read_pattern
 from stele.member.resp.scan import SCAN_POSITIONS_MAX, SCAN_STEPS_MAX, Positions, scan
@@ -138,7 +138,7 @@ async def test_a_pattern_is_read_in_a_turn_that_has_room():
 
 def test_a_page_of_nothing_is_work_too(quiet: QuietCluster):
     owner, executor = quiet.members[0], quiet.members[0].node.command_executor
-    request = Request(Kind.SCAN, 0, b"default", owner.process.loop.create_future())
+    request = Request(RequestKind.SCAN, 0, b"default", owner.process.loop.create_future())
     request.limit = 10
     executor.run(owner.replica, request)
     assert executor.turn_budget.entries == 1

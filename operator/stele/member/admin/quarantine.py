@@ -35,10 +35,10 @@ class Quarantine:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def listing(self) -> admin.Quarantine:
+    async def listing(self) -> admin.QuarantineList:
         node = self._node
         volumes = await node.background.in_thread(node.volume.quarantined_volumes)
-        return admin.Quarantine(
+        return admin.QuarantineList(
             retention_seconds=node.settings.retention_seconds,
             tablets=tuple(
                 each

@@ -3,7 +3,7 @@
 import msgspec
 
 from stele.errors import Refused, Unavailable
-from stele.member.copy.sessions import CopySessions, Session
+from stele.member.copy.sessions import CopySessions, SourceSession
 from stele.member.node import Node
 from stele.wire.admin import SessionFacts, SessionList
 from stele.wire.copy.jobs import SentSession, SentSessions
@@ -27,7 +27,9 @@ async def _sent(sessions: CopySessions) -> dict[str, SentSession] | None:
     return {each.session: each for each in answer.sessions}
 
 
-def _facts(node: Node, name: str, session: Session, sent: dict[str, SentSession] | None) -> SessionFacts:
+def _facts(
+    node: Node, name: str, session: SourceSession, sent: dict[str, SentSession] | None
+) -> SessionFacts:
     now, info = node.background.now(), session.info
     member = node.table.members.get(session.destination)
     tablets = () if info is None else info.tablets

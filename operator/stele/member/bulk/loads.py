@@ -17,7 +17,7 @@ from stele.member.bulk.local_loads import LoadJob, LocalLoads
 from stele.member.replication.answers import Answers
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
-from stele.member.replication.request import Kind, Request
+from stele.member.replication.request import Request, RequestKind
 from stele.member.replication.tablet_store import TabletStore, log_range
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter
@@ -156,7 +156,7 @@ class BulkLoads:
             raise Refused(f"partition {replica.partition}: load {load} is not staged like this", "NOT_STAGED")
 
     async def _until_applied(self, replica: Replica, index: int) -> None:
-        request = Request(Kind.EXECUTE, replica.partition, b"", self._background.loop.create_future())
+        request = Request(RequestKind.EXECUTE, replica.partition, b"", self._background.loop.create_future())
         request.index, request.wrote = index, True
         request.deadline = self._background.now() + limits.WAIT_SECONDS_MAX
         self._answers.wait(replica, request)

@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class Session:
+class SourceSession:
     """One session. `floor`: the last operation that it does not need, by partition.
 
     `ended` is why it ended by itself: then nothing of it is left but that, until it is closed.
@@ -76,12 +76,12 @@ class CopySessions:
     def __post_init__(self) -> None:
         self._engine = self._tablets.engine
         self._watching = False
-        self.known: dict[str, Session] = {}
+        self.known: dict[str, SourceSession] = {}
         table = self._tablets.table
         self.fetches = Fetches(self._settings, self._volume, table, self.transfer, self._background)
 
     @property
-    def open(self) -> dict[str, Session]:
+    def open(self) -> dict[str, SourceSession]:
         """Sessions that did not end."""
         return {name: session for name, session in self.known.items() if not session.ended}
 
@@ -119,7 +119,7 @@ class CopySessions:
         await self._set_rate(name, session, command.bytes_per_second)
         return m.Result(session=None if command.renew else info)
 
-    def _begin(self, name: str, command: m.OpenSession) -> Session:
+    def _begin(self, name: str, command: m.OpenSession) -> SourceSession:
         if command.renew:
             raise Refused(f"session {name} is not open here", "SESSION_LOST")
         if len(self.open) >= limits.SESSIONS_PER_MEMBER_MAX:
@@ -130,7 +130,7 @@ class CopySessions:
         }
         task = asyncio.create_task(self._checkpoint(name, sorted(floor), command))
         began, who = self._background.now(), (command.destination, command.engine, command.bytes_per_second)
-        session = self.known[name] = Session(began, began, floor, task, *who)
+        session = self.known[name] = SourceSession(began, began, floor, task, *who)
         if not self._watching:
             self._watching = True
             self._background.spawn(self._watch())
@@ -169,7 +169,7 @@ class CopySessions:
         failpoints.hit("session.described")
         return info
 
-    async def _set_rate(self, name: str, session: Session, rate: int) -> None:
+    async def _set_rate(self, name: str, session: SourceSession, rate: int) -> None:
         """The transfer process reads it from the session's description."""
         if session.bytes_per_second != rate:
             await self._background.in_thread(self._change_rate, self._folder(name), rate)

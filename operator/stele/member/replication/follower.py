@@ -16,7 +16,7 @@ from stele.member.replication.write_gate import WriteGate
 from stele.wire import peer
 
 
-class Roles(Protocol):
+class RowEvents(Protocol):
     def adopt_from_owner(self, partition: int, row: Partition) -> None:
         """A published row that the owner knows and this member does not yet."""
         ...
@@ -34,7 +34,7 @@ class Follower:
 
     _replicator: Replicator
     _gate: WriteGate
-    _roles: Roles
+    _roles: RowEvents
     _now: Callable[[], float]
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from stele.errors import SteleError
 from stele.member import limits
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     EXECUTE = 0
     SCAN = 1
     COUNT = 2
@@ -31,7 +31,7 @@ class Request:
         "version", "wrote",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, partition: int, keyspace: bytes, future: Any) -> None:
+    def __init__(self, kind: RequestKind, partition: int, keyspace: bytes, future: Any) -> None:
         self.kind = kind
         self.partition = partition
         self.keyspace = keyspace
@@ -56,12 +56,14 @@ class Request:
     @property
     def may_repeat(self) -> bool:
         """Whether sending it twice does nothing twice."""
-        return self.kind is not Kind.EXECUTE or not any(args and is_write(args[0]) for args in self.commands)
+        return self.kind is not RequestKind.EXECUTE or not any(
+            args and is_write(args[0]) for args in self.commands
+        )
 
     @property
     def entries(self) -> int:
         """How many it makes its owner handle at most."""
-        return min(self.limit, limits.SCAN_KEYS_MAX) if self.kind is Kind.SCAN else len(self.commands)
+        return min(self.limit, limits.SCAN_KEYS_MAX) if self.kind is RequestKind.SCAN else len(self.commands)
 
     @property
     def may_write(self) -> bool:

@@ -81,7 +81,7 @@ def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes |
     totals[keyspace] = (count, size)
 
 
-class BulkLoads(Protocol):
+class LoadEvents(Protocol):
     """The files of bulk loads, which the log names and the data takes in as a whole."""
 
     def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
@@ -117,7 +117,7 @@ class TabletStore:
         has_room: Callable[[int], bool] = lambda size: True,
         on_cut: Callable[[Replica, int], None] = _nothing,
         on_broken: Callable[[Replica], None] = _nothing,
-        loads: BulkLoads | None = None,
+        loads: LoadEvents | None = None,
     ) -> None:
         """`on_cut` hears after which operation a log was cut; `on_broken` which tablet went offline."""
         self.engine = engine

@@ -23,7 +23,7 @@ from stele.member.resp.multi_key import (
     join,
     pieces,
 )
-from stele.member.resp.session_commands import Server, Session, answer
+from stele.member.resp.session_commands import ClientSession, Server, answer
 from stele.wire.resp import Request, encode_map, encode_reply
 
 WRITE_BYTES = 64 * 1024
@@ -43,12 +43,12 @@ class Host(Server, Protocol):
     def failure(self, error: BaseException) -> Failure: ...
 
 
-class Runner:
+class PipelineRunner:
     """For what one connection asked until all of it is answered; `put` takes the bytes of replies, and waits
     while the client does not read. After a wait for room in vain, what follows takes the room that is there.
     """
 
-    def __init__(self, server: Host, session: Session, put: Put) -> None:
+    def __init__(self, server: Host, session: ClientSession, put: Put) -> None:
         self._server = server
         self._session = session
         self._put = put

@@ -20,10 +20,10 @@ from stele.core.kv.commands import Failure
 from stele.errors import SteleError, Unavailable, Uncertain
 from stele.member.resp.batching import BatchCollector, ConnectionBatch
 from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
-from stele.member.resp.pipeline import WRITE_BYTES, Runner
+from stele.member.resp.pipeline import WRITE_BYTES, PipelineRunner
 from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.resp.scan import Positions
-from stele.member.resp.session_commands import Session
+from stele.member.resp.session_commands import ClientSession
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import ARGUMENT_BYTES, Request, RequestReader, chunks, encode_all
@@ -110,7 +110,7 @@ class RespServer:
         for connection in list(self._open):
             connection.abort()
 
-    def sessions(self) -> Iterable[Session]:
+    def sessions(self) -> Iterable[ClientSession]:
         """Of all open connections."""
         return [connection.session for connection in self._open]
 
@@ -147,7 +147,11 @@ class RespServer:
         self._counts["total_commands_processed"] += commands
 
     def gather(
-        self, session: Session, queue: list[Request], size: int, finish: Callable[[ConnectionBatch], None]
+        self,
+        session: ClientSession,
+        queue: list[Request],
+        size: int,
+        finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Let the leading requests run in the turn of all; None: the first one is not for it."""
         batch = self.collector.gather(session.keyspace, queue, size, finish)
@@ -199,13 +203,13 @@ class _Connection(asyncio.Protocol):
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.session = Session(0, "")
+        self.session = ClientSession(0, "")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self.session = Session(self._server.next_id(), f"{peer[0]}:{peer[1]}")
+        self.session = ClientSession(self._server.next_id(), f"{peer[0]}:{peer[1]}")
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
         if not self._server.admit(self):
             self._transport.write(
@@ -364,7 +368,7 @@ class _Connection(asyncio.Protocol):
 
     async def _work(self, begun: ConnectionBatch | None = None) -> None:
         """Run what is queued until nothing is; then this task ends and the next data starts another."""
-        runner = Runner(self._server, self.session, self._put)
+        runner = PipelineRunner(self._server, self.session, self._put)
         try:
             if not self._writable.is_set():
                 await self._until_written()
@@ -389,7 +393,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._on_idle()
 
-    async def _batch(self, runner: Runner) -> None:
+    async def _batch(self, runner: PipelineRunner) -> None:
         size = self._limits.batch_commands_max
         batch, self._queue = self._queue[:size], self._queue[size:]
         self._server.count(len(batch))

@@ -37,7 +37,7 @@ OK = Simple("OK")
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """The state of one connection."""
 
     id: int
@@ -67,7 +67,7 @@ class Server(Protocol):
     positions: Positions
     turn_budget: TurnBudget
 
-    def sessions(self) -> Iterable[Session]: ...
+    def sessions(self) -> Iterable[ClientSession]: ...
 
     def facts(self) -> dict[str, str | int]: ...
 
@@ -76,7 +76,7 @@ class _RefusedError(Exception):
     """A request that is answered with `-ERR <text>` and changes nothing."""
 
 
-async def answer(server: Server, session: Session, name: bytes, request: Request) -> Answer:
+async def answer(server: Server, session: ClientSession, name: bytes, request: Request) -> Answer:
     """Run one session command; `name` is in upper case. Errors of the store pass through."""
     known = _COMMANDS.get(name)
     if known is None:
@@ -96,27 +96,27 @@ def unknown(name: bytes) -> Failure:
     return Failure("ERR", f"unknown command '{text_of(name)}'; Stele offers {_OFFERED}")
 
 
-def _ping(server: Server, session: Session, request: Request) -> Answer:
+def _ping(server: Server, session: ClientSession, request: Request) -> Answer:
     if len(request) > 2:
         return wrong_number(b"ping")
     return request[1] if len(request) == 2 else Simple("PONG")
 
 
-def _echo(server: Server, session: Session, request: Request) -> Answer:
+def _echo(server: Server, session: ClientSession, request: Request) -> Answer:
     return request[1]
 
 
-def _quit(server: Server, session: Session, request: Request) -> Answer:
+def _quit(server: Server, session: ClientSession, request: Request) -> Answer:
     session.quitting = True
     return OK
 
 
-def _reset(server: Server, session: Session, request: Request) -> Answer:
+def _reset(server: Server, session: ClientSession, request: Request) -> Answer:
     session.reset()
     return Simple("RESET")
 
 
-def _auth(server: Server, session: Session, request: Request) -> Answer:
+def _auth(server: Server, session: ClientSession, request: Request) -> Answer:
     raise _RefusedError(
         "AUTH <password> called without any password configured: no password is set, leave AUTH out"
     )
@@ -131,7 +131,7 @@ def _client_name(raw: bytes) -> bytes:
     return raw
 
 
-def _hello(server: Server, session: Session, request: Request) -> Answer:
+def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
     resp3, name, rest = session.resp3, session.name, iter(request[1:])
     for place, word in enumerate(rest):
         option = word.upper()
@@ -157,7 +157,7 @@ def _hello(server: Server, session: Session, request: Request) -> Answer:
     }
 
 
-def _select(server: Server, session: Session, request: Request) -> Answer:
+def _select(server: Server, session: ClientSession, request: Request) -> Answer:
     """A number n means the keyspace `dbn`, but 0 means `default`; anything else is a keyspace's name."""
     wanted = request[1]
     if not _KEYSPACE.fullmatch(wanted) or wanted.startswith(b"-"):
@@ -176,7 +176,7 @@ def _select(server: Server, session: Session, request: Request) -> Answer:
     return OK
 
 
-def _client(server: Server, session: Session, request: Request) -> Answer:
+def _client(server: Server, session: ClientSession, request: Request) -> Answer:
     what, rest = request[1].upper(), request[2:]
     if what == b"ID" and not rest:
         return session.id
@@ -196,21 +196,21 @@ def _client(server: Server, session: Session, request: Request) -> Answer:
     )
 
 
-def _client_info(session: Session, key: bytes, value: bytes) -> Answer:
+def _client_info(session: ClientSession, key: bytes, value: bytes) -> Answer:
     if key not in (b"LIB-NAME", b"LIB-VER"):
         raise _RefusedError(f"Unrecognized option '{text_of(key)}': LIB-NAME and LIB-VER are known")
     session.library[key] = _client_name(value)
     return OK
 
 
-def _info(server: Server, session: Session, request: Request) -> Answer:
+def _info(server: Server, session: ClientSession, request: Request) -> Answer:
     facts: dict[str, str | int] = {"redis_version": REDIS_VERSION, "stele_version": __version__}
     facts |= server.facts() | server.store.info()
     lines = "".join(f"{key}:{value}\r\n" for key, value in facts.items())
     return f"# Server\r\n{lines}".encode()
 
 
-def _command(server: Server, session: Session, request: Request) -> Answer:
+def _command(server: Server, session: ClientSession, request: Request) -> Answer:
     what = request[1].upper() if len(request) > 1 else b""
     if what == b"COUNT":
         return len(OFFERED)
@@ -240,14 +240,14 @@ def _describe(name: bytes) -> Reply:
     return [name.lower(), _COMMANDS[name][0], flags, 0, 0, 0]
 
 
-def _keys(server: Server, session: Session, request: Request) -> Answer:
+def _keys(server: Server, session: ClientSession, request: Request) -> Answer:
     raise _RefusedError(
         "KEYS is not offered, because all others would wait for it; use SCAN 0 MATCH pattern COUNT 1000"
         " and go on with the cursor it answers until that is 0"
     )
 
 
-async def _scan(server: Server, session: Session, request: Request) -> Answer:
+async def _scan(server: Server, session: ClientSession, request: Request) -> Answer:
     cursor, count, options = _number(request[1], "invalid cursor"), SCAN_COUNT_DEFAULT, _scan_options(request)
     if b"COUNT" in options:
         count = min(_number(options[b"COUNT"], "value is not an integer or out of range"), SCAN_COUNT_MAX)
@@ -281,7 +281,7 @@ def _number(raw: bytes, text: str) -> int:
         raise _RefusedError(text) from None
 
 
-async def _dbsize(server: Server, session: Session, request: Request) -> Answer:
+async def _dbsize(server: Server, session: ClientSession, request: Request) -> Answer:
     """Entries of the keyspace, partition by partition: not a single moment, as nothing stops the writers."""
     store, total = server.store, 0
     for begin in range(0, store.partitions, DBSIZE_PARTITIONS_AT_ONCE):
@@ -291,7 +291,7 @@ async def _dbsize(server: Server, session: Session, request: Request) -> Answer:
 
 
 # Name -> (arity as in Redis, how to run it).
-_COMMANDS: dict[bytes, tuple[int, Callable[[Server, Session, Request], Answer | Awaitable[Answer]]]] = {
+_COMMANDS: dict[bytes, tuple[int, Callable[[Server, ClientSession, Request], Answer | Awaitable[Answer]]]] = {
     b"PING": (-1, _ping),
     b"ECHO": (2, _echo),
     b"QUIT": (-1, _quit),

@@ -27,7 +27,13 @@ from stele.core.table.table import Partition
 from stele.core.tablet.owner import Phase
 from stele.errors import Refused
 from stele.member.replication.replica import Replica
-from stele.member.services.runner import START_SECONDS_MAX, MemberContext, MemberView, Runner, ServiceError
+from stele.member.services.runner import (
+    START_SECONDS_MAX,
+    MemberContext,
+    MemberView,
+    ServiceError,
+    ServiceRunner,
+)
 from stele.member.serving.executor import CommandExecutor
 from stele.member.storage.volume import SERVICES, MetaWriter, Volume
 from stele.services import MigrationAwareService
@@ -54,7 +60,7 @@ class Services:
     ) -> None:
         self._view, self._tablets, self._background = view, view.tablets, view.background
         self._volume, self._writer, self._executor = volume, writer, executor
-        self._runners = [Runner(name, service) for name, service in services.items()]
+        self._runners = [ServiceRunner(name, service) for name, service in services.items()]
         self._begun: dict[PartitionId, Begun] = {}
         self._ending: dict[PartitionId, list[tuple[Begun, bool]]] = {}
         self._prepared: set[tuple[PartitionId, str, bool]] = set()
@@ -75,7 +81,7 @@ class Services:
             else:
                 self._end(_read(each), each.committed)
 
-    async def _start(self, runner: Runner) -> bool:
+    async def _start(self, runner: ServiceRunner) -> bool:
         try:
             context = MemberContext(self._view, runner.name, self._ending)
             await runner.call("start", context, seconds=START_SECONDS_MAX)

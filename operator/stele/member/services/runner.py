@@ -42,7 +42,7 @@ class ServiceError(Exception):
     """A service raised, took too long, or gave what it must not; the text says so."""
 
 
-class Runner:
+class ServiceRunner:
     """Calls the methods of one service in one thread, in the order of the calls."""
 
     def __init__(self, name: str, service: MigrationAwareService) -> None:

@@ -25,7 +25,7 @@ from stele.member import limits
 from stele.member.replication.answers import Answers
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
-from stele.member.replication.request import Kind, Request
+from stele.member.replication.request import Request, RequestKind
 from stele.member.replication.write_gate import WriteGate
 from stele.member.serving.dedup import Attempt, run_once
 from stele.member.turn_budget import TurnBudget
@@ -58,13 +58,13 @@ class CommandExecutor:
 
     def run(self, replica: Replica, request: Request) -> None:
         """Take the request; it is answered now or once it is committed and a lease allows it."""
-        if request.kind is Kind.EXECUTE:
+        if request.kind is RequestKind.EXECUTE:
             self._execute(replica, request)
             self.turn_budget.spend(len(request.replies), request.reply_bytes + request.bytes)
         else:
             request.reads = True
             self.counters.reads += 1
-            if request.kind is Kind.SCAN:
+            if request.kind is RequestKind.SCAN:
                 request.replies = [self._scan(replica, request)]  # type: ignore[list-item]
             else:
                 request.replies = [replica.keyspaces.get(request.keyspace, (0, 0))[0]]

@@ -21,7 +21,7 @@ from stele.member import limits
 from stele.member.replication.answers import Answers
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
-from stele.member.replication.request import Kind, Request
+from stele.member.replication.request import Request, RequestKind
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.executor import CommandExecutor
 from stele.ports.key_value_service import Outcome
@@ -113,7 +113,7 @@ class RequestRouter:
         outcome: Outcome,
         room: int = REPLY_BYTES_MAX,
     ) -> None:
-        request = self._request(Kind.EXECUTE, partition, keyspace, outcome)
+        request = self._request(RequestKind.EXECUTE, partition, keyspace, outcome)
         request.commands, request.room = commands, room
         self.submit(request)
 
@@ -129,7 +129,7 @@ class RequestRouter:
         self, partition: int, keyspace: bytes, after: bytes, limit: int
     ) -> tuple[list[bytes], bytes | None]:
         future = self._loop.create_future()
-        request = self._request(Kind.SCAN, partition, keyspace, future)
+        request = self._request(RequestKind.SCAN, partition, keyspace, future)
         request.after, request.limit = after, limit
         self.submit(request)
         page: tuple[list[bytes], bytes | None] = (await future)[0]
@@ -137,7 +137,7 @@ class RequestRouter:
 
     async def count(self, partition: int, keyspace: bytes) -> int:
         future = self._loop.create_future()
-        request = self._request(Kind.COUNT, partition, keyspace, future)
+        request = self._request(RequestKind.COUNT, partition, keyspace, future)
         self.submit(request)
         number: int = (await future)[0]
         return number
@@ -155,7 +155,7 @@ class RequestRouter:
             "turn_bytes_max": self._turn_budget.bytes_max,
         }
 
-    def _request(self, kind: Kind, partition: int, keyspace: bytes, outcome: Any) -> Request:
+    def _request(self, kind: RequestKind, partition: int, keyspace: bytes, outcome: Any) -> Request:
         if self.stopping:
             raise Unavailable(STOPPING)
         partitions = self.partitions
@@ -286,9 +286,9 @@ class RequestRouter:
     @staticmethod
     def _deliver(request: Request, body: bytes) -> None:
         try:
-            if request.kind is Kind.EXECUTE:
+            if request.kind is RequestKind.EXECUTE:
                 request.done(_at_most(decode_replies(body), len(request.commands)))
-            elif request.kind is Kind.SCAN:
+            elif request.kind is RequestKind.SCAN:
                 request.done([_page.decode(body)])
             else:
                 request.done([_number.decode(body)])
@@ -401,19 +401,19 @@ def _bytes(commands: Sequence[Sequence[bytes]]) -> int:
     return size
 
 
-_KINDS: dict[Any, Kind] = {
-    peer.Forward: Kind.EXECUTE,
-    peer.ForwardScan: Kind.SCAN,
-    peer.ForwardCount: Kind.COUNT,
+_KINDS: dict[Any, RequestKind] = {
+    peer.Forward: RequestKind.EXECUTE,
+    peer.ForwardScan: RequestKind.SCAN,
+    peer.ForwardCount: RequestKind.COUNT,
 }
 
 
 def _message(id: int, version: int, request: Request) -> peer.Message:
     partition, keyspace = request.partition, request.keyspace
-    if request.kind is Kind.EXECUTE:
+    if request.kind is RequestKind.EXECUTE:
         commands = [list(args) for args in request.commands]
         return peer.Forward(id, version, partition, keyspace, commands, request.room)
-    if request.kind is Kind.SCAN:
+    if request.kind is RequestKind.SCAN:
         return peer.ForwardScan(id, version, partition, keyspace, request.after, request.limit)
     return peer.ForwardCount(id, version, partition, keyspace)
 
@@ -443,5 +443,5 @@ def _answer_back(sender: Inbound, id: int, request: Request, future: "asyncio.Fu
     if error is not None:
         raise error
     replies = future.result()
-    body = encode_replies(replies) if request.kind is Kind.EXECUTE else _encode(replies[0])
+    body = encode_replies(replies) if request.kind is RequestKind.EXECUTE else _encode(replies[0])
     sender.send(peer.Forwarded(id, "", "", body))

@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True):
     retries: int = 0
 
 
-class Runner(Protocol):
+class CopyRunner(Protocol):
     """Copies the tablets of one job."""
 
     async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
@@ -85,7 +85,9 @@ class _Entry:
 class JobBoard:
     """Jobs by session. `parallel` of them run at once, the others wait in the order they came."""
 
-    def __init__(self, runner: Runner, parallel: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, runner: CopyRunner, parallel: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._runner = runner
         self._clock = clock
         self._jobs: dict[str, _Entry] = {}

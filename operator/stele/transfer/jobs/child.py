@@ -2,7 +2,8 @@
 
 A process, because packing and writing entries holds Python's lock, and the transfer process must go on
 serving streams meanwhile; and because a process can be ended at any moment. Jobs come on stdin, one JSON
-object per line; the child reports on the file descriptor FD in the same way: `Progress`, and last `Ended`.
+object per line; the child reports on the file descriptor FD in the same way: `CopyProgress`, and last
+`CopyEnded`.
 """
 
 import os
@@ -30,14 +31,14 @@ REPORT_SECONDS = 0.2
 Emit = Callable[[msgspec.Struct], None]
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+class CopyEnded(msgspec.Struct, frozen=True, tag="ended"):
     """The end of a job: empty `code` when all manifests are complete."""
 
     code: str = ""
     text: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class CopyProgress(msgspec.Struct, frozen=True, tag="progress"):
     """How far the job is."""
 
     report: Report
@@ -56,7 +57,7 @@ class Tally:
         self.stopped = False
 
     def add_bytes(self, more: int) -> None:
-        """Progress of one copy. Raise Refused (CANCELLED) when another one has failed."""
+        """CopyProgress of one copy. Raise Refused (CANCELLED) when another one has failed."""
         if self.stopped and more > 0:
             raise Refused("another tablet of this job failed", "CANCELLED")
         with self._lock:
@@ -84,11 +85,11 @@ class Tally:
         if due:
             self._next = time.monotonic() + REPORT_SECONDS
             finished = tuple(self._finished)
-            self._emit(Progress(Report(self._bytes, self._entries, finished, self._tasks, self._retries)))
+            self._emit(CopyProgress(Report(self._bytes, self._entries, finished, self._tasks, self._retries)))
 
 
 def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> None:
-    """Copy all items and emit reports; the first error stops the rest, and the last emitted is `Ended`."""
+    """Copy all items and emit reports, `CopyEnded` last. The first error stops the rest."""
     parts = [[job.items[at] for at in part] for part in slices([item.bytes for item in job.items], threads)]
     tally = Tally(emit, len(parts))
     tally.flush()
@@ -109,14 +110,14 @@ def _copy_items(job: CopyJob, items: Sequence[CopyItem], staging: Path, tally: T
     )
 
 
-def _ended(running: Sequence[Future[None]]) -> Ended:
+def _ended(running: Sequence[Future[None]]) -> CopyEnded:
     for future in running:
         error = future.exception() if future.done() and not future.cancelled() else None
         if isinstance(error, SteleError):
-            return Ended(error.code, error.text)
+            return CopyEnded(error.code, error.text)
         if error is not None:
-            return Ended("INTERNAL", f"{type(error).__name__}: {error}")
-    return Ended()
+            return CopyEnded("INTERNAL", f"{type(error).__name__}: {error}")
+    return CopyEnded()
 
 
 def main(argv: Sequence[str]) -> int:

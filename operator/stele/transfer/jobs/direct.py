@@ -11,16 +11,16 @@ import msgspec
 
 from stele.errors import Refused, SteleError
 from stele.transfer.jobs.board import Report
-from stele.transfer.jobs.child import Ended, Progress
+from stele.transfer.jobs.child import CopyEnded, CopyProgress
 from stele.wire.copy.jobs import CopyJob
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
 IDLE_SECONDS = 30.0
-_decode = msgspec.json.Decoder(Progress | Ended).decode
+_decode = msgspec.json.Decoder(CopyProgress | CopyEnded).decode
 
 
 class DirectRunner:
-    """A `jobs.Runner`. `staging` is the folder of this member's volume that copies are written below.
+    """A `CopyRunner`. `staging` is the folder of this member's volume that copies are written below.
 
     A child that ended its job well waits `IDLE_SECONDS` for another: starting Python costs more than a small
     copy, and a rebalance has many.
@@ -31,7 +31,7 @@ class DirectRunner:
         self._idle: list[_Child] = []
 
     async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
-        """Part of `jobs.Runner`. Being cancelled ends the child at once; its half files are swept."""
+        """Part of `CopyRunner`. Being cancelled ends the child at once; its half files are swept."""
         starting()
         ended = await self._in_child(job, report)
         if ended is None:
@@ -39,9 +39,9 @@ class DirectRunner:
         if ended.code:
             raise SteleError(ended.text, ended.code)
 
-    async def _in_child(self, job: CopyJob, report: Callable[[Report], None]) -> Ended | None:
+    async def _in_child(self, job: CopyJob, report: Callable[[Report], None]) -> CopyEnded | None:
         child = await self._take()
-        ended: Ended | None = None
+        ended: CopyEnded | None = None
         try:
             ended = await child.copy(job, report)
         finally:
@@ -109,7 +109,7 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
-    async def copy(self, job: CopyJob, report: Callable[[Report], None]) -> Ended | None:
+    async def copy(self, job: CopyJob, report: Callable[[Report], None]) -> CopyEnded | None:
         """How the job ended; None when the process did before."""
         self.jobs += 1
         assert self._process.stdin is not None
@@ -134,10 +134,10 @@ async def lines_of(reports: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.Ba
     return reader, transport
 
 
-async def _follow(lines: asyncio.StreamReader, report: Callable[[Report], None]) -> Ended | None:
+async def _follow(lines: asyncio.StreamReader, report: Callable[[Report], None]) -> CopyEnded | None:
     while line := await lines.readline():
         message = _decode(line)
-        if isinstance(message, Ended):
+        if isinstance(message, CopyEnded):
             return message
         report(message.report)
     return None
