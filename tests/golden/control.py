@@ -16,9 +16,10 @@ from stele.core.control.failover.repair import repair
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.operations.move import MigrationOperation, begin
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.state import DesiredSpec, State
+from stele.core.control.state import State
 from stele.core.placement import migration
 from stele.core.table.table import Member, Partition, PartitionTable
+from tests.fakes.spec import desired_spec
 from tests.golden.script import shown
 
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
@@ -160,7 +161,7 @@ class RepairMachine:
         """Show what is reported to users."""
         for liveness in self._state.liveness.values():
             liveness.note_loss(now, TIMING)
-        spec = DesiredSpec(4, 3, TIMING, on_partition_loss=on_loss)
+        spec = desired_spec(4, 3, TIMING, on_partition_loss=on_loss)
         repair(self._state, spec, now)
         reset_lost_partitions(self._state, spec, now)
         events = [f"{event.reason}: {event.message}" for event in self._state.events]

@@ -22,6 +22,7 @@ RECORDS = [
     ("state", "core/control/state.py:State", "core/control/", "modules of one room make one decision"),
     ("failover", "core/control/parts.py:Failover", "core/control/failover/", "see test_writers"),
     ("rebalance", "core/control/parts.py:Rebalance", "core/control/rebalance/", "see test_writers"),
+    ("plans", "core/control/parts.py:Rebalance", "core/control/rebalance/", "`state.rebalance`"),
     ("copies", "core/control/parts.py:Copies", "core/control/rebalance/", "see test_writers"),
     ("progress", "core/control/progress.py:RebalanceProgress", "core/control/", "as `state`"),
     ("operation", "core/control/operations/move.py:MigrationOperation", "core/control/", "as `state`"),

@@ -17,6 +17,7 @@ from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 from tests.fakes.copier import NoCopier
 from tests.fakes.members import FakeMember, FakeNet, Tablet
+from tests.fakes.spec import desired_spec
 from tests.fakes.table_store import MemoryTableStore, StoredObjects
 
 CLUSTER = "cluster-uid"
@@ -224,7 +225,7 @@ class Harness:
     def __init__(self, members: int = 3, partitions: int = 8, replicas: int = 2, **desired: object) -> None:
         self.net = FakeNet()
         desired: dict[str, object] = {"timing": TIMING, **desired}
-        self.world = FakeWorld(self.net, DesiredSpec(members, replicas, **desired), partitions)  # type: ignore[arg-type]
+        self.world = FakeWorld(self.net, desired_spec(members, replicas, **desired), partitions)  # type: ignore[arg-type]
         self.shared = StoredObjects()
         self.clock = 1000.0
         self.written: dict[int, set[int]] = {}

@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from stele.core.control.failure_detector import Timing
-from stele.core.control.state import DesiredSpec, State
+from stele.core.control.state import State
 from stele.core.table.table import PartitionTable
 from stele.master import manifests
 from stele.master import status as facts
 from stele.model import TabletCluster
 from stele.model.ownership import belongs_to
+from tests.fakes.spec import desired_spec
 
 
 def _cluster(uid: str) -> TabletCluster:
@@ -41,7 +41,7 @@ def test_a_claim_that_says_nothing_is_of_no_earlier_cluster() -> None:
 def test_ready_names_the_claims_and_what_to_do() -> None:
     cluster = _cluster("second")
     state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
-    desired = DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0))
+    desired = desired_spec(3, 2)
     view = facts.View(state, desired, 0.0, datetime.now(UTC), ("demo-0", "demo-1"))
     ready = _ready(cluster, view)
     assert (ready.status.value, ready.reason) == ("False", "ForeignVolume")

@@ -12,7 +12,7 @@ from stele.core.control.failure_detector import Life, MemberLiveness, MemberObje
 from stele.core.control.operations.cluster_state import StateChange, Step
 from stele.core.control.operations.registry import Operations
 from stele.core.control.progress import RebalanceProgress
-from stele.core.control.state import DesiredSpec, State
+from stele.core.control.state import State
 from stele.core.control.table_view import TableView
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan
@@ -23,6 +23,7 @@ from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
 from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus
+from tests.fakes.spec import desired_spec
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 TIMING = Timing(1.0, 3.0, 30.0)
@@ -69,7 +70,7 @@ def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIE
         liveness = MemberLiveness(index, 0.0, answered_seconds=100.0)
         liveness.member_object = MemberObject(index, entry.name, lite=entry.lite)
         state.liveness[index] = liveness
-    return facts.View(state, DesiredSpec(3, replicas, TIMING), 100.0, NOON)
+    return facts.View(state, desired_spec(3, replicas, TIMING), 100.0, NOON)
 
 
 def record(phase: str, failed: int = 0) -> RebalanceProgress:

@@ -6,12 +6,13 @@ from stele.adapters.kubernetes.table_store import table_snapshot
 from stele.core.control import decide as master
 from stele.core.control.decide import decide
 from stele.core.control.failure_detector import Timing
-from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.state import Observation, State
 from stele.core.control.table_view import TableView
 from stele.core.table.ids import VERSION_MAX
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Corrupt, Refused
 from stele.wire.configmap import Head
+from tests.fakes.spec import desired_spec
 
 MEMBERS = (Member(0, "m-0", "u-0", ""), Member(1, "m-1", "u-1", ""), Member(2, "m-2", "u-2", "", lite=True))
 HEAD = Head(1, "Active", 1, 2, 1, 3, 0, 0, MEMBERS)
@@ -35,7 +36,7 @@ def test_a_decision_that_breaks_a_rule_is_not_stored(
 ) -> None:
     table = PartitionTable((Partition(3, (0, 1)),), {member.index: member for member in MEMBERS})
     state = State(1, table, 1, 3, 0.0, recovered=True)
-    desired = DesiredSpec(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), held=True)
+    desired = desired_spec(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), held=True)
     monkeypatch.setattr(master, "repair", lambda state, *_: state.staged.update({0: row}))
     with pytest.raises(Corrupt, match=f"partition 0 .*{reason}"):
         decide(state, Observation(0.0, desired, ()))

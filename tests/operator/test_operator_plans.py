@@ -9,9 +9,8 @@ import pytest
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.control.failure_detector import Timing
 from stele.core.control.progress import RebalanceProgress
-from stele.core.control.state import DesiredSpec, State
+from stele.core.control.state import State
 from stele.core.placement.plan import Plan
 from stele.core.table.table import PartitionTable
 from stele.master import manifests, status
@@ -20,6 +19,7 @@ from stele.master.children import Children
 from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, RebalanceRequests, fail_ownerless, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
+from tests.fakes.spec import desired_spec
 from tests.operator.test_operator import Stage, cluster, staged
 
 pytestmark = pytest.mark.control_plane
@@ -65,7 +65,7 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
         assert isinstance(found, TabletCluster)
         state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
         await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
-        view = status.View(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 0.0, NOON)
+        view = status.View(state, desired_spec(3, 2), 0.0, NOON)
         await show_plans(api, cache, Children(api, cache, namespace), found, view)
         await fail_ownerless(api, cache, NOON)
         assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
@@ -101,7 +101,7 @@ async def made_cluster(api: Api, namespace: str) -> TabletCluster:
 async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_deleted(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    cache, desired = Cache(lambda _kind, _stored: None), DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0))
+    cache, desired = Cache(lambda _kind, _stored: None), desired_spec(3, 2)
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         ours = await made_cluster(api, namespace)
         owner = manifests.owned_by_cluster(ours) | {"name": "another", "uid": "of-another-cluster"}
@@ -134,7 +134,7 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
 async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    cache, desired = Cache(lambda _kind, _stored: None), DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0))
+    cache, desired = Cache(lambda _kind, _stored: None), desired_spec(3, 2)
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         ours = await made_cluster(api, namespace)
         children, state = Children(api, cache, namespace), formed(plans=1)

@@ -23,7 +23,7 @@ from stele.core.control.gc import collect_garbage
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.scheduler import follow, start
-from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.state import Observation, State
 from stele.core.control.table_view import TableView
 from stele.core.placement.plan import DataMember, plan
 from stele.core.table.table import Member, Partition, PartitionTable
@@ -39,6 +39,7 @@ from stele.wire.storage.volume import Consensus
 from tests.fakes.api import ApiServer, SimApi
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
+from tests.fakes.spec import desired_spec
 from tests.simulation.quiet_cluster import QuietCluster, QuietMember
 
 
@@ -112,7 +113,7 @@ def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
         state.table_view.set_members(members)
     report = m.ExchangeReply("OK", "", "uuid-0", "cluster", 1, 1, 0, 1)
     state.liveness[0].on_report(report, 100.0)
-    repair(state, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), 100.0)
+    repair(state, desired_spec(3, 2), 100.0)
     assert not state.staged
     assert state.failover.lost == {0}
 
@@ -212,21 +213,21 @@ def test_an_owner_that_was_away_itself_is_not_believed_that_others_are_silent() 
     state = _two_copies(silent_ms=60_000)
     for liveness in state.liveness.values():
         liveness.note_loss(100.0, TIMING)
-    repair(state, DesiredSpec(2, 2, TIMING), 100.0)
+    repair(state, desired_spec(2, 2, TIMING), 100.0)
     assert not state.staged
     for liveness in state.liveness.values():
         liveness.answered_seconds = 110.0
-    repair(state, DesiredSpec(2, 2, TIMING), 110.0)
+    repair(state, desired_spec(2, 2, TIMING), 110.0)
     assert not state.staged
     state.liveness[0].answered_seconds = 110.1
-    repair(state, DesiredSpec(2, 2, TIMING), 110.2)
+    repair(state, desired_spec(2, 2, TIMING), 110.2)
     assert state.staged[0].replicas == (0,)
 
 
 def test_a_promotion_takes_a_member_along_that_is_back_in_time() -> None:
     """While the lease of a lost owner ran out it came back, and its whole copy was given up all the same."""
     state = _two_copies()
-    desired = DesiredSpec(2, 2, TIMING)
+    desired = desired_spec(2, 2, TIMING)
     state.liveness[0].answered_seconds = 90.0
     repair(state, desired, 100.0)
     assert state.promotions[0].live == (1,)
@@ -241,7 +242,7 @@ def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still(
     a volume that was lost meanwhile: after its own pause it counts nobody as gone.
     """
     state = _two_copies()
-    desired, now = DesiredSpec(2, 1, TIMING), 105.0
+    desired, now = desired_spec(2, 1, TIMING), 105.0
     for liveness in state.liveness.values():
         liveness.since = now
     made = plan(state.table, (DataMember(0), DataMember(1)), 1)
@@ -260,7 +261,7 @@ def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> No
     shrank to the member that had none before its next exchange told.
     """
     state = _two_copies()
-    desired, now = DesiredSpec(2, 1, TIMING), 105.0
+    desired, now = desired_spec(2, 1, TIMING), 105.0
     whole = {0: m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)}
     for liveness in state.liveness.values():
         liveness.answered_seconds, liveness.tablets = now, whole
@@ -292,7 +293,7 @@ def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
     for liveness in (owner, left):
         assert liveness.report is not None
         liveness.report = msgspec.structs.replace(liveness.report, stamp=state.stamp.value)
-    desired, delete = DesiredSpec(1, 1, TIMING), DeleteTablet(0, 4)
+    desired, delete = desired_spec(1, 1, TIMING), DeleteTablet(0, 4)
     owner.ended = True
     assert delete not in collect_garbage(state, desired, 1, left, 200.0)
     owner.ended, whole = False, owner.tablets
@@ -334,7 +335,7 @@ def test_a_new_master_passes_the_promises_of_those_that_a_row_does_not_name() ->
     state.table_view = TableView(1, PartitionTable((Partition(3, (1,)),), state.table.members))
     tombstone = m.TabletReport(0, "DELETED", 1, m.OpId(), m.OpId(), 6, 0)
     state.liveness[0].tablets[0] = tombstone
-    desired = DesiredSpec(2, 2, TIMING)
+    desired = desired_spec(2, 2, TIMING)
     assert take_over(state, Observation(100.0, desired, ()))
     repair(state, desired, 100.0)
     assert state.staged[0].replicas == (1,)

@@ -4,15 +4,16 @@ from stele.core.control.failure_detector import MemberLiveness, MemberObject, Ti
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.rebalance.scheduler import FROZEN_GATHER_SECONDS, STORE_GATHER_SECONDS, follow, start
-from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Migration, clear, move
 from stele.core.placement.plan import Plan
 from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, PartitionTable
+from tests.fakes.spec import desired_spec
 
 ROW = Partition(1, (0, 1))
 START = 100.0
 OTHER_SHARD = SHARD_PARTITIONS
-DESIRED = DesiredSpec(4, 2, Timing(1.0, 3.0, 30.0), parallel_per_member=1)
+DESIRED = desired_spec(4, 2, Timing(1.0, 3.0, 30.0), parallel_per_member=1)
 
 
 def leadership(*running: MigrationOperation) -> State:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from stele.core.control.decide import decide
-from stele.core.control.failure_detector import Timing
 from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations import cluster_state
@@ -15,10 +14,11 @@ from stele.core.control.operations.copy_session import CopySession
 from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.progress import Phase, RebalanceProgress
-from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Type, move
 from stele.core.placement.plan import Plan
 from stele.core.table.table import Partition, PartitionTable
+from tests.fakes.spec import desired_spec
 
 ROW = Partition(4, (0, 1))
 PLAN = Plan((move(2, 0, 0, 2),))
@@ -170,7 +170,7 @@ def test_a_row_that_is_staged_is_at_least_what_was_claimed() -> None:
 
 def test_nothing_is_decided_on_a_broken_state() -> None:
     state = healthy()
-    observation = Observation(1.0, DesiredSpec(3, 2, Timing(1.0, 3.0, 30.0)), ())
+    observation = Observation(1.0, desired_spec(3, 2), ())
     lose_a_view(state)
     with pytest.raises(BrokenInvariant, match="views"):
         decide(state, observation)

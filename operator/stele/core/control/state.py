@@ -34,17 +34,17 @@ class DesiredSpec:
     members: int
     replicas: int
     timing: Timing
-    state: str = "Active"
-    held: bool = False
-    migration_paused: bool = False
-    parallel_per_member: int = 10
-    approval: str = "Automatic"
-    on_partition_loss: str = "Wait"
-    engine: str = "Auto"
-    spark_threshold_bytes: int = 64 << 20
-    spark_idle_seconds: float = 300.0
-    fragments: bool = True
-    bandwidth_per_member: int = 0
+    state: str
+    held: bool
+    migration_paused: bool
+    parallel_per_member: int
+    approval: str
+    on_partition_loss: str
+    engine: str
+    spark_threshold_bytes: int
+    spark_idle_seconds: float
+    fragments: bool
+    bandwidth_per_member: int
 
     @property
     def join_allowed(self) -> bool:

@@ -158,7 +158,7 @@ def _watch(
         state.table_view.stage(number, Partition(promotion.term, promotion.row))
         return
     outdated = promotion.step is Step.OUTDATED
-    if outdated or dead.intersection(promotion.live) or _returned(state, number, dead):
+    if outdated or dead & promotion.participants or _returned(state, number, dead):
         if promotion.chosen is not None:
             state.table_view.claim(number, promotion.term)
         state.failover.fenced.add(number)
@@ -176,7 +176,7 @@ def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -
     promotion = state.promotions[number]
     if promotion.chosen is not None:
         return False
-    away = promotion.base.members - dead - frozenset(promotion.live)
+    away = promotion.base.members - dead - promotion.participants
     return any(_holds(state, member, number) for member in away)
 
 

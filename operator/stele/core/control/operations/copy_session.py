@@ -301,7 +301,7 @@ class CopySession:
         if self.stage in (Stage.CLOSE, Stage.CLOSED):
             return
         self.go(Stage.CLOSE)
-        self.closing = {self.source, self.destination}
+        self.closing = set(self.participants)
 
     def _closed(self, member: MemberIndex) -> None:
         self.closing.discard(member)
@@ -310,7 +310,7 @@ class CopySession:
 
     def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
         """A member that is gone (by name) needs no goodbye; while copying its loss ends the wave."""
-        lost = {self.source, self.destination}.intersection(gone)
+        lost = self.participants.intersection(gone)
         if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
             self.fail(f"MEMBER_GONE: {gone[min(lost)]}")
         for member in lost:

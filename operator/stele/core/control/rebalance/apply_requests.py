@@ -27,12 +27,13 @@ def apply_requests(state: State, observation: Observation) -> None:
 
 def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> None:
     """About the present plan of the master."""
-    progress = state.rebalance.progress
+    plans = state.rebalance
+    progress = plans.progress
     if progress is None or request.plan != state.plan_id:
         return
-    stopped = request.cancelled - state.rebalance.stopped
+    stopped = request.cancelled - plans.stopped
     if stopped:
-        state.rebalance.stopped |= stopped
+        plans.stopped |= stopped
         _drop(state, stopped)
         _roll_back(state, progress, stopped, now)
     if request.cancel:
@@ -65,12 +66,13 @@ def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> 
 
 def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
     """Nothing that waits for these partitions is started."""
+    plans = state.rebalance
     some = frozenset(partitions)
     for number in some:
-        state.rebalance.queues.drop(number)
-    if state.rebalance.proposal is not None and some:
-        left = tuple(each for each in state.rebalance.proposal.migrations if each.partition not in some)
-        state.rebalance.proposal = Plan(left, state.rebalance.proposal.refusals) if left else None
+        plans.queues.drop(number)
+    if plans.proposal is not None and some:
+        left = tuple(each for each in plans.proposal.migrations if each.partition not in some)
+        plans.proposal = Plan(left, plans.proposal.refusals) if left else None
 
 
 def _roll_back(

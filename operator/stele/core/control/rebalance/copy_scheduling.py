@@ -97,7 +97,7 @@ def share_bandwidth(sessions: Iterable[CopySession], limit_bytes_per_second: int
     the two shares. 0: no limit.
     """
     busy = [session for session in sessions if session.copying]
-    parts = Counter(member for session in busy for member in (session.source, session.destination))
+    parts = Counter(member for session in busy for member in session.participants)
     for session in busy:
         share = limit_bytes_per_second // max(parts[session.source], parts[session.destination])
         session.bytes_per_second = max(1, share) if limit_bytes_per_second else 0

@@ -38,7 +38,7 @@ def drive_sessions(state: State, observation: Observation) -> None:
         state.copies.spark_used_seconds.clear()
     for session in list(state.copy_sessions.values()):
         # A source may leave the cluster as soon as the row does not name it any more.
-        left = {session.source, session.destination} - state.table.members.keys()
+        left = session.participants - state.table.members.keys()
         session.forget_gone({member: state.name_of(member) for member in gone | left})
         hear(state, session, (session.destination, session.source), observation.now)
         session.heard_job(observation.jobs.get(session.id))

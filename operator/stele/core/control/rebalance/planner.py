@@ -119,6 +119,7 @@ def make_plan(state: State, observation: Observation) -> None:
     """Plan when the situation changed, when a row lacks copies that are not planned, or when everything
     planned is over and the table is another.
     """
+    plans = state.rebalance
     if not _may_plan(state, observation.desired):
         return
     members = expected_members(state, observation.desired, observation.now)
@@ -131,26 +132,22 @@ def make_plan(state: State, observation: Observation) -> None:
         observation.desired.replicas,
         tuple((request.name, request.moves, request.cancelled) for request in requests),
     )
-    changed, first = key != state.rebalance.plan_key, not state.rebalance.plan_key
+    changed, first = key != plans.plan_key, not plans.plan_key
     if not (changed or _again(state, members, observation.now) or _short(state, observation)):
         return
-    if first or key[:2] != state.rebalance.plan_key[:2]:
-        state.rebalance.cancelled, state.rebalance.stopped = False, set()
-    state.rebalance.plan_key, state.rebalance.planned_table, state.rebalance.planned_seconds = (
-        key,
-        state.table,
-        observation.now,
-    )
-    paused = set() if changed else state.rebalance.retries.paused(observation.now)
-    state.rebalance.retries.note_planned(paused)
+    if first or key[:2] != plans.plan_key[:2]:
+        plans.cancelled, plans.stopped = False, set()
+    plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table, observation.now
+    paused = set() if changed else plans.retries.paused(observation.now)
+    plans.retries.note_planned(paused)
     expected = _expected(state)
     made, copies = _planned(
-        state, expected, members, observation.desired.replicas, requests, but=state.rebalance.stopped | paused
+        state, expected, members, observation.desired.replicas, requests, but=plans.stopped | paused
     )
     situation = _situation(members, observation.desired.replicas, copies)
     if first:
         _remember(state, observation.requests, situation)
-    if state.rebalance.cancelled:
+    if plans.cancelled:
         made = _without(made, {each.partition for each in made.migrations} - user_plan_partitions(state))
         if not made.migrations:
             return
@@ -161,7 +158,7 @@ def make_plan(state: State, observation: Observation) -> None:
     )
     note_planned(state, requests, made, sizes(state))
     if _nothing_left(state, made, members):
-        state.rebalance.approved = ""
+        plans.approved = ""
     _adopt(state, observation, expected, made, _Case(situation, reason, copies, goes_on=not changed))
 
 
@@ -175,30 +172,23 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
     """Whether there may be something left. While a proposal waits, only when what runs beside it failed;
     while a place is kept, too: what waits for it could be balanced again and again.
     """
-    if (
-        state.migrations
-        or len(state.rebalance.queues)
-        or (state.rebalance.cancelled and not user_plan_partitions(state))
-    ):
+    plans = state.rebalance
+    if state.migrations or len(plans.queues) or (plans.cancelled and not user_plan_partitions(state)):
         return False
-    if _rested(state, now) and state.rebalance.retries.due(now):
+    if _rested(state, now) and plans.retries.due(now):
         return True
-    if state.rebalance.proposal is not None or any(member.away for member in members):
+    if plans.proposal is not None or any(member.away for member in members):
         return False
-    return state.table is not state.rebalance.planned_table
+    return state.table is not plans.planned_table
 
 
 def _short(state: State, observation: Observation) -> bool:
     """Whether a row lacks copies, and what was planned for it is void: it shrank, or a migration failed."""
-    if state.rebalance.cancelled or not _rested(state, observation.now):
+    plans = state.rebalance
+    if plans.cancelled or not _rested(state, observation.now):
         return False
-    void = (
-        state.rebalance.queues.dropped - state.rebalance.retries.pauses.keys()
-    ) | state.rebalance.retries.due(observation.now)
-    return any(
-        _lacks_copies(state, number, observation.desired.replicas)
-        for number in void - state.rebalance.stopped
-    )
+    void = (plans.queues.dropped - plans.retries.pauses.keys()) | plans.retries.due(observation.now)
+    return any(_lacks_copies(state, number, observation.desired.replicas) for number in void - plans.stopped)
 
 
 def _rested(state: State, now: float) -> bool:
@@ -304,16 +294,17 @@ class _Case:
 
 
 def _adopt(state: State, observation: Observation, on: PartitionTable, made: Plan, case: _Case) -> None:
-    state.rebalance.refusals = made.refusals
-    if state.rebalance.approved != case.situation:
-        state.rebalance.approved = ""
+    plans = state.rebalance
+    plans.refusals = made.refusals
+    if plans.approved != case.situation:
+        plans.approved = ""
     waits = () if _approved(state, observation.desired, case) else _waiting(state, made)
     held = frozenset(waits)
     free = tuple(each for each in made.migrations if each.partition not in held)
-    state.rebalance.queues = Queues.of(replace(made, migrations=free), on.partitions)
+    plans.queues = Queues.of(replace(made, migrations=free), on.partitions)
     proposed = tuple(each for each in made.migrations if each.partition in held)
-    state.rebalance.proposal = replace(made, migrations=proposed) if proposed else None
-    progress, now = state.rebalance.progress, observation.now
+    plans.proposal = replace(made, migrations=proposed) if proposed else None
+    progress, now = plans.progress, observation.now
     if progress is not None and _same(progress, case, proposed=bool(proposed)):
         _count(state, progress, made)
         return
@@ -321,8 +312,8 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, made: Pla
         finish_record(state, Phase.SUPERSEDED, now)
     if made.migrations:
         phase = Phase.PROPOSED if proposed else Phase.RUNNING
-        state.rebalance.progress = _record(state, made, case, phase, now)
-        _announce(state, state.rebalance.progress)
+        plans.progress = _record(state, made, case, phase, now)
+        _announce(state, plans.progress)
 
 
 def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
@@ -374,11 +365,12 @@ def _announce(state: State, progress: RebalanceProgress) -> None:
 
 def approve(state: State, now: float) -> None:
     """The present plan may start."""
-    progress, proposal = state.rebalance.progress, state.rebalance.proposal
+    plans = state.rebalance
+    progress, proposal = plans.progress, plans.proposal
     if progress is None or proposal is None:
         return
-    state.rebalance.approved, state.rebalance.proposal = progress.situation, None
-    state.rebalance.queues.add(proposal, state.table.partitions)
+    plans.approved, plans.proposal = progress.situation, None
+    plans.queues.add(proposal, state.table.partitions)
     progress.go(Phase.RUNNING, now)
     left = (
         "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
@@ -388,9 +380,10 @@ def approve(state: State, now: float) -> None:
 
 def cancel(state: State, now: float) -> None:
     """Start nothing more of the present plan; another is made only when the situation changes."""
-    if state.rebalance.progress is not None and state.rebalance.progress.phase is not Phase.CANCELLING:
-        state.rebalance.queues, state.rebalance.proposal, state.rebalance.cancelled = Queues(), None, True
-        state.rebalance.progress.go(Phase.CANCELLING, now)
+    plans = state.rebalance
+    if plans.progress is not None and plans.progress.phase is not Phase.CANCELLING:
+        plans.queues, plans.proposal, plans.cancelled = Queues(), None, True
+        plans.progress.go(Phase.CANCELLING, now)
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
@@ -406,23 +399,18 @@ def sizes(state: State) -> dict[PartitionId, int]:
 
 def end_plan(state: State, now: float) -> None:
     """The present plan is over when nothing of it waits or runs."""
-    if (
-        state.rebalance.progress is None
-        or state.migrations
-        or state.promotions
-        or len(state.rebalance.queues)
-        or state.rebalance.proposal
-    ):
+    plans = state.rebalance
+    if plans.progress is None or state.migrations or state.promotions or len(plans.queues) or plans.proposal:
         return
-    done = sum(state.rebalance.progress.done.values())
-    phase = _last_phase(state, state.rebalance.progress, done)
+    done = sum(plans.progress.done.values())
+    phase = _last_phase(state, plans.progress, done)
     if phase is Phase.DONE:
-        state.rebalance.approved = ""
-    seconds = now - state.rebalance.progress.started_seconds
+        plans.approved = ""
+    seconds = now - plans.progress.started_seconds
     state.emit(
         "RebalanceFinished" if phase is Phase.DONE else "RebalanceIncomplete",
-        f"{done} migrations in {seconds:.1f} s, {state.rebalance.progress.bytes_copied} bytes copied, "
-        f"{state.rebalance.progress.failed} rolled back",
+        f"{done} migrations in {seconds:.1f} s, {plans.progress.bytes_copied} bytes copied, "
+        f"{plans.progress.failed} rolled back",
         warning=phase is Phase.FAILED,
     )
     finish_record(state, phase, now)
@@ -442,8 +430,9 @@ def _last_phase(state: State, progress: RebalanceProgress, done: int) -> Phase:
 
 
 def finish_record(state: State, phase: Phase, now: float) -> None:
-    if state.rebalance.progress is None:
+    plans = state.rebalance
+    if plans.progress is None:
         return
-    state.rebalance.progress.go(phase, now)
-    state.rebalance.finished = [*state.rebalance.finished, state.rebalance.progress][-FINISHED_KEPT:]
-    state.rebalance.progress = None
+    plans.progress.go(phase, now)
+    plans.finished = [*plans.finished, plans.progress][-FINISHED_KEPT:]
+    plans.progress = None

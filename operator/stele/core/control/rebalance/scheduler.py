@@ -37,10 +37,11 @@ SERVICE_SECONDS = 120.0
 
 def start(state: State, observation: Observation) -> None:
     """Begin what may begin."""
+    plans = state.rebalance
     desired = observation.desired
     forget_short(state, observation.now)
     _forget_service_failures(state, observation.now)
-    if not len(state.rebalance.queues):
+    if not len(plans.queues):
         forget_waiting(state)
         return
     if not desired.may_start or state.promotions or state.failover.shrinking:
@@ -60,9 +61,7 @@ def start(state: State, observation: Observation) -> None:
     able = frozenset(each for each in able if state.liveness[each].reachable(observation.now, desired.timing))
     rows = state.table.partitions
     admit = _admission(state, observation.now)
-    for migration in state.rebalance.queues.startable(
-        rows, busy, held, able, desired.parallel_per_member, admit=admit
-    ):
+    for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
         row = rows[migration.partition]
         if migration.type is Type.SHIFT_UP and migration.destination_new_index == 0:
             id = _begin_shift(state, migration, row, observation.now)
@@ -70,7 +69,7 @@ def start(state: State, observation: Observation) -> None:
             operation = begin(state.new_id("m"), migration, row, observation.now)
             id = operation.id
             state.operations.begin(operation)
-        state.rebalance.counted_for[id] = tuple(_records_for(state, migration.partition))
+        plans.counted_for[id] = tuple(_records_for(state, migration.partition))
 
 
 def _burdens(operation: MigrationOperation) -> bool:
@@ -96,9 +95,10 @@ def _admission(state: State, now: float) -> Callable[[Migration], bool]:
 
 def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgress]:
     """The present plan, and the users' plans that ask for something of this partition."""
-    if state.rebalance.progress is not None:
-        yield state.rebalance.progress
-    for progress in state.rebalance.user_plans.values():
+    plans = state.rebalance
+    if plans.progress is not None:
+        yield plans.progress
+    for progress in plans.user_plans.values():
         if progress.phase is Phase.RUNNING and number in progress.partitions:
             yield progress
 
@@ -206,13 +206,14 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     """A migration that was rolled back: what was planned after it is void, and it is planned again: at once
     when it was not its own fault, because a member that went may be back, or another takes its place.
     """
+    plans = state.rebalance
     state.operations.end(operation)
-    state.rebalance.queues.drop(operation.partition)
-    records = state.rebalance.counted_for.pop(operation.id, ())
+    plans.queues.drop(operation.partition)
+    records = plans.counted_for.pop(operation.id, ())
     if operation.reason.startswith(("MEMBER_", "CANCELLED")):
-        state.rebalance.retries.note_void(operation.partition, now)
+        plans.retries.note_void(operation.partition, now)
     else:
-        state.rebalance.retries.note_failed(operation.partition, now)
+        plans.retries.note_failed(operation.partition, now)
     if operation.session in state.copy_sessions:
         state.copy_sessions[operation.session].drop(operation.partition)
     if operation.reason.startswith("SERVICE_FAILED"):
@@ -241,11 +242,12 @@ def _forget_service_failures(state: State, now: float) -> None:
 
 def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:
     """Rows were stored: the operations that made them are done, migrations that were voided have failed."""
+    plans = state.rebalance
     for number, row in rows.items():
         operation = state.operations.by_row.get(number)
         if isinstance(operation, Promotion):
             state.operations.end(operation)
-            for progress in state.rebalance.counted_for.pop(operation.id, ()):
+            for progress in plans.counted_for.pop(operation.id, ()):
                 progress.done[Type.SHIFT_UP] += 1
         elif isinstance(operation, PartitionReset):
             state.operations.end(operation)
@@ -253,8 +255,8 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
             note_failed(state, operation, now)
         elif operation is not None and operation.step is Step.STORE and row.version == operation.version:
             state.operations.end(operation)
-            state.rebalance.service_failures.pop(number, None)
-            state.rebalance.retries.note_done(number)
-            for progress in state.rebalance.counted_for.pop(operation.id, ()):
+            plans.service_failures.pop(number, None)
+            plans.retries.note_done(number)
+            for progress in plans.counted_for.pop(operation.id, ()):
                 progress.done[operation.migration.type] += 1
                 progress.failures.pop(number, None)
