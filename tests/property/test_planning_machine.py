@@ -289,6 +289,19 @@ class NeverEnds(Planning):
         return plan(self.table, members, self.replicas)
 
 
+def generated(examples: int, steps: int) -> settings:
+    """The same examples in each run, none of them shrunk or kept."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        derandomize=True,
+    )
+
+
 @pytest.mark.parametrize(
     ("broken", "error", "reason"),
     [
@@ -301,14 +314,5 @@ class NeverEnds(Planning):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_broken_master_is_seen(broken: type[Planning], error: type[Exception], reason: str) -> None:
-    quick = settings(
-        max_examples=300,
-        stateful_step_count=30,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-        derandomize=True,
-    )
     with pytest.raises(error, match=reason):
-        run_state_machine_as_test(broken, settings=quick)
+        run_state_machine_as_test(broken, settings=generated(300, 30))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,6 +26,7 @@ from stele.core.table.table import Member, Partition, PartitionTable, trimmed
 from stele.member.replication.table_cache import TableCache
 from stele.wire import control as wire
 from stele.wire.storage.volume import TableFile, decode_table, encode_file
+from tests.property.test_planning_machine import generated
 
 ME = Member(0, "m-0", "u-0", "10.0.0.1")
 MEMBERS = MappingProxyType({0: ME, **{i: Member(i, f"m-{i}", f"u-{i}", "") for i in range(1, 4)}})
@@ -133,14 +134,5 @@ class TellsEverything(Pushes):
     ("broken", "reason"), [(ForgetsARow, "the member lacks rows"), (TellsEverything, "told twice")]
 )
 def test_broken_sides_are_seen(broken: type[Pushes], reason: str) -> None:
-    quick = settings(
-        max_examples=100,
-        stateful_step_count=20,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-        derandomize=True,
-    )
     with pytest.raises(AssertionError, match=reason):
-        run_state_machine_as_test(broken, settings=quick)
+        run_state_machine_as_test(broken, settings=generated(100, 20))

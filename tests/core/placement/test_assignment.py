@@ -81,29 +81,6 @@ def test_first_assignment_is_balanced_and_its_pairs_are_mixed(
         )
 
 
-@pytest.mark.parametrize(("members", "partitions", "replicas"), GRID)
-def test_join_leave_and_crash_copy_no_more_than_the_lower_bound(
-    members: int, partitions: int, replicas: int
-) -> None:
-    before = first(partitions, data(range(members)), replicas)
-    everyone = data(range(members + 1))
-    joined = assign_rows(before, everyone, replicas)
-    check_balanced(joined.rows, everyone, replicas)
-    assert new_replicas(before, joined.rows) == joined.lower_bound == partitions * replicas // (members + 1)
-
-    leaving = data(range(members + 1), leaving=[1])
-    left = assign_rows(joined.rows, leaving, replicas)
-    check_balanced(left.rows, leaving, replicas)
-    on_it = sum(1 in row for row in joined.rows)
-    assert new_replicas(joined.rows, left.rows) == left.lower_bound == on_it
-
-    survivors = [member for member in everyone if member.index != 1]
-    repaired = crashed(joined.rows, 1)
-    healed = assign_rows(repaired, survivors, replicas)
-    check_balanced(healed.rows, survivors, replicas)
-    assert new_replicas(repaired, healed.rows) == healed.lower_bound == on_it
-
-
 def test_replicas_that_stay_keep_their_index_when_a_member_leaves() -> None:
     before = first(271, data(range(5)), 3)
     after = assign_rows(before, data(range(5), leaving=[2]), 3).rows

@@ -29,7 +29,6 @@ from stele.core.placement.ordering import order, prioritise, without_cycles
 from stele.core.table.table import Replicas, row_fault, trimmed
 from stele.errors import BadInput, Conflict
 
-MEMBERS, SLOTS = 4, 4
 PATTERN_SLOTS = 5
 RANDOM_PAIRS = 10_000
 
@@ -132,13 +131,6 @@ def check_every_failure(current: Replicas, wanted: Replicas, steps: Iterable[Mig
         row = step(row, migration)
 
 
-def test_every_pair_of_rows() -> None:
-    pairs = list(product(rows(MEMBERS, SLOTS), targets(MEMBERS, SLOTS)))
-    assert len(pairs) == 209 * 65
-    for current, target in pairs:
-        check_pair(current, target)
-
-
 def test_every_pattern_of_five_indexes() -> None:
     checked = 0
     for current, target in patterns(PATTERN_SLOTS):
@@ -163,13 +155,6 @@ def test_random_pairs_of_seven_indexes(seed: int) -> None:
 
 
 long_rows = st.lists(st.integers(0, 9), unique=True, max_size=7)
-
-
-@given(st.lists(st.none() | st.integers(0, 9), max_size=7).map(trimmed), long_rows.map(tuple))
-def test_any_pair_of_rows(current: Replicas, target: Replicas) -> None:
-    """As above, but what fails is shrunk to the smallest pair that does."""
-    if row_fault(current) is None:
-        check_pair(current, target)
 
 
 @given(st.lists(st.none() | st.integers(0, 9), max_size=7).map(trimmed), long_rows.map(tuple), st.randoms())
