@@ -8,12 +8,17 @@ from stele.core.control.commands import (
     LearnerReport,
     OpId,
     Result,
+    SessionInfo,
+    SessionReport,
+    SessionTablet,
     SilentPeer,
     TabletReport,
 )
 from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import repair
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.operations.cluster_state import ChangeInput, StateChange
+from stele.core.control.operations.copy_session import CopySession, Engine, Job
 from stele.core.control.operations.move import MigrationOperation, begin
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.state import State
@@ -25,6 +30,8 @@ from tests.golden.script import shown
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 MEMBERS = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(4)}
 Row = tuple[int, tuple[int | None, ...]]
+FACTS = ("state", "agreed", "failure", "blames_spark", "copied_bytes", "tasks", "retries")
+"""What some operations have besides their step."""
 
 
 def report_of(stamp: int = 0, **fields: Any) -> ExchangeReply:
@@ -37,6 +44,7 @@ class OperationMachine:
 
     def __init__(self) -> None:
         self._operation: Any = None
+        self._sent: list[tuple[int, Any]] = []
         self._now = 0.0
 
     def parts(self) -> list[Any]:
@@ -46,12 +54,12 @@ class OperationMachine:
         operation = self._operation
         if operation is None:
             return {}
+        step = getattr(operation, "step", None) or operation.stage
         reason = getattr(operation, "reason", "")
         sent = [f"{member} {shown_command(command)}" for member, command in operation.commands(self._now)]
-        return {
-            "step": operation.step.name + (f", {reason}" if reason else ""),
-            "sends": "; ".join(sent) or "nothing",
-        }
+        state = {"step": step.name + (f", {reason}" if reason else ""), "sends": "; ".join(sent) or "nothing"}
+        facts = {name: getattr(operation, name, None) for name in FACTS}
+        return state | {name: shown(value) for name, value in facts.items() if value}
 
     def promotion(self, row: Row, term: int, *live: int, dead: str = "", wanted: int | None = None) -> None:
         """`wanted`: it is no failover, this member of the row becomes the owner in place of the first."""
@@ -64,6 +72,44 @@ class OperationMachine:
         """`kind` and the arguments of that function of `core.placement.migration`."""
         self._operation = begin("m", getattr(migration, kind)(0, *numbers), Partition(*row), 0.0)
 
+    def state_change(self) -> None:
+        self._operation = StateChange()
+
+    def drives(self, desired: str, id: str, **facts: int) -> None:
+        """One decision: members 0 and 1 are there, or those that are named `mINDEX=process`."""
+        members = {int(name[1:]): process for name, process in facts.items() if name[0] == "m"}
+        busy, stamp = facts.get("busy", 0), facts.get("stamp", 7)
+        self._operation.drive(ChangeInput(desired, self._now, busy, stamp, 3, members or {0: 1, 1: 1}), id)
+
+    def forgets(self, *members: int) -> None:
+        self._operation.forget(frozenset(members))
+
+    def session(self, *partitions: int, whole: str = "") -> None:
+        """A copy of these from member 1 to member 2; `whole`: no tablet in fragments."""
+        ids, generations = {p: f"m{p}" for p in partitions}, dict.fromkeys(partitions, 4)
+        self._operation = CopySession("s", 1, 2, ids, generations, 0.0, not whole)
+
+    def opens(self, *partitions: int) -> None:
+        """The source has snapshots of these."""
+        tablets = tuple(SessionTablet(partition, 3, OpId(4, 1), 100) for partition in partitions)
+        ((member, command),) = self._operation.commands(self._now)
+        result = Result(session=SessionInfo("s", "secret", tablets))
+        self._operation.on_result(member, command, result, self._now)
+
+    def engine(self, name: str) -> None:
+        self._operation.engine = Engine(name)
+
+    def rate(self, bytes_per_second: int) -> None:
+        self._operation.bytes_per_second = bytes_per_second
+
+    def job(self, state: str, copied: int = 0, tasks: int = 0, retries: int = 0) -> None:
+        """What the copier says."""
+        self._operation.heard_job(Job(state, copied, tasks=tasks, retries=retries))
+
+    def lists(self, *sessions: str, ended: str = "") -> None:
+        """What the source says of its sessions."""
+        self._operation.heard_sessions([SessionReport(each, ended=ended) for each in sessions])
+
     def row(self) -> str:
         operation = self._operation
         return text_of(operation.result if isinstance(operation, MigrationOperation) else operation.row)
@@ -71,12 +117,16 @@ class OperationMachine:
     def now(self, seconds: float) -> None:
         self._now = seconds
 
-    def answers(self, member: int, code: str = "OK", last: Any = None, wait_ms: int = 0) -> None:
-        """Answer what is sent to the member."""
+    def answers(
+        self, member: int, code: str = "OK", last: Any = None, wait_ms: int = 0, late: str = ""
+    ) -> None:
+        """Answer what is sent to the member; `late`: what was sent to it before that."""
         result = Result(code, "why", wait_ms, None if last is None else OpId(*last), generation=3)
-        for whom, command in self._operation.commands(self._now):
+        sent = self._operation.commands(self._now)
+        for whom, command in self._sent if late else sent:
             if whom == member:
                 self._operation.on_result(member, command, result, self._now)
+        self._sent = sent
 
     def reports(self, member: int, learner: str = "", copy: str = "", incarnation: int = 1) -> None:
         """What it says of the migration, as an owner or as a destination."""

@@ -11,12 +11,14 @@ from tests.golden.script import FOLDER, Machine, check
 from tests.golden.tablets import LeaseMachine, LogMachine, TabletMachine
 
 MACHINES: dict[str, type[Machine]] = {
+    "cluster-state": OperationMachine,
     "leases": LeaseMachine,
     "liveness": LivenessMachine,
     "log": LogMachine,
     "migration": OperationMachine,
     "promotion": OperationMachine,
     "repair": RepairMachine,
+    "session": OperationMachine,
     "tablet": TabletMachine,
 }
 CASES = [path for room in MACHINES for path in sorted((FOLDER / room).glob("*.txt"))]
