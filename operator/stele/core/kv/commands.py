@@ -153,7 +153,7 @@ def too_large(args: Args) -> Failure | None:
     else:
         return None
     return Failure(
-        "ERR", f"'{text_of(args[0]).lower()}' command of {size_text}exceeds the limit of {limit_text}"
+        "ERR", f"'{text_of(args[0]).lower()}' command of {size_text} exceeds the limit of {limit_text}"
     )
 
 
