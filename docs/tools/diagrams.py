@@ -17,7 +17,8 @@ import stele.core
 PAGE = Path(__file__).parents[1] / "internals" / "state-machines.md"
 HEAD = """# State machines
 
-Drawn from the tables in the code by `python -m docs.tools.diagrams`; a step that is not in its table raises.
+Drawn from the tables in the code by `python -m docs.tools.diagrams`; a step that is not in its table
+raises.
 """
 
 Table = Mapping[object, object]

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from stele.adapters.spark.client import CopierClient
-from stele.core.control.commands import CopyItem
+from stele.core.control.commands import CopyItem, Reason
 from stele.core.control.operations.copy_session import CopySession, Engine, Job, Stage
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
@@ -27,6 +27,7 @@ from tests.fakes.copier import Copier as MemoryCopier
 from tests.master.test_statuses import cluster
 
 FAILURE = "NO_EXECUTORS: none came"
+FAILED = Job("FAILED", 0, Reason(*FAILURE.split(": ", 1)))
 BYTES = 10
 MEMBERS = {n: Member(n, f"demo-{n}", f"uuid-{n}", "10.0.0.1") for n in range(2)}
 STATE = State(1, PartitionTable((Partition(1, (0,)),), MEMBERS), 1, 2, 0.0)
@@ -119,7 +120,10 @@ async def test_what_is_not_wanted_any_more_is_told_no_more(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "job"),
-    [("DONE", Job("DONE", BYTES, tasks=4, retries=1)), (FAILURE, Job("FAILED", 0, FAILURE))],
+    [
+        ("DONE", Job("DONE", BYTES, tasks=4, retries=1)),
+        (FAILURE, FAILED),
+    ],
 )
 async def test_an_end_stays_told_while_it_is_wanted(case: Case, outcome: str, job: Job) -> None:
     case.outcome(outcome)
@@ -142,4 +146,4 @@ async def test_what_is_wanted_again_begins_anew(case: Case) -> None:
     await asyncio.sleep(0.05)
     case.outcome("RUNNING")
     case.copier.want([wave("s-1")], STATE)
-    assert (await case.job("s-1", "RUNNING")).failure == ""
+    assert (await case.job("s-1", "RUNNING")).failure is None

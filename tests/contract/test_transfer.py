@@ -145,7 +145,7 @@ async def test_a_copy_ends_with_a_manifest_of_files_that_are_there(case: Case) -
     first = await case.post(case.job())
     assert (first.session, first.state in STATES[:3]) == ("s-1", True)
     done = await case.until("DONE", "FAILED")
-    assert (done.state, done.error, done.finished) == ("DONE", "", (P,))
+    assert (done.state, done.failure, done.finished) == ("DONE", None, (P,))
     manifest = find_manifest(case.staging / "s-1", ITEM)
     assert manifest is not None
     assert (manifest.applied, manifest.entries) == (APPLIED_AT, len(ENTRIES) + 1)
@@ -214,7 +214,7 @@ async def test_what_the_source_refuses_fails_the_job_and_stays_told(case: Case) 
     for job in (case.job("s-2"), case.job("s-3", token="wrong")):
         await case.post(job)
         failed = await case.until("DONE", "FAILED", session=job.session)
-        assert (failed.state, failed.error.partition(":")[0], failed.finished) == ("FAILED", "SOURCE", ())
+        assert (failed.state, failed.failure.code, failed.finished) == ("FAILED", "SOURCE", ())
         assert await case.post(job) == failed
         assert list((case.staging / job.session).glob("*.json")) == []
 
@@ -223,7 +223,7 @@ async def test_a_tablet_of_another_generation_is_not_copied(case: Case) -> None:
     other = CopyItem(P, SOURCE_GENERATION + 1, GENERATION, 1000)
     await case.post(case.job(items=(other,)))
     failed = await case.until("DONE", "FAILED")
-    assert (failed.state, failed.error.partition(":")[0]) == ("FAILED", "SOURCE")
+    assert (failed.state, failed.failure.code) == ("FAILED", "SOURCE")
     assert find_manifest(case.staging / "s-1", other) is None
 
 
@@ -247,7 +247,7 @@ async def test_a_job_that_nobody_asks_about_ends(case: Case, monkeypatch: pytest
     for _ in range(25):
         await case.wait()
     failed = await case.status()
-    assert (failed.state, failed.error.partition(":")[0]) == ("FAILED", "CANCELLED")
+    assert (failed.state, failed.failure.code) == ("FAILED", "CANCELLED")
 
 
 @pytest.mark.parametrize("which", ["simulated", "real"])

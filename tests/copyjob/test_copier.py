@@ -26,7 +26,7 @@ from stele.copyjob.__main__ import make_app
 from stele.copyjob.messages import Ended, SliceProgress, Start, decode_result, encode
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
-from stele.core.control.commands import CopyItem
+from stele.core.control.commands import CopyItem, Reason
 from stele.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.transfer import __main__
 from stele.transfer.client import copy
@@ -268,7 +268,7 @@ async def test_a_driver_that_fails_fails_the_job_and_the_next_gets_another(
     monkeypatch.setenv("FAKE_DRIVER_FAULT", fault)
     await client.submit(job_of(url))
     status = await over(client)
-    assert (status.state, status.error) == ("FAILED", error)
+    assert (status.state, str(status.failure)) == ("FAILED", error)
     assert (await client.submit(job_of(url))).state == "FAILED"
     monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
     await client.cancel("s-1")
@@ -285,7 +285,8 @@ async def test_no_executors_is_told_in_time_and_the_driver_is_given_up(tmp_path,
         await client.submit(job_of(url))
         status = await over(client)
         assert status.state == "FAILED"
-        assert status.error == "NO_EXECUTORS: no executor could be placed beside the destination for 0.3 s"
+        text = "no executor could be placed beside the destination for 0.3 s"
+        assert status.failure == Reason("NO_EXECUTORS", text)
         assert runner._drivers == {}
 
 
@@ -326,21 +327,22 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
         await client.submit(job_of(url))
         ended = await over(client)
     text = "NO_EXECUTORS: no executor could be placed beside the destination for 0.3 s"
-    assert ended.error == (f"{text}: {said}" if said else text)
+    assert str(ended.failure) == (f"{text}: {said}" if said else text)
     assert asked[0][1] == "spark-role=executor,spark-app-selector=fake-1"
 
 
 async def test_what_the_source_refuses_is_not_tried_again(url, client):
     await client.submit(job_of(url, session="s-2"))
     status = await over(client, "s-2")
-    assert status.error.startswith("SOURCE: the source answered 404: session s-2 does not exist")
+    assert str(status.failure).startswith("SOURCE: the source answered 404: session s-2 does not exist")
 
 
 async def test_a_lost_source_fails_the_job_with_its_code(client):
     items = (CopyItem(0, 1, 2, 1),)
     await client.submit(job_of("http://127.0.0.1:1", items=items))
     status = await over(client)
-    assert status.error == "SOURCE: partition 0 from http://127.0.0.1:1: [Errno 111] Connection refused"
+    text = "partition 0 from http://127.0.0.1:1: [Errno 111] Connection refused"
+    assert status.failure == Reason("SOURCE", text)
 
 
 async def test_a_deleted_job_stops_its_tasks_and_may_be_posted_again(url, client, silent_url):
@@ -518,7 +520,7 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     ):
         await client.submit(job_of(url, items=items))
         status = await over(client)
-    assert (status.state, status.error) == ("DONE", "")
+    assert (status.state, status.failure) == ("DONE", None)
     assert status.tasks == 4
     assert status.retries == len(cut) == 4
 
@@ -533,7 +535,8 @@ async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(
     await running(client)
     await asyncio.sleep(1.0)
     status = await client.status("s-1")
-    assert (status.state, status.error) == ("FAILED", "CANCELLED: nobody asked about the job for 0.3 s")
+    reason = Reason("CANCELLED", "nobody asked about the job for 0.3 s")
+    assert (status.state, status.failure) == ("FAILED", reason)
     await until(lambda: not runner._drivers)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stele.core.control.commands import Reason
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 
@@ -53,7 +54,7 @@ class Copier:
         elif self.outcome == "RUNNING":
             self.told[wave.id] = Job("RUNNING", wave.bytes // 2, tasks=4)
         else:
-            self.told[wave.id] = Job("FAILED", 0, self.outcome)
+            self.told[wave.id] = Job("FAILED", 0, Reason(*self.outcome.split(": ", 1)))
 
     def jobs(self) -> Mapping[str, Job]:
         return self.told

@@ -7,6 +7,7 @@ from stele.core.control.commands import (
     ExchangeReply,
     LearnerReport,
     OpId,
+    Reason,
     Result,
     SessionInfo,
     SessionReport,
@@ -105,6 +106,9 @@ class OperationMachine:
     def job(self, state: str, copied: int = 0, tasks: int = 0, retries: int = 0) -> None:
         """What the copier says."""
         self._operation.heard_job(Job(state, copied, tasks=tasks, retries=retries))
+
+    def fail(self, code: str) -> None:
+        self._operation.fail(Reason(code))
 
     def lists(self, *sessions: str, ended: str = "") -> None:
         """What the source says of its sessions."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from stele.adapters.spark.client import CopierClient
+from stele.core.control.commands import JobState, Reason, ReasonCode
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.state import State
 from stele.errors import SteleError, Unavailable
@@ -72,20 +73,20 @@ class SparkJobs:
             except Unavailable as error:
                 log.info("copier: %s", error)
                 if clock() - heard > PATIENCE_SECONDS:
-                    text = f"COPIER_SILENT: the copier took no question for {PATIENCE_SECONDS:g} s: {error}"
-                    self._note(job.session, Job("FAILED", 0, text))
+                    text = f"the copier took no question for {PATIENCE_SECONDS:g} s: {error}"
+                    self._note(job.session, Job(JobState.FAILED, 0, Reason(ReasonCode.COPIER_SILENT, text)))
                     return
                 await asyncio.sleep(POLL_SECONDS * 5)
                 continue
             except SteleError as error:
                 # A refusal: the same question would get the same answer.
-                self._note(job.session, Job("FAILED", 0, str(error)))
+                self._note(job.session, Job(JobState.FAILED, 0, Reason.of(error)))
                 break
             known, heard = status is not None, clock()
             if status is not None:
-                told = Job(status.state, status.copied_bytes, status.error, status.tasks, status.retries)
+                told = Job(status.state, status.copied_bytes, status.failure, status.tasks, status.retries)
                 self._note(job.session, told)
-                if status.state in ("DONE", "FAILED"):
+                if status.state in (JobState.DONE, JobState.FAILED):
                     break
             await asyncio.sleep(POLL_SECONDS)
         await self._delete(job.session)

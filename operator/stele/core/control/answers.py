@@ -1,6 +1,15 @@
 """What members answer: who is lost or back, which reports are believed, and whose results they bring."""
 
-from stele.core.control.commands import OK, WAIT, Abort, Command, DeleteTablet, ExchangeReply, Result
+from stele.core.control.commands import (
+    OK,
+    WAIT,
+    Abort,
+    Command,
+    DeleteTablet,
+    ExchangeReply,
+    Result,
+    ResultCode,
+)
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.publication import note_published
 from stele.core.control.reported import reported_jump
@@ -75,20 +84,20 @@ def _note_claims(state: State, report: ExchangeReply) -> None:
 def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
     """Note what a report says against its sender; whether it is the known member's, and believable."""
     member = state.table.members.get(liveness.index)
-    if report.code == "STARTING":
+    if report.code == ResultCode.STARTING:
         liveness.on_starting(now)
-    elif report.code == "STALE_EPOCH":
+    elif report.code == ResultCode.STALE_EPOCH:
         if text := jump("epoch", state.epoch, report.epoch):
             _complain(state, liveness, "MemberNotBelieved", text)
         else:
             liveness.on_higher_epoch(report.epoch)
-    elif report.code == "WRONG_CLUSTER":
+    elif report.code == ResultCode.WRONG_CLUSTER:
         _complain(state, liveness, "ForeignVolume", f"its volume belongs to cluster {report.cluster}")
     elif member is not None and report.uuid != member.uuid:
         if liveness.on_identity(report.uuid, member.uuid):
             text = f"{member.name} lost its volume: it is {report.uuid} now, not {member.uuid}"
             state.emit("MemberLost", text, warning=True)
-    elif report.code != "OK":
+    elif report.code != OK:
         _complain(state, liveness, "MemberRefuses", f"{report.code}: {report.detail}")
     else:
         liveness.on_identity(report.uuid, report.uuid)

@@ -13,9 +13,56 @@ from stele.core.placement.migration import Type
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import LearnerState
+from stele.errors import SteleError
 
 OK = "OK"
 WAIT = "WAIT"
+
+
+class ResultCode(StrEnum):
+    """Codes of reports, and of results that the master acts upon; members answer others, too."""
+
+    BAD_REQUEST = "BAD_REQUEST"
+    BUSY = "BUSY"
+    CORRUPT = "CORRUPT"
+    NO_SPACE = "NO_SPACE"
+    STALE_EPOCH = "STALE_EPOCH"
+    STARTING = "STARTING"
+    WRONG_CLUSTER = "WRONG_CLUSTER"
+    WRONG_MEMBER = "WRONG_MEMBER"
+
+
+class ReasonCode(StrEnum):
+    """Codes of reasons that the master gives or acts upon."""
+
+    CANCELLED = "CANCELLED"
+    COPIER_SILENT = "COPIER_SILENT"
+    COPY_FAILED = "COPY_FAILED"
+    DISK_ERROR = "DISK_ERROR"
+    FAILED = "FAILED"
+    LEARNER_LOST = "LEARNER_LOST"
+    MEMBER_GONE = "MEMBER_GONE"
+    MEMBER_RESTARTED = "MEMBER_RESTARTED"
+    NO_SPACE = "NO_SPACE"
+    NOT_IN_SESSION = "NOT_IN_SESSION"
+    SERVICE_FAILED = "SERVICE_FAILED"
+    SESSION_LOST = "SESSION_LOST"
+    STALLED = "STALLED"
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why something failed: a ReasonCode, or whatever code a member or a copier answered."""
+
+    code: str
+    detail: str = ""
+
+    @classmethod
+    def of(cls, error: SteleError) -> "Reason":
+        return cls(error.code, error.text)
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}" if self.detail else self.code
+
 
 EXCHANGE_FORMAT = 1
 
@@ -252,12 +299,16 @@ class Result(msgspec.Struct, frozen=True):
     `STALE_TERM`, `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
     """
 
-    code: str = "OK"
+    code: str = OK
     detail: str = ""
     wait_ms: int = 0
     last: OpId | None = None
     generation: int = 0
     session: SessionInfo | None = None
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(self.code, self.detail)
 
 
 class ExchangeRequest(msgspec.Struct, frozen=True):
@@ -333,6 +384,14 @@ class FetchState(StrEnum):
     FAILED = "FAILED"
 
 
+class JobState(StrEnum):
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
 class FetchReport(msgspec.Struct, frozen=True):
     """At the destination: the progress of a FetchDirect session."""
 
@@ -340,7 +399,7 @@ class FetchReport(msgspec.Struct, frozen=True):
     state: FetchState
     copied_bytes: int
     finished: tuple[int, ...] = ()
-    error: str = ""
+    failure: Reason | None = None
     tasks: int = 0
     retries: int = 0
 

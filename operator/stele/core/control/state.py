@@ -7,7 +7,7 @@ Everything remembered is derived from the table and from reports: a new master s
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stele.core.control.commands import Command, ExchangeReply
+from stele.core.control.commands import OK, Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
@@ -262,7 +262,7 @@ class State:
     def up_to_date(self, liveness: MemberLiveness) -> bool:
         """Whether its last report was made with the table as it is stored now."""
         report = liveness.report
-        if report is None or report.code != "OK" or liveness.tablets_number != report.number:
+        if report is None or report.code != OK or liveness.tablets_number != report.number:
             return False
         return report.stamp == self.stamp.value
 

@@ -28,7 +28,7 @@ few seconds takes the member for lost.
 _BULK = (m.Ingest, m.OpenSession, m.CloseSession)
 _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
 """Bulk work too, where services are installed: they may take their time."""
-_STILL_BUSY = m.Result("WAIT", "still under way", wait_ms=50)
+_STILL_BUSY = m.Result(m.WAIT, "still under way", wait_ms=50)
 
 
 @dataclass(eq=False)

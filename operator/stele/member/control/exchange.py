@@ -57,34 +57,37 @@ class Exchange:
         async with self._lock:
             code, detail = self._refusal(request)
             if code or not request.recipient:
-                return self._reporter.reply(code or "OK", detail, request.known)
+                return self._reporter.reply(code or m.OK, detail, request.known)
             self._handovers.on_exchange()
             try:
                 await self._adopt(request)
                 await self._fencing.tidy()
             except SteleError as error:
                 log.error("exchange refused: %s", error)
-                return self._reporter.reply("BAD_REQUEST", str(error), request.known)
+                return self._reporter.reply(m.ResultCode.BAD_REQUEST, str(error), request.known)
             except OSError as error:
                 raise_unless_disk_full(error)
-                return self._reporter.reply("NO_SPACE", str(error), request.known)
+                return self._reporter.reply(m.ResultCode.NO_SPACE, str(error), request.known)
             results = await self._dispatcher.run(request.commands)
             rows = self._tablets.table.to_rows() if request.want_tablets else ()
-            made = self._reporter.reply("OK", "", request.known)
+            made = self._reporter.reply(m.OK, "", request.known)
             return msgspec.structs.replace(made, results=results, rows=rows)
 
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
         if not self.started:
-            return "STARTING", "the member is loading its volume"
+            return m.ResultCode.STARTING, "the member is loading its volume"
         if request.format != m.EXCHANGE_FORMAT:
-            return "BAD_REQUEST", f"format is {request.format}; this member speaks {m.EXCHANGE_FORMAT}"
+            return (
+                m.ResultCode.BAD_REQUEST,
+                f"format is {request.format}; this member speaks {m.EXCHANGE_FORMAT}",
+            )
         if request.cluster != self._cluster:
-            return "WRONG_CLUSTER", f"this member belongs to cluster {self._cluster}"
+            return m.ResultCode.WRONG_CLUSTER, f"this member belongs to cluster {self._cluster}"
         if request.recipient and request.recipient != self._uuid:
-            return "WRONG_MEMBER", f"this is member {self._uuid}"
+            return m.ResultCode.WRONG_MEMBER, f"this is member {self._uuid}"
         if request.epoch < self._tablets.table.epoch:
-            return "STALE_EPOCH", f"epoch {self._tablets.table.epoch} was seen"
-        return "BAD_REQUEST" if (text := self._tablets.table.jump(request)) else "", text
+            return m.ResultCode.STALE_EPOCH, f"epoch {self._tablets.table.epoch} was seen"
+        return m.ResultCode.BAD_REQUEST if (text := self._tablets.table.jump(request)) else "", text
 
     async def _adopt(self, request: m.ExchangeRequest) -> None:
         """Rows and members: superblocks of new tablets first, then the table, and only then they count."""

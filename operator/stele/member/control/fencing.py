@@ -39,7 +39,7 @@ class Fencing:
             await self._metadata.save_meta(replica, promised=max(command.term, replica.meta.promised))
         wait = self._lease_grantor.wait_seconds(command.partition, self._background.now())
         if wait > 0 and not command.owner_dead:
-            return m.Result("WAIT", "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
+            return m.Result(m.WAIT, "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
         return m.Result(last=replica.last)
 
     def _check_step(self, partition: int, version: int) -> None:

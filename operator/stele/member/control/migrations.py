@@ -206,7 +206,7 @@ class Migrations:
             await asyncio.sleep(_HAND_OVER_STEP_SECONDS)
             point = hand_over_point(replica)
         if point is None:
-            return m.Result("WAIT", "the partition is not drained yet", wait_ms=10)
+            return m.Result(m.WAIT, "the partition is not drained yet", wait_ms=10)
         return m.Result(last=point)
 
     # -- at both

@@ -18,7 +18,7 @@ from stele.member.settings import Settings
 from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING, Volume
 from stele.ports.transfer import Transfer
-from stele.wire.copy.jobs import CopyJob, CopyJobStatus, JobState
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.urls import http_root
 
 log = logging.getLogger("stele.fetches")
@@ -37,8 +37,8 @@ class _Fetch:
     report: m.FetchReport
     task: "asyncio.Task[None] | None" = field(default=None)
 
-    def fail(self, error: str) -> None:
-        self.report = msgspec.structs.replace(self.report, state=m.FetchState.FAILED, error=error)
+    def fail(self, failure: m.Reason) -> None:
+        self.report = msgspec.structs.replace(self.report, state=m.FetchState.FAILED, failure=failure)
 
 
 @dataclass(eq=False)
@@ -99,10 +99,10 @@ class Fetches:
                 heard = self._background.now()
                 fetch.report = _fetch_report(job.session, status)
             except Refused as error:
-                fetch.fail(str(error))
+                fetch.fail(m.Reason.of(error))
             except (Unavailable, msgspec.MsgspecError) as error:
                 if self._background.now() - heard > FETCH_SILENCE_SECONDS_MAX:
-                    fetch.fail(f"the transfer process does not answer: {error}")
+                    fetch.fail(m.Reason("UNAVAILABLE", f"the transfer process does not answer: {error}"))
             await asyncio.sleep(POLL_SECONDS)
 
     def reports(self) -> tuple[m.FetchReport, ...]:
@@ -177,8 +177,8 @@ def remove_session(path: Path) -> None:
 
 
 def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
-    ended = status.state in (JobState.DONE, JobState.FAILED)
+    ended = status.state in (m.JobState.DONE, m.JobState.FAILED)
     state = m.FetchState(status.state) if ended else m.FetchState.RUNNING
     return m.FetchReport(
-        session, state, status.copied_bytes, status.finished, status.error, status.tasks, status.retries
+        session, state, status.copied_bytes, status.finished, status.failure, status.tasks, status.retries
     )

@@ -112,7 +112,7 @@ class CopySessions:
         session.engine = command.engine or session.engine
         done, _ = await asyncio.wait([session.task], timeout=5.0)
         if not done:
-            return m.Result("WAIT", "the checkpoint is being made", wait_ms=200)
+            return m.Result(m.WAIT, "the checkpoint is being made", wait_ms=200)
         if session.task.exception() is not None:
             self.known.pop(name, None)
         info = session.task.result()

@@ -13,10 +13,11 @@ from typing import Protocol
 
 import msgspec
 
+from stele.core.control.commands import JobState, Reason, ReasonCode
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Conflict, Refused, SteleError
-from stele.wire.copy.jobs import CopyJob, CopyJobStatus, JobState
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.urls import host_and_port
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class _Entry:
     asked: float
     state: JobState = JobState.QUEUED
     last: Report = field(default_factory=Report)
-    error: str = ""
+    failure: Reason | None = None
     seconds: float = 0.0
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -130,15 +131,15 @@ class JobBoard:
         try:
             async with self._slots:
                 await self._while_wanted(entry)
-            self._end(entry, JobState.DONE, "")
+            self._end(entry, JobState.DONE)
         except SteleError as error:
-            self._end(entry, JobState.FAILED, str(error))
+            self._end(entry, JobState.FAILED, Reason.of(error))
         except asyncio.CancelledError:
-            self._end(entry, JobState.FAILED, "CANCELLED: the job was deleted")
+            self._end(entry, JobState.FAILED, Reason(ReasonCode.CANCELLED, "the job was deleted"))
             raise
         except Exception as error:
             log.exception("copy job %s failed by a defect", entry.job.session)
-            self._end(entry, JobState.FAILED, f"INTERNAL: {type(error).__name__}: {error}")
+            self._end(entry, JobState.FAILED, Reason("INTERNAL", f"{type(error).__name__}: {error}"))
 
     async def _while_wanted(self, entry: _Entry) -> None:
         """Run the job as long as somebody asks how it is."""
@@ -150,7 +151,7 @@ class JobBoard:
             while not work.done():
                 if self._clock() - entry.asked > UNASKED_SECONDS_MAX:
                     text = f"nobody asked about the job for {UNASKED_SECONDS_MAX:g} s"
-                    raise Refused(text, "CANCELLED")
+                    raise Refused(text, ReasonCode.CANCELLED)
                 await asyncio.wait([work], timeout=UNASKED_LOOK_SECONDS)
             work.result()
         finally:
@@ -171,10 +172,12 @@ class JobBoard:
         entry.state = JobState.RUNNING
         entry.last = report
 
-    def _end(self, entry: _Entry, state: JobState, error: str) -> None:
-        entry.state, entry.error = state, error[:ERROR_CHARS_MAX]
+    def _end(self, entry: _Entry, state: JobState, failure: Reason | None = None) -> None:
+        entry.state = state
+        if failure is not None:
+            entry.failure = Reason(failure.code, failure.detail[:ERROR_CHARS_MAX])
         entry.seconds = self._clock() - entry.begun
-        log.info("copy job %s: %s %s", entry.job.session, state, entry.error)
+        log.info("copy job %s: %s %s", entry.job.session, state, entry.failure or "")
 
     def _status(self, entry: _Entry) -> CopyJobStatus:
         return CopyJobStatus(
@@ -183,7 +186,7 @@ class JobBoard:
             copied_bytes=entry.last.copied_bytes,
             entries=entry.last.entries,
             finished=entry.last.finished,
-            error=entry.error,
+            failure=entry.failure,
             tasks=entry.last.tasks,
             retries=entry.last.retries,
             seconds=round(entry.seconds if entry.over else self._clock() - entry.begun, 3),

@@ -1,10 +1,8 @@
 """Jobs of the copier pod, the session file of a checkpoint, and the manifest of a copied tablet."""
 
-from enum import StrEnum
-
 import msgspec
 
-from stele.core.control.commands import CopyItem, OpId, SessionTablet
+from stele.core.control.commands import CopyItem, JobState, OpId, Reason, SessionTablet
 from stele.core.copy.fragments import vector_fault
 from stele.errors import Corrupt
 from stele.wire.copy.fragments import FIRST
@@ -28,14 +26,6 @@ class CopyJob(msgspec.Struct, frozen=True):
     idle_seconds: int = 300
 
 
-class JobState(StrEnum):
-    QUEUED = "QUEUED"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    DONE = "DONE"
-    FAILED = "FAILED"
-
-
 class CopyJobStatus(msgspec.Struct, frozen=True):
     """Progress of a job. `finished` are the partitions with a complete manifest.
 
@@ -47,7 +37,7 @@ class CopyJobStatus(msgspec.Struct, frozen=True):
     copied_bytes: int = 0
     entries: int = 0
     finished: tuple[int, ...] = ()
-    error: str = ""
+    failure: Reason | None = None
     seconds: float = 0.0
     tasks: int = 0
     retries: int = 0

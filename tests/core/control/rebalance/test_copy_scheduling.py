@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.control.commands import CopyItem, ExchangeReply, OpId, Stats, TabletReport
+from stele.core.control.commands import CopyItem, ExchangeReply, OpId, Reason, Stats, TabletReport
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.operations.copy_session import CopySession, Engine, Stage
 from stele.core.control.operations.move import MigrationOperation, begin
@@ -236,7 +236,7 @@ def test_a_wave_counts_once() -> None:
     state = state_of((0,))
     made = wave(0, 4)
     made.engine, made.copied_bytes, made.tasks, made.retries = Engine.SPARK, 70, 4, 1
-    made.fail("DRIVER: it ended")
+    made.fail(Reason("DRIVER", "it ended"))
     for now in (1.0, 2.0):
         note_end(state, made, now)
     (copied,) = state.copies.copied.values()

@@ -6,6 +6,7 @@ Rows that nobody is left of are reported and wait: the volumes may come back.
 
 from collections.abc import Mapping
 
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.operations.promotion import Promotion, Step
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId
@@ -104,7 +105,7 @@ def _repair_row(
     if operation is not None:
         # When the destination is asked already, its answer comes first; else the abort is seen in the next
         # tick.
-        operation.abort(f"MEMBER_GONE: {state.names_of(dead)} of the row", now)
+        operation.abort(Reason(ReasonCode.MEMBER_GONE, f"{state.names_of(dead)} of the row"), now)
         return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
     if not any(_holds(state, member, number) for member in live):

@@ -20,9 +20,12 @@ from stele.core.control.commands import (
     FetchDirect,
     FetchReport,
     Ingest,
+    JobState,
     OpenSession,
+    Reason,
+    ReasonCode,
     Result,
-    SessionInfo,
+    ResultCode,
     SessionReport,
 )
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -34,10 +37,9 @@ SESSION_LEASE_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 """Between two renewals of a lease; also how late a source may learn of another rate."""
 
-BUSY = "BUSY"
-"""The source has as many sessions as it may have: it is asked again."""
-
-NOT_SPARKS_FAULT = frozenset({"MEMBER_GONE", "SESSION_LOST", "NO_SPACE", "DISK_ERROR"})
+NOT_SPARKS_FAULT = frozenset(
+    {ReasonCode.MEMBER_GONE, ReasonCode.SESSION_LOST, ReasonCode.NO_SPACE, ReasonCode.DISK_ERROR}
+)
 """Codes of failures that any engine would have had: the migrations are rolled back and planned again."""
 
 SPARK_PATIENCE_SECONDS = 60.0
@@ -92,11 +94,11 @@ class Engine(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the copier tells of one Spark job. `failure` begins with the code, such as NO_EXECUTORS."""
+    """What the copier reports of one Spark job."""
 
-    state: str
+    state: JobState
     copied_bytes: int = 0
-    failure: str = ""
+    failure: Reason | None = None
     tasks: int = 0
     retries: int = 0
 
@@ -126,7 +128,7 @@ class CopySession:
     tasks: int = 0
     retries: int = 0
     fetch_sent: bool = False
-    failure: str = ""
+    failure: Reason | None = None
     spoiled: bool = False
     bytes_per_second: int = 0
     renewed: "OpenSession | None" = None
@@ -203,26 +205,28 @@ class CopySession:
         match command:
             case OpenSession(renew=True):
                 self._renewed(command, result, now)
-            case OpenSession() if self.stage is Stage.OPEN and result.code != BUSY:
-                self._opened(result.code, result.detail, result.session)
+            case OpenSession() if self.stage is Stage.OPEN and result.code != ResultCode.BUSY:
+                # With BUSY it has as many sessions as it may have, and is asked again.
+                self._opened(result)
             case FetchDirect() if self.stage is Stage.COPY:
                 self.fetch_sent = result.code == OK
                 if result.code != OK:
-                    self.fail(f"{result.code}: {result.detail}")
+                    self.fail(result.reason)
             case Ingest() if self.stage is Stage.INGEST:
                 if result.code == OK:
                     self.close()
                 else:
-                    self.spoiled = result.code == "CORRUPT"
-                    self.fail(f"{result.code}: {result.detail}")
+                    self.spoiled = result.code == ResultCode.CORRUPT
+                    self.fail(result.reason)
             case CloseSession():
                 self._closed(member)
             case _:
                 return
 
-    def _opened(self, code: str, detail: str, session: SessionInfo | None) -> None:
-        if code != OK or session is None:
-            self.fail(f"{code}: {detail}")
+    def _opened(self, result: Result) -> None:
+        session = result.session
+        if result.code != OK or session is None:
+            self.fail(result.reason)
             return
         self.token = session.token
         self.items = tuple(
@@ -232,14 +236,14 @@ class CopySession:
         )
         missing = self.partitions.keys() - {item.partition for item in self.items}
         if missing:
-            self.fail(f"NOT_IN_SESSION: the source did not snapshot {sorted(missing)}")
+            self.fail(Reason(ReasonCode.NOT_IN_SESSION, f"the source did not snapshot {sorted(missing)}"))
         else:
             self.go(Stage.COPY)
 
     def _renewed(self, command: OpenSession, result: Result, now: float) -> None:
         self.renewed, self.renewed_seconds = command, now
         if result.code != OK and self.stage is Stage.COPY:
-            self.fail(f"SESSION_LOST: {result.detail}")
+            self.fail(Reason(ReasonCode.SESSION_LOST, result.detail))
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
         """Take in what the destination says of its copying, and the source of its sessions."""
@@ -254,9 +258,8 @@ class CopySession:
             return
         mine = next((each for each in reports if each.session == self.id), None)
         if mine is None or mine.ended:
-            self.fail(
-                f"SESSION_LOST: {'the source does not know it any more' if mine is None else mine.ended}"
-            )
+            text = "the source does not know it any more" if mine is None else mine.ended
+            self.fail(Reason(ReasonCode.SESSION_LOST, text))
 
     def heard_fetch(self, report: FetchReport | None) -> None:
         """What the destination tells of its own copying."""
@@ -265,17 +268,17 @@ class CopySession:
         if report is None:
             self.fetch_sent = False
             return
-        self._progress(report.state, report.error, report)
+        self._progress(report)
 
     def heard_job(self, job: Job | None) -> None:
         """What the copier tells of the Spark job."""
         if job is not None and self.wants_job:
-            self._progress(job.state, job.failure, job)
+            self._progress(job)
 
     @property
     def queued(self) -> bool:
         """Whether the copier has other jobs to do first."""
-        return self._told[:1] == ("QUEUED",)
+        return self._told[:1] == (JobState.QUEUED,)
 
     def note_progress(self, now: float) -> None:
         """Remember when something new was told; fewer bytes than before are new, too: it began again."""
@@ -283,16 +286,16 @@ class CopySession:
         if mark != self._mark:
             self._mark, self.progressed_seconds = mark, now
 
-    def _progress(self, state: str, error: str, told: FetchReport | Job) -> None:
-        self._told = (state, told.copied_bytes, told.tasks, told.retries)
+    def _progress(self, told: FetchReport | Job) -> None:
+        self._told = (told.state, told.copied_bytes, told.tasks, told.retries)
         self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
         self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
-        if state == "DONE":
+        if told.state == JobState.DONE:
             self.go(Stage.INGEST)
-        elif state == "FAILED":
-            self.fail(error or "FAILED")
+        elif told.state == JobState.FAILED:
+            self.fail(told.failure or Reason(ReasonCode.FAILED))
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: Reason) -> None:
         """Give the session up; the migrations are told by whoever looks at `failure`."""
         self.failure = reason
         self.close()
@@ -312,7 +315,7 @@ class CopySession:
         """A member that is gone (by name) needs no goodbye; while copying its loss ends the wave."""
         lost = self.participants.intersection(gone)
         if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
-            self.fail(f"MEMBER_GONE: {gone[min(lost)]}")
+            self.fail(Reason(ReasonCode.MEMBER_GONE, gone[min(lost)]))
         for member in lost:
             self._closed(member)
 
@@ -324,9 +327,9 @@ class CopySession:
     @property
     def blames_spark(self) -> bool:
         """Whether it failed in a way that another engine may not."""
-        code = self.failure.partition(":")[0]
-        blamed = self.engine is Engine.SPARK and not self.spoiled
-        return bool(code) and blamed and code not in NOT_SPARKS_FAULT
+        if self.failure is None or self.engine is not Engine.SPARK or self.spoiled:
+            return False
+        return self.failure.code not in NOT_SPARKS_FAULT
 
     def drop(self, partition: PartitionId) -> None:
         """A migration of it was aborted; a wave without any ends."""
@@ -364,7 +367,7 @@ class Copied:
         self.bytes_copied += copied_bytes
         self.tasks += session.tasks
         self.retries += session.retries
-        self.failures += bool(session.failure)
+        self.failures += session.failure is not None
         self.ended_seconds = now
 
 

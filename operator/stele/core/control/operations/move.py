@@ -24,10 +24,13 @@ from stele.core.control.commands import (
     AddLearner,
     Command,
     CopyReport,
+    CopyState,
     ExchangeReply,
     HandOver,
     LearnerReport,
     OpId,
+    Reason,
+    ReasonCode,
     Result,
     Row,
     StartTabletCopy,
@@ -35,6 +38,7 @@ from stele.core.control.commands import (
 from stele.core.placement.migration import Migration, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas
+from stele.core.tablet.owner import LearnerState
 from stele.core.transitions import check_step
 from stele.errors import Refused
 
@@ -80,7 +84,7 @@ class MigrationOperation:
     started_seconds: float
     step: Step
     progressed_seconds: float
-    reason: str = ""
+    reason: Reason | None = None
     generation: int = 0
     session: str = ""
     copies: int = 0
@@ -124,13 +128,13 @@ class MigrationOperation:
         """Source, destination and the owner that streams: each counts towards its limit."""
         return self.migration.participants | {self.owner}
 
-    def go(self, to: Step, now: float, reason: str = "") -> None:
+    def go(self, to: Step, now: float, reason: Reason | None = None) -> None:
         """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
         check_step(f"migration {self.id}", TRANSITIONS, self.step, to)
         self.step, self.progressed_seconds = to, now
         self.reason = reason or self.reason
 
-    def abort(self, reason: str, now: float) -> None:
+    def abort(self, reason: Reason, now: float) -> None:
         """Roll back when that is still possible; from ACCEPT on the answer of the destination decides."""
         if self.step not in DECIDED and self.step is not Step.ABORTED:
             self.go(Step.ABORTED, now, reason)
@@ -169,13 +173,13 @@ class MigrationOperation:
             case AddLearner() if self.step is Step.ATTACH:
                 self._advance(Step.CATCH_UP, result, now)
             case HandOver() if self.step is Step.HAND_OVER:
-                self.last = None if result.last is None else result.last
+                self.last = result.last
                 self._advance(Step.ACCEPT, result, now)
             case Accept() if self.step is Step.ACCEPT:
                 if result.code == OK:
                     self.go(Step.STORE, now)
                 else:
-                    self.go(Step.VOID, now, f"{result.code}: {result.detail}")
+                    self.go(Step.VOID, now, result.reason)
             case _:
                 return
 
@@ -183,7 +187,7 @@ class MigrationOperation:
         if result.code == OK:
             self.go(to, now)
         else:
-            self.go(Step.ABORTED, now, f"{result.code}: {result.detail}")
+            self.go(Step.ABORTED, now, result.reason)
 
     def confirmed(self, now: float) -> None:
         """All who stay have their copy: the row may shrink to them."""
@@ -207,31 +211,32 @@ class MigrationOperation:
         if learner is None:
             # Reports from before the order was carried out do not have it yet; after that it must not vanish.
             if self.attached:
-                self.abort("LEARNER_LOST: the owner does not know the learner any more", now)
+                text = "the owner does not know the learner any more"
+                self.abort(Reason(ReasonCode.LEARNER_LOST, text), now)
             return
         self.attached = True
         self._note_progress((learner.state, learner.lag), now)
-        if learner.state == "IN_SYNC":
+        if learner.state == LearnerState.IN_SYNC:
             if self.step is Step.COPY:
                 self.go(Step.CATCH_UP, now)
             self.go(Step.HAND_OVER if self.owner_changes else Step.ACCEPT, now)
             return
-        self.needs_copy = learner.state == "NEEDS_COPY"
+        self.needs_copy = learner.state == LearnerState.NEEDS_COPY
 
     def heard_from_destination(self, copy: CopyReport | None, now: float) -> None:
         if copy is None or self.step in DECIDED or self.step is Step.ABORTED:
             return
         if copy.generation:
             self.generation = copy.generation
-        if copy.state == "FAILED":
-            self.abort(f"COPY_FAILED: {copy.error}", now)
+        if copy.state == CopyState.FAILED:
+            self.abort(Reason(ReasonCode.COPY_FAILED, copy.error), now)
 
     def note_incarnation(self, member: MemberIndex, incarnation: int, name: str, now: float) -> None:
         """A side that started anew forgot what it did not write down: begin again."""
         before = self.incarnations.setdefault(member, incarnation)
         if before != incarnation:
             self.incarnations[member] = incarnation
-            self.abort(f"MEMBER_RESTARTED: {name} restarted", now)
+            self.abort(Reason(ReasonCode.MEMBER_RESTARTED, f"{name} restarted"), now)
 
     def _note_progress(self, mark: object, now: float) -> None:
         if mark != self._mark:

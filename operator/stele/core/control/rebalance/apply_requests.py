@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.progress import Phase, RebalanceProgress
 from stele.core.control.rebalance.planner import approve, cancel
 from stele.core.control.requests import RebalanceRequest
@@ -9,7 +10,7 @@ from stele.core.control.state import Observation, State
 from stele.core.placement.plan import Plan
 from stele.core.table.ids import PartitionId
 
-CANCELLED = "CANCELLED: its user cancelled it"
+CANCELLED = Reason(ReasonCode.CANCELLED, "its user cancelled it")
 
 
 def apply_requests(state: State, observation: Observation) -> None:

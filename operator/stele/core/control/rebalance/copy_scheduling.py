@@ -6,6 +6,7 @@ Waves are values that know nothing of the cluster (`sessions`); here they meet t
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.migration_queue import planned_bytes
 from stele.core.control.operations.copy_session import Copied, CopySession, Stage
 from stele.core.control.operations.move import MigrationOperation, Step
@@ -24,7 +25,6 @@ COPIES_PER_MEMBER_MAX = 4
 SHORT_SECONDS = 60.0
 """A member that refused nothing for lack of space for so long has space again."""
 
-NO_SPACE = "NO_SPACE"
 
 COPY_STALL_SECONDS = 180.0
 """A copy of which nothing new is told for so long is given up. Its own attempts end sooner."""
@@ -43,7 +43,8 @@ def give_up_stalled(sessions: Iterable[CopySession], now: float) -> None:
         newest[session.destination] = max(session.progressed_seconds, newest.get(session.destination, 0.0))
     for session in copying:
         if not session.queued and now - newest[session.destination] > COPY_STALL_SECONDS:
-            session.fail(f"STALLED: nothing new was told of the copy for {COPY_STALL_SECONDS:g} s")
+            text = f"nothing new was told of the copy for {COPY_STALL_SECONDS:g} s"
+            session.fail(Reason(ReasonCode.STALLED, text))
 
 
 class Sources:
@@ -158,7 +159,7 @@ class Space:
             return None
         needed = expected_bytes(self._state, migration.partition, destination)
         if lack := self.lack(destination, needed):
-            return Refusal(migration.partition, NO_SPACE, f"{NO_SPACE}: {lack}")
+            return Refusal(migration.partition, ReasonCode.NO_SPACE, f"{ReasonCode.NO_SPACE}: {lack}")
         self._coming[destination] += needed
         return None
 

@@ -1,10 +1,10 @@
 """Copy sessions under way: what opens one, who copies, what it leads to (docs/internals/copy.md)."""
 
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.failover.repair import unusable
 from stele.core.control.operations.copy_session import CopySession, Engine, SparkFailure, Stage, choose_engine
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.rebalance.copy_scheduling import (
-    NO_SPACE,
     Sources,
     Space,
     give_up_stalled,
@@ -60,11 +60,13 @@ def _end_wave(state: State, session: CopySession, now: float) -> None:
     _count_bytes(state, session, mine)
     note_end(state, session, now)
     if session.blames_spark and mine:
-        if _spark_failure(state, session.destination, now) != session.failure:
+        if _spark_failure(state, session.destination, now) != str(session.failure):
             text = f"copies to {state.name_of(session.destination)} go on without Spark: {session.failure}"
             state.emit("SparkFailed", text, warning=True)
         before = state.copies.spark_failures.get(session.destination)
-        state.copies.spark_failures[session.destination] = SparkFailure.after(before, session.failure, now)
+        state.copies.spark_failures[session.destination] = SparkFailure.after(
+            before, str(session.failure), now
+        )
         state.copies.spark_used_seconds.pop(session.destination, None)
     elif session.spoiled and mine:
         text = (
@@ -147,9 +149,8 @@ def _open(state: State, observation: Observation, pair: Pair, waiting: list[Migr
     source, destination = pair
     for operation in [each for each in waiting if each.copies >= COPIES_MAX]:
         waiting.remove(operation)
-        operation.abort(
-            f"COPY_FAILED: still not in the log's reach after {COPIES_MAX} copies", observation.now
-        )
+        text = f"still not in the log's reach after {COPIES_MAX} copies"
+        operation.abort(Reason(ReasonCode.COPY_FAILED, text), observation.now)
     if not waiting:
         return
     id = state.new_id("s")
@@ -181,7 +182,7 @@ def _choose(state: State, observation: Observation, session: CopySession) -> Non
                 progress.engine, progress.engine_reason = session.engine, session.engine_reason
     note_engine(state, session, observation.now)
     if lack := Space(state, but=session.id).lack(session.destination, session.bytes):
-        session.fail(f"{NO_SPACE}: {lack}")
+        session.fail(Reason(ReasonCode.NO_SPACE, lack))
 
 
 def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:

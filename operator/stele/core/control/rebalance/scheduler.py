@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.failover.repair import unusable
 from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.operation import Operation
@@ -33,6 +34,9 @@ FROZEN_GATHER_SECONDS = 0.01
 
 SERVICE_SECONDS = 120.0
 """A service that held no change of an owner up for so long is well again: plans are tried more often."""
+
+NOT_ITS_FAULT = frozenset({ReasonCode.MEMBER_GONE, ReasonCode.MEMBER_RESTARTED, ReasonCode.CANCELLED})
+"""A migration that fails for one of these reasons is planned again at once."""
 
 
 def start(state: State, observation: Observation) -> None:
@@ -146,7 +150,8 @@ def follow(state: State, observation: Observation) -> None:
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
             operation.confirmed(observation.now)
         if not operation.session and observation.now - operation.progressed_seconds > STALL_SECONDS:
-            operation.abort(f"STALLED: no progress in step {operation.step.value}", observation.now)
+            reason = Reason(ReasonCode.STALLED, f"no progress in step {operation.step.value}")
+            operation.abort(reason, observation.now)
         if operation.step is Step.ACCEPT:
             state.table_view.claim(operation.partition, operation.version)
         elif operation.step is Step.VOID:
@@ -197,9 +202,10 @@ def _confirmed(state: State, operation: MigrationOperation) -> bool:
 def _note_gone(state: State, operation: MigrationOperation, gone: frozenset[MemberIndex], now: float) -> None:
     staying = operation.result if operation.step is Step.CONFIRM else ()
     if operation.step is Step.ACCEPT and operation.destination in gone:
-        operation.go(Step.VOID, now, f"MEMBER_GONE: {state.names_of({operation.destination})} did not answer")
+        text = f"{state.names_of({operation.destination})} did not answer"
+        operation.go(Step.VOID, now, Reason(ReasonCode.MEMBER_GONE, text))
     elif missing := gone & operation.participants.union(staying):
-        operation.abort(f"MEMBER_GONE: {state.names_of(missing)}", now)
+        operation.abort(Reason(ReasonCode.MEMBER_GONE, state.names_of(missing)), now)
 
 
 def note_failed(state: State, operation: MigrationOperation, now: float) -> None:
@@ -210,26 +216,27 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     state.operations.end(operation)
     plans.queues.drop(operation.partition)
     records = plans.counted_for.pop(operation.id, ())
-    if operation.reason.startswith(("MEMBER_", "CANCELLED")):
+    reason = operation.reason
+    assert reason is not None, "what is rolled back has a reason"
+    if reason.code in NOT_ITS_FAULT:
         plans.retries.note_void(operation.partition, now)
     else:
         plans.retries.note_failed(operation.partition, now)
     if operation.session in state.copy_sessions:
         state.copy_sessions[operation.session].drop(operation.partition)
-    if operation.reason.startswith("SERVICE_FAILED"):
-        _note_service_failure(state, operation, now)
+    if reason.code == ReasonCode.SERVICE_FAILED:
+        _note_service_failure(state, operation.partition, str(reason), now)
     for progress in records:
         progress.failed += 1
-        code = operation.reason.partition(":")[0]
-        progress.failures[operation.partition] = Refusal(operation.partition, code, operation.reason)
+        progress.failures[operation.partition] = Refusal(operation.partition, reason.code, str(reason))
 
 
-def _note_service_failure(state: State, operation: MigrationOperation, now: float) -> None:
+def _note_service_failure(state: State, partition: PartitionId, reason: str, now: float) -> None:
     """A service at the owner kept it from being changed: said once until all were well for a while."""
     if not state.rebalance.service_failures:
-        text = f"partition {operation.partition} keeps its owner, and it is tried again: {operation.reason}"
+        text = f"partition {partition} keeps its owner, and it is tried again: {reason}"
         state.emit("ServiceFailed", text, warning=True)
-    state.rebalance.service_failures[operation.partition] = (now, operation.reason)
+    state.rebalance.service_failures[partition] = (now, reason)
 
 
 def _forget_service_failures(state: State, now: float) -> None:
