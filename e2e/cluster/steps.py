@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster.errors import ClusterError
 
@@ -49,24 +50,11 @@ def run(
         out.write(f"$ {' '.join(words)}\n".encode())
         out.flush()
         try:
-            code = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env=env,
-                cwd=cwd,
-                timeout=seconds_max,
-                check=False,
-            ).returncode
-        except FileNotFoundError as error:
-            raise ClusterError(f"The program {words[0]!r} is not installed: {error}") from error
-        except subprocess.TimeoutExpired as error:
-            raise ClusterError(
-                f"{words[0]} did not end within {seconds_max:.0f} s. {_end_of(log)}"
-            ) from error
-    if code != 0:
-        raise ClusterError(f"{' '.join(words[:3])} failed with exit code {code}. {_end_of(log)}")
+            done = _ended(words, seconds_max, stdout=out, stderr=out, env=env, cwd=cwd)
+        except TimeoutError as error:
+            raise ClusterError(f"{error} {_end_of(log)}") from error
+    if done.returncode != 0:
+        raise ClusterError(f"{' '.join(words[:3])} failed with exit code {done.returncode}. {_end_of(log)}")
 
 
 def output(
@@ -78,23 +66,23 @@ def output(
     """Standard output of a program, stripped; a failure becomes a `ClusterError` with what it said."""
     words = [str(word) for word in command]
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=env,
-            cwd=cwd,
-            timeout=seconds_max,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise ClusterError(f"The program {words[0]!r} is not installed: {error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{' '.join(words[:3])} did not end within {seconds_max:.0f} s.") from error
+        done = _ended(words, seconds_max, capture_output=True, env=env, cwd=cwd)
+    except TimeoutError as error:
+        raise ClusterError(str(error)) from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise ClusterError(f"{' '.join(words[:3])} failed with exit code {done.returncode}: {said}")
     return done.stdout.decode(errors="replace").strip()
+
+
+def _ended(words: list[str], seconds_max: float, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    """The program's end; raises TimeoutError when that does not come in time."""
+    try:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, timeout=seconds_max, check=False, **how)
+    except FileNotFoundError as error:
+        raise ClusterError(f"The program {words[0]!r} is not installed: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{' '.join(words[:3])} did not end within {seconds_max:.0f} s.") from error
 
 
 def succeeds(
