@@ -157,28 +157,6 @@ def test_named_moves_are_done_or_refused_by_name(run: Run) -> None:
     ]
 
 
-def test_a_move_to_a_lite_member_is_refused(run: Run) -> None:
-    members = [{"name": "a"}, {"name": "l", "lite": True}]
-    moves = [{"partition": 0, "source": "a", "destination": "l"}]
-    answer = planned(run, file([["a"]], members, replicas=1, moves=moves), "-o", "json").json
-    reason = "MEMBER_LITE: l is a lite member and holds no data"
-    assert answer["refusals"] == [{"partition": 0, "reason": reason}]
-
-
-def test_fewer_replicas_clear_what_is_too_much(run: Run) -> None:
-    given = file([["a", "b", "c"]] * 3, "abc", replicas=2)
-    answer = planned(run, given, "-o", "json").json
-    assert {migration["type"] for migration in answer["migrations"]} >= {"CLEAR"}
-    assert replayed(given["current"], "abc", answer["migrations"]) == answer["target"]
-
-
-def test_too_few_members_is_told_for_the_cluster(run: Run) -> None:
-    refusals = planned(run, file([["a"]], "ab", replicas=3), "-o", "json").json["refusals"]
-    assert [(each["partition"], each["reason"].partition(":")[0]) for each in refusals] == [
-        (-1, "TOO_FEW_MEMBERS")
-    ]
-
-
 @st.composite
 def files(draw: st.DrawFn) -> dict[str, Any]:
     names = [f"m-{number}" for number in range(9)]
