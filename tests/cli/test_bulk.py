@@ -12,10 +12,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from stele.adapters.kubernetes import bulk_job
 from stele.adapters.kubernetes.api import CONFIG_MAPS, EVENTS, JOBS, PODS
 from stele.adapters.kubernetes.bulk_job import BulkJob, manifest, running
+from stele.bulkjob import server as job_server
+from stele.bulkjob.__main__ import error_facts
 from stele.cli import bulk
 from stele.cli.main import main
-from stele.client import job_server
-from stele.client.job import error_facts
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
@@ -213,6 +213,8 @@ async def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path):
     order = {"command": "load", "arguments": []}
     async with serving(tmp_path, program) as client:
         assert (await client.get("/file")).status == 404
+        packed = {"Content-Encoding": "gzip"}
+        assert (await client.put("/file", data=b"x", headers=packed)).status == 415
         assert (await client.put("/file", data=b"12345")).status == 200
         for wrong in (b"no JSON", b"{}", b'{"command": "rm", "arguments": []}'):
             assert (await client.post("/job", data=wrong)).status == 400

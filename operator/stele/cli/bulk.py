@@ -136,7 +136,7 @@ class _Job:
 
     def run_here(self, address: str, memory: str) -> dict[str, Any]:
         """Run the job on this machine."""
-        line = [sys.executable, "-m", "stele.client.job", self._command, str(self._file)]
+        line = [sys.executable, "-m", "stele.bulkjob", self._command, str(self._file)]
         line += [*self._arguments, "--address", address, "--memory", _half(memory)]
         latest: dict[str, Any] = {}
         with (

@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one job; 1 when it failed."""
     options = parser().parse_args(arguments)
     if options.command == "serve":
-        from stele.client.job_server import serve
+        from stele.bulkjob.server import serve
 
         return serve(options.port, Path(options.folder))
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:

@@ -11,9 +11,11 @@ from typing import Any
 
 from aiohttp import web
 
+from stele.adapters import http
+
 CHUNK_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
-PROGRAM = (sys.executable, "-m", "stele.client.job")
+PROGRAM = (sys.executable, "-m", "stele.bulkjob")
 
 
 class Job:
@@ -82,7 +84,7 @@ def application(job: Job) -> web.Application:
             raise web.HTTPNotFound(text="there is no file now")
         return web.FileResponse(job.file, chunk_size=CHUNK_BYTES)
 
-    app = web.Application(handler_args={"auto_decompress": False})
+    app = http.application()
     app.router.add_put("/file", put_file)
     app.router.add_get("/file", get_file)
     app.router.add_post("/job", start)
