@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from stele.core.control.invariants import hold
+from stele.core.control.invariants import BrokenInvariant, hold
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.control.operations.move import MigrationOperation, Step
@@ -84,12 +84,10 @@ class Operations:
         views = counted == len(self._by_row) and counted + len(self._sessions) == len(self._by_id)
         hold(views, "the views of {} operations differ", len(self._by_id))
         for number, operation in self._by_row.items():
-            hold(self._by_id.get(operation.id) is operation, "{} is not found by its id", operation.id)
-            hold(number < len(rows), "{} is about partition {} of {}", operation.id, number, len(rows))
-            base, row = operation.base, rows[number]
-            hold(
-                base == row, "{} began on {}, the row of partition {} is {}", operation.id, base, number, row
-            )
+            row, known = rows[number] if number < len(rows) else None, self._by_id.get(operation.id)
+            if known is not operation or (operation.base is not row and operation.base != row):
+                text = f"{operation.id} of partition {number} began on {operation.base}, not on {row}"
+                raise BrokenInvariant(f"{text}; its id finds {known and known.id}")
         for migration in self.migrations.values():
             if migration.step is Step.COPY:
                 session = self._sessions.get(migration.session)
