@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+import stele
 import stele.copyjob.settings
 import stele.master.settings
 import stele.member.settings
@@ -43,6 +44,14 @@ def test_links_lead_to_files_of_the_repository() -> None:
 def test_a_broken_link_is_found() -> None:
     text = "[a](nowhere.md) [b](LICENSE) [c](https://x.example) ![d](docs/no.png#x)"
     assert list(_broken("README.md", text)) == ["README.md: nowhere.md", "README.md: docs/no.png"]
+
+
+def test_the_newest_release_is_the_version_of_package_and_chart() -> None:
+    released = re.findall(
+        r"^## (\S+) \(2\d{3}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    chart = yaml.safe_load((ROOT / "charts/stele/Chart.yaml").read_text())
+    assert released[0] == stele.__version__ == chart["version"] == chart["appVersion"]
 
 
 def test_changelog_fragments_have_the_form_that_towncrier_reads() -> None:
