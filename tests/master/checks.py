@@ -38,11 +38,10 @@ def live_members(harness: Harness) -> dict[int, FakeMember]:
 
 def lost_partitions(harness: Harness) -> set[int]:
     """Partitions of which no replica is there; the master must have said so."""
-    assert harness.loop.state is not None
     live = live_members(harness).keys()
     found = {n for n, row in enumerate(harness.table().partitions) if row.replicas and not row.members & live}
-    assert found == harness.loop.state.failover.lost, (
-        f"lost are {found}, the master says {harness.loop.state.failover.lost}"
+    assert found == harness.state.failover.lost, (
+        f"lost are {found}, the master says {harness.state.failover.lost}"
     )
     return found
 

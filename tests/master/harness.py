@@ -337,6 +337,19 @@ class Harness:
         assert self.progress.phase == "Proposed"
         return self.progress
 
+    def stored(self) -> dict[str, dict[str, str]]:
+        """All that is stored, for `restore`."""
+        return {key: data for key, (_, data) in self.shared.objects.items()}
+
+    async def restore(self, older: dict[str, dict[str, str]]) -> None:
+        """The master ends, and what is stored is what was stored then."""
+        await self.loop.close()
+        for key in self.shared.objects.keys() - older.keys():
+            del self.shared.objects[key]
+        for key, data in older.items():
+            self.shared.put(key, data, self.shared.objects[key][0])
+        self.last = ()
+
     async def restart(self) -> None:
         await self.loop.close()
         self.start_master()
@@ -370,6 +383,14 @@ class Harness:
     async def ticks(self, number: int, seconds: float = 0.05) -> None:
         for _ in range(number):
             await self.tick(seconds)
+
+    async def until(self, held: Callable[[], object]) -> None:
+        """Tick until that holds; fails when it never does."""
+        for _ in range(400):
+            if held():
+                return
+            await self.tick()
+        raise AssertionError("it never came")
 
     async def until_quiet(self, ticks: int = 400, quiet: int = 8) -> int:
         """Tick until nothing happened for some time; fails when that does not come."""

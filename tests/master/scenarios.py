@@ -95,6 +95,14 @@ async def prepared(scenario: Scenario) -> Harness:
     return harness
 
 
+async def begun(name: str) -> Harness:
+    """The change has begun under that master."""
+    harness = await prepared(SCENARIOS[name])
+    harness.start_master()
+    SCENARIOS[name].begin(harness)
+    return harness
+
+
 async def finish(harness: Harness) -> None:
     """Whatever happened is over: nothing is left to be done, and all is as it should be."""
     await _quiet(harness)
@@ -143,8 +151,7 @@ async def run(scenario: Scenario, fuse: Fuse) -> Harness:
         scenario.begin(harness)
         await finish(harness)
     except Crash:
-        await harness.loop.close()
-        harness.start_master()
+        await harness.restart()
         await finish(harness)
     return harness
 

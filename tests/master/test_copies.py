@@ -258,8 +258,7 @@ async def test_a_new_master_ends_what_the_one_before_left_at_sources_and_in_stag
     await harness.ticks(20)
     assert any(each.sessions for each in harness.world.volumes.values())
     harness.world.volumes[3].staged["s1-99"] = {}
-    await harness.loop.close()
-    harness.start_master()
+    await harness.restart()
     await harness.until_quiet(ticks=1200)
     harness.check_balanced(4, 2)
     assert all(not each.sessions and not each.staged for each in harness.world.volumes.values())

@@ -14,7 +14,7 @@ from stele.master.loop import Deposed
 from tests.fakes.members import FakeMember
 from tests.master.checks import check_state
 from tests.master.harness import Crash, Fuse, Harness, crash, formed, lose
-from tests.master.scenarios import SCENARIOS, finish, heal, prepared, run, steps_of
+from tests.master.scenarios import SCENARIOS, begun, finish, heal, prepared, run, steps_of
 
 INTERRUPTIONS = {
     "dies before": (False, crash),
@@ -28,8 +28,7 @@ INTERRUPTIONS = {
 async def test_each_story_makes_its_kind_of_change(name: str) -> None:
     scenario = SCENARIOS[name]
     harness = await run(scenario, Fuse())
-    assert harness.loop.state is not None
-    planned = [kind for record in harness.loop.state.rebalance.finished for kind in record.planned]
+    planned = [kind for record in harness.state.rebalance.finished for kind in record.planned]
     assert scenario.makes is None or scenario.makes in planned
     await heal(harness)
 
@@ -48,21 +47,10 @@ async def test_a_change_ends_well_however_it_is_interrupted(name: str, how: str)
         await harness.loop.close()
 
 
-async def ticks(harness: Harness, number: int, seconds: float = 0.05) -> None:
-    await harness.ticks(number, seconds)
-
-
 async def until(harness: Harness, at: int, held: Callable[[FakeMember], object]) -> None:
     """Let the master die as soon as member `at` holds that."""
     harness.start_master(Fuse())
-    member = harness.world.volumes[at]
-
-    for _ in range(40):
-        await harness.tick()
-        if held(member):
-            break
-    else:
-        raise AssertionError(f"member {at} never got there")
+    await harness.until(lambda: held(harness.world.volumes[at]))
     await harness.loop.close()
 
 
@@ -102,15 +90,12 @@ async def test_completed_at_the_destination_is_completed_at_the_source() -> None
 async def test_an_older_table_is_brought_up_to_date_by_the_members(name: str) -> None:
     """The ConfigMaps are behind what was published, as after a restore of a copy."""
     harness = await prepared(SCENARIOS[name])
-    older = {key: data for key, (_, data) in harness.shared.objects.items()}
+    older = harness.stored()
     harness.start_master()
     SCENARIOS[name].begin(harness)
     await finish(harness)
     newest = harness.table().partitions
-    await harness.loop.close()
-    for key, data in older.items():
-        harness.shared.put(key, data, harness.shared.objects[key][0])
-    harness.last = ()
+    await harness.restore(older)
     harness.start_master()
     await heal(harness)
     assert all(row.version >= newest[number].version for number, row in enumerate(harness.table().partitions))
@@ -119,14 +104,11 @@ async def test_an_older_table_is_brought_up_to_date_by_the_members(name: str) ->
 async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
     """Members take newer lists only: the next one has to be above all that they were ever told."""
     harness = await formed(members=2, partitions=4)
-    older = {key: data for key, (_, data) in harness.shared.objects.items()}
+    older = harness.stored()
     for members in (3, 4):
         await harness.apply(members=members)
     told = harness.world.volumes[0].member_list_version
-    await harness.loop.close()
-    for key, data in older.items():
-        harness.shared.put(key, data, harness.shared.objects[key][0])
-    harness.last = ()
+    await harness.restore(older)
     harness.start_master()
     await harness.until_quiet()
     assert harness.head().member_list_version > told
@@ -140,19 +122,15 @@ async def test_an_older_member_list_that_was_restored_is_outdone() -> None:
 async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
     """Rows that the others tell name them: nothing is stored before they are in the list again."""
     harness = await formed(members=2, partitions=4)
-    older = {key: data for key, (_, data) in harness.shared.objects.items()}
+    older = harness.stored()
     await harness.apply(members=4)
     rows = harness.table().partitions
-    await harness.loop.close()
-    for key, data in older.items():
-        harness.shared.put(key, data, harness.shared.objects[key][0])
-    harness.last = ()
+    await harness.restore(older)
     harness.cut(2)
     harness.cut(3)
     harness.start_master()
-    await ticks(harness, 10, 1.0)
-    assert harness.loop.state is not None
-    assert not harness.loop.state.recovered
+    await harness.ticks(10, 1.0)
+    assert not harness.state.recovered
     said = [each.message for each in harness.world.events if each.reason == "MemberListOlder"]
     assert said == [
         "rows name member 2, member 3, whom the restored member list lacks: it waits for their answers"
@@ -170,15 +148,13 @@ async def test_a_row_that_was_stored_and_not_published_is_published() -> None:
     stored = harness.table().partitions[0]
     harness.start_master(Fuse(act=crash))
     scenario.begin(harness)
-    while not harness.world.volumes[2].accepted:
-        await harness.tick()
+    await harness.until(lambda: harness.world.volumes[2].accepted)
     harness.fuse.left, harness.fuse.after = 1, True
     with pytest.raises(Crash):
-        await ticks(harness, 3)
+        await harness.ticks(3)
     assert harness.table().partitions[0].version == stored.version + 1
     assert {volume.row(0).version for volume in harness.world.volumes.values()} == {stored.version}
-    await harness.loop.close()
-    harness.start_master()
+    await harness.restart()
     await finish(harness)
     assert harness.table().partitions[0].replicas == (2, 1)
 
@@ -200,12 +176,8 @@ class PausedStore:
 
 async def test_an_old_master_that_wakes_up_in_the_middle_of_a_commit_is_fenced() -> None:
     """Its destination agreed, then it stood still; what it stores or sends afterwards changes nothing."""
-    scenario = SCENARIOS["move of the owner"]
-    harness = await prepared(scenario)
-    harness.start_master()
-    scenario.begin(harness)
-    while not harness.world.volumes[2].accepted:
-        await harness.tick()
+    harness = await begun("move of the owner")
+    await harness.until(lambda: harness.world.volumes[2].accepted)
     old = harness.loop
     old._store = paused = PausedStore(old._store)  # type: ignore[assignment]
     stands_still = asyncio.create_task(old.tick())
@@ -234,19 +206,15 @@ async def test_members_refuse_what_an_old_master_still_sends() -> None:
     assert old.state is not None
     harness.loop = old
     with pytest.raises(Deposed):
-        await ticks(harness, 3, 1.0)
+        await harness.ticks(3, 1.0)
 
 
 async def test_a_destination_that_was_given_up_takes_the_master_s_table() -> None:
     """It agreed to a row, was lost, and the master decided otherwise: that holds when it comes back."""
-    scenario = SCENARIOS["move of the owner"]
-    harness = await prepared(scenario)
-    harness.start_master()
-    scenario.begin(harness)
+    harness = await begun("move of the owner")
     destination = harness.world.volumes[2]
     destination.dies_at = "!Accept"
-    while destination.alive:
-        await harness.tick()
+    await harness.until(lambda: not destination.alive)
     destination.dies_at = ""
     assert destination.accepted[0].version == 2
     await finish(harness)
@@ -260,12 +228,8 @@ async def test_a_destination_that_was_given_up_takes_the_master_s_table() -> Non
 
 async def test_a_promise_to_a_master_that_died_is_overtaken_when_its_member_returns() -> None:
     """A backup agreed to be promoted and was lost with that master: no other row gets the same version."""
-    scenario = SCENARIOS["promotion"]
-    harness = await prepared(scenario)
-    harness.start_master()
-    scenario.begin(harness)
-    while not harness.world.volumes[1].accepted:
-        await harness.tick()
+    harness = await begun("promotion")
+    await harness.until(lambda: harness.world.volumes[1].accepted)
     await harness.loop.close()
     promised = harness.world.volumes[1].accepted[0].version
     harness.kill(1)
@@ -283,7 +247,7 @@ async def test_two_masters_at_once_end_with_one() -> None:
     harness.loop, second = first, harness.loop
     harness.change_spec(members=4)
     with pytest.raises(Deposed):
-        await ticks(harness, 5)
+        await harness.ticks(5)
     harness.loop = second
     await harness.until_quiet()
     check_state(harness)
@@ -296,18 +260,17 @@ async def test_a_status_of_a_newer_master_ends_a_leadership_and_one_of_nobody_is
     first = harness.loop
     harness.start_master()
     await harness.until_quiet()
-    assert harness.loop.state is not None
-    harness.world.shown_epoch = newer = harness.loop.state.epoch
+    harness.world.shown_epoch = newer = harness.state.epoch
     harness.loop, second = first, harness.loop
     with pytest.raises(Deposed):
-        await ticks(harness, 1)
+        await harness.ticks(1)
     harness.loop = second
     await harness.until_quiet()
-    assert harness.loop.state.epoch == newer
+    assert harness.state.epoch == newer
 
     # The ConfigMaps were restored from an older copy, or made anew.
     harness.world.shown_epoch = newer + 10
     await harness.until_quiet()
-    assert harness.loop.state.epoch > newer + 10
+    assert harness.state.epoch > newer + 10
     check_state(harness)
     await asyncio.gather(first.close(), second.close())

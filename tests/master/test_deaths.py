@@ -69,8 +69,7 @@ async def interrupted(scenario: Scenario, trouble: Trouble) -> None:
         scenario.begin(harness)
         await finish(harness)
     except Crash:
-        await harness.loop.close()
-        harness.start_master()
+        await harness.restart()
         await finish(harness)
     await heal(harness)
     await harness.loop.close()

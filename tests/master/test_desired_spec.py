@@ -88,8 +88,7 @@ async def test_a_drain_that_is_undone_half_way_keeps_the_member() -> None:
     harness = await formed(members=4, partitions=24, parallel_per_member=1)
     harness.world.drained.add(1)
     before = harness.held(1)
-    while len(harness.held(1)) > len(before) - 3:
-        await harness.tick()
+    await harness.until(lambda: len(harness.held(1)) <= len(before) - 3)
     under_way = {each.partition for each in harness.state.migrations.values()}
     harness.world.drained.discard(1)
     await harness.tick()
@@ -106,8 +105,7 @@ def _changed(harness: Harness) -> set[int]:
 async def test_a_member_dies_while_another_is_drained() -> None:
     harness = await formed(members=5, partitions=20, parallel_per_member=2)
     harness.change_spec(members=4)
-    while not harness.state.migrations:
-        await harness.tick()
+    await harness.until(lambda: harness.state.migrations)
     harness.kill(1)
     await harness.ticks(20)
     harness.clock += 31
@@ -132,8 +130,7 @@ async def test_the_drained_member_itself_dies_and_nothing_is_lost() -> None:
 async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:
     harness = await formed(partitions=24, parallel_per_member=1)
     harness.change_spec(members=4)
-    while not harness.held(3):
-        await harness.tick()
+    await harness.until(lambda: harness.held(3))
     harness.change_spec(migration_paused=True)
     await harness.ticks(40)
     assert not harness.state.migrations
@@ -188,8 +185,7 @@ async def test_a_planned_clear_does_not_take_the_copy_that_a_death_made_the_seco
     """
     harness = await formed(members=3, partitions=24, replicas=3, parallel_per_member=1)
     harness.change_spec(replicas=2)
-    while not harness.state.migrations:
-        await harness.tick()
+    await harness.until(lambda: harness.state.migrations)
     harness.kill(victim)
     await harness.ticks(ticks, 0.001)
     harness.revive(victim)

@@ -15,8 +15,7 @@ async def test_spark_copies_when_enough_is_to_be_copied_at_once(threshold: int, 
     await harness.until_quiet()
     await harness.apply(members=4)
     harness.check_balanced(4, 2)
-    assert harness.loop.state is not None
-    (record,) = harness.loop.state.rebalance.finished
+    (record,) = harness.state.rebalance.finished
     assert bool(copier.waves) == by_spark
     assert record.engine is not None
     assert record.engine.value == ("Spark" if by_spark else "Direct")

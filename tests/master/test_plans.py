@@ -53,8 +53,7 @@ async def test_an_approval_outlives_the_master() -> None:
     harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)
     await harness.proposed(members=4)
     harness.approve()
-    while len(harness.held(3)) < 3:
-        await harness.tick()
+    await harness.until(lambda: len(harness.held(3)) >= 3)
     await harness.restart()
     await harness.until_quiet()
     harness.check_balanced(4, 2)
@@ -66,8 +65,7 @@ async def test_an_approval_outlives_two_masters() -> None:
     await harness.proposed(members=4)
     harness.approve()
     for held_at_least in (3, 8):
-        while len(harness.held(3)) < held_at_least:
-            await harness.tick()
+        await harness.until(lambda least=held_at_least: len(harness.held(3)) >= least)
         await harness.restart()
     await harness.until_quiet()
     harness.check_balanced(4, 2)
@@ -86,8 +84,7 @@ async def half_cancelled() -> Harness:
     """A fourth member took in a few partitions; then the plan was cancelled."""
     harness = await formed(partitions=24, parallel_per_member=1)
     harness.change_spec(members=4)
-    while len(harness.held(3)) < 2:
-        await harness.tick()
+    await harness.until(lambda: len(harness.held(3)) >= 2)
     harness.world.ask(f"demo-{harness.state.plan_id}", cancel=True)
     await harness.until_quiet()
     return harness
@@ -116,8 +113,7 @@ async def test_a_cancelled_proposal_is_over() -> None:
 async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
     harness = await formed(partitions=24, parallel_per_member=3)
     harness.change_spec(members=4)
-    while not any(each.step is Step.CATCH_UP for each in _running(harness)):
-        await harness.tick()
+    await harness.until(lambda: any(each.step is Step.CATCH_UP for each in _running(harness)))
     early = {each.partition for each in _running(harness) if each.step is Step.CATCH_UP}
     harness.world.ask(f"demo-{harness.state.plan_id}", cancel=True, roll_back=True)
     await harness.until_quiet()
@@ -126,7 +122,7 @@ async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
 
 
 def _running(harness: Harness) -> list[object]:
-    return [] if harness.loop.state is None else list(harness.loop.state.migrations.values())  # type: ignore[arg-type]
+    return [] if harness.loop.state is None else list(harness.state.migrations.values())  # type: ignore[arg-type]
 
 
 async def test_single_partitions_are_left_out_of_a_plan() -> None:
@@ -265,8 +261,7 @@ async def test_a_cancelled_user_s_plan_moves_nothing_more() -> None:
     harness = await formed(partitions=24, parallel_per_member=1)
     numbers = movable(harness, 0, 2, 5)
     harness.world.ask("mine", moves=tuple(NamedMove(n, "demo-0", "demo-2") for n in numbers))
-    while not set(numbers) & harness.held(2):
-        await harness.tick()
+    await harness.until(lambda: set(numbers) & harness.held(2))
     harness.world.ask("mine", cancel=True, roll_back=True)
     await harness.until_quiet()
     assert harness.world.asked["mine"].phase == "Superseded"
@@ -278,8 +273,7 @@ async def test_a_move_to_a_member_that_dies_is_refused_and_nothing_is_lost() -> 
     harness = await formed(partitions=24, parallel_per_member=1)
     numbers = movable(harness, 0, 2, 5)
     harness.world.ask("mine", moves=tuple(NamedMove(n, "demo-0", "demo-2") for n in numbers))
-    while not set(numbers) & harness.held(2):
-        await harness.tick()
+    await harness.until(lambda: set(numbers) & harness.held(2))
     harness.kill(2)
     await harness.ticks(10)
     harness.clock += 31

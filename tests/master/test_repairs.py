@@ -17,8 +17,9 @@ async def busy(**desired: object) -> Harness:
     """A fourth member takes its share, one partition at a time, and most of that is left."""
     harness = await formed(partitions=PARTITIONS, parallel_per_member=1, **desired)
     harness.change_spec(members=4)
-    while not harness.state.rebalance.progress or len(harness.state.rebalance.queues) < 20:
-        await harness.tick()
+    await harness.until(
+        lambda: harness.state.rebalance.progress and len(harness.state.rebalance.queues) >= 20
+    )
     for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05) + 1):
         await harness.tick()
     assert len(harness.state.rebalance.queues) > 15
@@ -76,8 +77,7 @@ async def test_a_partition_that_began_anew_while_a_plan_runs_gets_its_copies_at_
     assert owner is not None
     del harness.world.volumes[owner].tablets[number]
     harness.written.pop(number)
-    while number not in harness.state.failover.lost:
-        await harness.tick()
+    await harness.until(lambda: number in harness.state.failover.lost)
     harness.clock += harness.world.wanted.timing.grace
     left = await until_copied(harness, number)
     assert left > 10, f"with {left} migrations left"
@@ -99,8 +99,7 @@ async def test_a_row_that_shrinks_while_the_place_of_another_member_is_kept_is_p
     """So many rows as before wait for the member that is away; which of them is all the same."""
     harness = await formed(members=4, partitions=PARTITIONS)
     harness.kill(3)
-    while any(3 in row.members for row in harness.table().partitions):
-        await harness.tick()
+    await harness.until(lambda: not harness.held(3))
     for _ in range(int(planner.PLAN_PAUSE_SECONDS / 0.05)):
         await harness.tick()
     waiting = short(harness)
@@ -118,8 +117,7 @@ async def test_an_approved_plan_stays_approved_when_a_row_shrinks() -> None:
     harness = await formed(partitions=PARTITIONS, approval="Manual", parallel_per_member=1)
     record = await harness.proposed(members=4)
     harness.world.ask(f"demo-{harness.state.plan_id}", approved=True)
-    while record.done.total() < 3:
-        await harness.tick()
+    await harness.until(lambda: record.done.total() >= 3)
     number = lose_a_backup(harness)
     assert await until_copied(harness, number) > 10
     assert harness.progress is record
@@ -152,15 +150,12 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
     failed = fail_copies(harness, number, times=1)
     state.rebalance.retries.failed[number] = 10
     harness.world.ask(f"demo-{state.plan_id}", approved=True)
-    while not failed or number in state.migrations:
-        await harness.tick()
+    await harness.until(lambda: failed and number not in state.migrations)
     await until_copied(harness, lose_a_backup(harness, but=number))
-    while record.finished_seconds is None:
-        await harness.tick()
+    await harness.until(lambda: record.finished_seconds is not None)
     assert number in state.rebalance.retries.paused(harness.clock)
     assert (record.phase, record.planned) == ("Superseded", record.done)
-    while state.rebalance.retries.pauses:
-        await harness.tick()
+    await harness.until(lambda: not state.rebalance.retries.pauses)
     await harness.until_quiet()
     harness.check_balanced(after, 2)
     assert [each.reason for each in harness.world.events].count("RebalanceProposed") == 1
@@ -172,8 +167,7 @@ async def test_a_repair_that_fails_once_is_made_again_while_the_plan_goes_on() -
     record = harness.progress
     number = lose_a_backup(harness)
     failed = fail_copies(harness, number, times=1)
-    while not failed:
-        await harness.tick()
+    await harness.until(lambda: failed)
     left = await until_copied(harness, number)
     assert left > 5, f"with {left} migrations left"
     assert harness.clock - failed[0] < RETRY_SECONDS + planner.PLAN_PAUSE_SECONDS + 1

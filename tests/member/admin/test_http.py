@@ -10,10 +10,10 @@ from stele.core.control import commands as m
 from tests.member.harness.cluster import (
     CLUSTER,
     MemberProcess,
-    Process,
     cluster,
     eventually,
 )
+from tests.member.harness.memory import forget_peak, peak_bytes
 
 
 async def closed_after(host: str, port: int, data: bytes) -> bytes:
@@ -43,20 +43,6 @@ async def test_wrong_requests_of_the_admin_port(tmp_path: Path) -> None:
 
 
 MIB = 1024 * 1024
-
-
-def peak_bytes(process: Process | None) -> int:
-    """The most memory that the process has had since `forget_peak`."""
-    assert process is not None
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def forget_peak(process: Process | None) -> int:
-    """The memory that the process has now."""
-    assert process is not None
-    Path(f"/proc/{process.pid}/clear_refs").write_text("5")
-    return peak_bytes(process)
 
 
 async def answer_of(host: str, port: int, request: bytes) -> bytes:

@@ -10,7 +10,8 @@ import pytest
 from stele.member import limits
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, HEAD_BYTES, encode_frame
-from tests.member.harness.cluster import CLUSTER, Client, MemberProcess, Process, cluster, eventually
+from tests.member.harness.cluster import CLUSTER, Client, MemberProcess, cluster, eventually
+from tests.member.harness.memory import forget_peak, peak_bytes
 
 MIB = 1024 * 1024
 
@@ -19,20 +20,6 @@ def empty_lists(count: int) -> bytes:
     """A Forward of so many commands without arguments: a byte each."""
     head = b"\x96\xa2fw\x01\x01\x00\xc4\x01k\xdd"
     return encode_frame(head + struct.pack(">I", count) + b"\x90" * count)
-
-
-def peak_bytes(process: Process | None) -> int:
-    """The most memory that the process has had since `forget_peak`."""
-    assert process is not None
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def forget_peak(process: Process | None) -> int:
-    """The memory that the process has now."""
-    assert process is not None
-    Path(f"/proc/{process.pid}/clear_refs").write_text("5")
-    return peak_bytes(process)
 
 
 async def closed_after(member: MemberProcess, *frames: bytes) -> None:
