@@ -59,7 +59,7 @@ class SparkJobs:
         try:
             await self._poll(job)
         except asyncio.CancelledError:
-            # The wave is over, or this master is: nobody waits for the copy any more.
+            # The session is over, or this master is: nobody waits for the copy any more.
             await self._delete(job.session)
             raise
 

@@ -23,7 +23,7 @@ def destinations_of(record: RebalanceProgress, state: State, now: float) -> tupl
 
 
 def _parts(record: RebalanceProgress, state: State, member: MemberIndex) -> list[tuple[CopySession, int]]:
-    """Waves of the plan to one member that are under way, and how much they copied for it."""
+    """Sessions of the plan to one member that are under way, and how much they copied for it."""
     mine = (
         session
         for session in state.copy_sessions.values()

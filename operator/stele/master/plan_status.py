@@ -154,6 +154,6 @@ def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -
 
 
 def _in_flight(progress: RebalanceProgress, state: State) -> int:
-    """Bytes of waves that are still being copied for this plan."""
+    """Bytes of sessions that are still being copied for this plan."""
     mine = {id for id, some in state.rebalance.counted_for.items() if any(each is progress for each in some)}
     return sum(session.part_of(mine) for session in state.copy_sessions.values() if session.copied_bytes)

@@ -1,6 +1,6 @@
-"""Copy waves: which tablets share one snapshot, and who carries the bytes (docs/internals/copy.md).
+"""Copy sessions: which tablets share one snapshot, and who carries the bytes (docs/internals/copy.md).
 
-A wave is one session from one source to one destination. It is opened for all migrations of that pair that
+A session copies from one source to one destination. It is opened for all migrations of that pair that
 need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends. While it is
 copied the source is asked again and again to keep its snapshot: when the master or the copier is gone nobody
 asks, and the session ends by itself.
@@ -44,8 +44,8 @@ NOT_SPARKS_FAULT = frozenset(
 
 SPARK_PATIENCE_SECONDS = 60.0
 SPARK_PATIENCE_SECONDS_MAX = 900.0
-"""After Spark failed for a destination, the next waves to it are copied directly for so long; twice as long
-each time that it fails again, because what keeps its executors away may be there for good.
+"""How long sessions to a destination are copied directly after Spark failed for it; twice as long each time
+that it fails again, because what keeps its executors away may be there for good.
 """
 
 WARM_THRESHOLD_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class SparkFailure:
 
     @staticmethod
     def after(before: "SparkFailure | None", text: str, now: float) -> "SparkFailure":
-        """A failure now; several waves that fail for one reason count once."""
+        """A failure now; several sessions that fail for one reason count once."""
         if before is not None and now < before.until_seconds:
             return SparkFailure(text, before.until_seconds, before.patience_seconds)
         last = 0.0 if before is None else before.patience_seconds
@@ -193,7 +193,7 @@ class CopySession:
         return sum(item.bytes for item in self.items)
 
     def part_of(self, ids: Collection[str]) -> int:
-        """Bytes copied so far for the migrations with these ids, by their share in the wave."""
+        """Bytes copied so far for the migrations with these ids, by their share in the session."""
         sizes = {item.partition: item.bytes for item in self.items}
         mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
         return self.copied_bytes * mine // max(1, self.bytes)
@@ -312,7 +312,7 @@ class CopySession:
             self.go(Stage.CLOSED)
 
     def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
-        """A member that is gone (by name) needs no goodbye; while copying its loss ends the wave."""
+        """A member that is gone (by name) needs no goodbye; while copying its loss ends the session."""
         lost = self.participants.intersection(gone)
         if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
             self.fail(Reason(ReasonCode.MEMBER_GONE, gone[min(lost)]))
@@ -332,7 +332,7 @@ class CopySession:
         return self.failure.code not in NOT_SPARKS_FAULT
 
     def drop(self, partition: PartitionId) -> None:
-        """A migration of it was aborted; a wave without any ends."""
+        """A migration of it was aborted; a session without any ends."""
         self.partitions.pop(partition, None)
         if not self.partitions:
             self.close()
@@ -342,7 +342,7 @@ class CopySession:
 class Copied:
     """What was copied to one member, which may have left since: hence its name.
 
-    `failures` are waves that failed; a wave counts when it ended.
+    `failures` are sessions that failed; a session counts when it ended.
     """
 
     member: str = ""
@@ -357,13 +357,13 @@ class Copied:
     ended_seconds: float | None = None
 
     def begin(self, session: CopySession, now: float) -> None:
-        """A wave has its engine; the reason of the newest is shown."""
+        """A session has its engine; the reason of the newest is shown."""
         self.engine, self.engine_reason = session.engine, session.engine_reason
         self.began_seconds = now if self.began_seconds is None else self.began_seconds
         self.ended_seconds = None
 
     def count(self, session: CopySession, copied_bytes: int, now: float) -> None:
-        """A wave ended, so many of its bytes were for this."""
+        """A session ended, so many of its bytes were for this."""
         self.bytes_copied += copied_bytes
         self.tasks += session.tasks
         self.retries += session.retries

@@ -1,6 +1,6 @@
 """From which replica a tablet is copied, how fast, whether it fits, and the result (docs/internals/copy.md).
 
-Waves are values that know nothing of the cluster (`sessions`); here they meet the memory of the leadership.
+Sessions are values that know nothing of the cluster; here they meet the memory of the leadership.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.tablet.lifecycle import TabletState
 
 COPIES_PER_MEMBER_MAX = 4
-"""Waves that are read from one member at once, and as many that are written to one."""
+"""Sessions that are read from one member at once, and as many that are written to one."""
 
 SHORT_SECONDS = 60.0
 """A member that refused nothing for lack of space for so long has space again."""
@@ -84,7 +84,7 @@ class Sources:
 
 
 def has_room(sessions: Iterable[CopySession], source: MemberIndex, destination: MemberIndex) -> bool:
-    """Whether one more wave may go from the one to the other."""
+    """Whether one more session may go from the one to the other."""
     busy = [session for session in sessions if session.copying]
     read = sum(session.source == source for session in busy)
     written = sum(session.destination == destination for session in busy)
@@ -92,10 +92,10 @@ def has_room(sessions: Iterable[CopySession], source: MemberIndex, destination: 
 
 
 def share_bandwidth(sessions: Iterable[CopySession], limit_bytes_per_second: int) -> None:
-    """Set the rate of each wave so that what is read from and written to a member stays within the limit.
+    """Set the rate of each session so that what is read from and written to a member stays within the limit.
 
-    Each member's limit is shared equally by the waves that it takes part in, and a wave gets the smaller of
-    the two shares. 0: no limit.
+    Each member's limit is shared equally by the sessions that it takes part in, and a session gets the
+    smaller of the two shares. 0: no limit.
     """
     busy = [session for session in sessions if session.copying]
     parts = Counter(member for session in busy for member in session.participants)
@@ -119,7 +119,7 @@ def expected_bytes(state: State, partition: PartitionId, destination: MemberInde
 
 
 class Space:
-    """Free bytes of the volumes, less what is on its way to them (but in one wave). Made anew each time."""
+    """Free bytes of the volumes at this decision, less what is on its way to them (but in one session)."""
 
     def __init__(self, state: State, but: str = "") -> None:
         self._state = state
@@ -133,7 +133,7 @@ class Space:
                 self._coming[operation.destination] += needed
 
     def _waits(self, operation: MigrationOperation) -> bool:
-        """Whether it may need bytes that no wave tells of yet."""
+        """Whether it may need bytes that no session tells of yet."""
         session = self._state.copy_sessions.get(operation.session)
         if session is not None:
             return session.copying and not session.items
@@ -193,7 +193,7 @@ def forget_short(state: State, now: float) -> None:
 
 
 def note_engine(state: State, session: CopySession, now: float) -> None:
-    """Who copies a wave, and why, in each plan that it is part of."""
+    """Who copies a session, and why, in each plan that it is part of."""
     for progress in records_of(state, session):
         if not progress.destinations:
             planned = planned_bytes(progress.plan, sizes(state))
@@ -206,7 +206,7 @@ def note_engine(state: State, session: CopySession, now: float) -> None:
 
 
 def note_end(state: State, session: CopySession, now: float) -> None:
-    """Count a wave that ended, once, in its plans and in the totals of this leadership."""
+    """Count a session that ended, once, in its plans and in the totals of this leadership."""
     if session.engine is None or session.counted:
         return
     session.counted = True
@@ -220,7 +220,7 @@ def note_end(state: State, session: CopySession, now: float) -> None:
 
 
 def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
-    """The plans that a wave copies for, each once."""
+    """The plans that a session copies for, each once."""
     found: list[RebalanceProgress] = []
     for id in session.partitions.values():
         found += [
@@ -232,7 +232,7 @@ def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
 
 
 def part_of(state: State, progress: RebalanceProgress, session: CopySession) -> int:
-    """Bytes copied so far in a wave for one plan."""
+    """Bytes copied so far in a session for one plan."""
     mine = [
         id
         for id in session.partitions.values()

@@ -21,7 +21,7 @@ Pair = tuple[MemberIndex, MemberIndex]
 """Source and destination."""
 
 GATHER_SECONDS = 0.3
-"""How long a wave waits for further tablets of the same pair."""
+"""How long a session waits for further tablets of the same pair."""
 
 QUIET_SECONDS = 2.0
 """After an ingest the owner needs a probe before it notices; its older word is not believed for so long."""
@@ -31,7 +31,7 @@ COPIES_MAX = 3
 
 
 def drive_sessions(state: State, observation: Observation) -> None:
-    """Open waves for what needs a copy, take in progress, and let go of what ended."""
+    """Open sessions for what needs a copy, take in progress, and let go of what ended."""
     gone = unusable(state, observation.desired, observation.now)
     if observation.copier_problem:
         # Drivers end with the copier that they ran in.
@@ -46,7 +46,7 @@ def drive_sessions(state: State, observation: Observation) -> None:
         if session.stage is Stage.COPY and session.engine is None:
             _choose(state, observation, session)
         if session.stage in (Stage.CLOSE, Stage.CLOSED):
-            _end_wave(state, session, observation.now)
+            _end_session(state, session, observation.now)
         if session.done:
             state.operations.end(session)
     give_up_stalled(state.copy_sessions.values(), observation.now)
@@ -54,7 +54,7 @@ def drive_sessions(state: State, observation: Observation) -> None:
     share_bandwidth(state.copy_sessions.values(), observation.desired.bandwidth_per_member)
 
 
-def _end_wave(state: State, session: CopySession, now: float) -> None:
+def _end_session(state: State, session: CopySession, now: float) -> None:
     """Once: its migrations go on (ingested), copy again (without Spark if it failed), or are rolled back."""
     mine = [state.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
     _count_bytes(state, session, mine)
@@ -95,7 +95,7 @@ def _is(state: State, number: PartitionId, id: str) -> bool:
 
 
 def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperation]) -> None:
-    """To each plan by the share that its tablets have in the wave."""
+    """To each plan by the share that its tablets have in the session."""
     copied = max(session.copied_bytes, 0 if session.failure else session.bytes)
     session.copied_bytes = copied
     for operation in mine:
@@ -166,7 +166,7 @@ def _open(state: State, observation: Observation, pair: Pair, waiting: list[Migr
 
 
 def _choose(state: State, observation: Observation, session: CopySession) -> None:
-    """Who copies what the source has put into the wave's snapshot."""
+    """Who copies what the source has put into the session's snapshot."""
     used = state.copies.spark_used_seconds.get(session.destination, float("-inf"))
     session.engine, session.engine_reason = choose_engine(
         observation.desired.engine,

@@ -1,4 +1,4 @@
-"""From plan to migrations under way: what to start, which copies share a wave, what is done."""
+"""From plan to migrations under way: what to start, which copies share a session, what is done."""
 
 from collections.abc import Callable, Iterable
 
