@@ -1,25 +1,18 @@
 """The spec of a small cluster, where a test asks for nothing else."""
 
+from dataclasses import replace
 from typing import Any
 
 from stele.core.control.failure_detector import Timing
 from stele.core.control.state import DesiredSpec
+from stele.master.kubernetes import desired_spec_of
+from stele.model import TabletCluster
 
 TIMING = Timing(1.0, 3.0, 30.0)
+MINIMAL = {"metadata": {"name": "demo"}, "spec": {"members": 1, "storage": {"size": "1Gi"}}}
 
 
 def desired_spec(members: int = 3, replicas: int = 2, timing: Timing = TIMING, **changes: Any) -> DesiredSpec:
-    usual = {
-        "state": "Active",
-        "held": False,
-        "migration_paused": False,
-        "parallel_per_member": 10,
-        "approval": "Automatic",
-        "on_partition_loss": "Wait",
-        "engine": "Auto",
-        "spark_threshold_bytes": 64 << 20,
-        "spark_idle_seconds": 300.0,
-        "fragments": True,
-        "bandwidth_per_member": 0,
-    }
-    return DesiredSpec(members, replicas, timing, **(usual | changes))
+    """What is not given is as the model has it."""
+    desired = desired_spec_of(TabletCluster.model_validate(MINIMAL))
+    return replace(desired, members=members, replicas=replicas, timing=timing, **changes)
