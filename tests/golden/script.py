@@ -78,7 +78,7 @@ def shown(value: Any) -> str:
     """As arguments are written; True and False as yes and no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Enum):
+    if isinstance(value, Enum) and not isinstance(value, str):
         return value.name
     if isinstance(value, tuple | list | frozenset):
         mark = ":" if isinstance(value, tuple) and len(value) == 2 else " "

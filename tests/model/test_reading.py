@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.core.control.commands import ClusterState
 from stele.model import TabletCluster, TabletMember, TabletRebalance, Unreadable
-from stele.model.cluster import ClusterState, EngineChoice, Fsync
+from stele.model.cluster import EngineChoice, Fsync
 from stele.model.common import parse_quantity, quantity_bytes
 from stele.model.rebalance import CountsByType
 from stele.model.validation import problems

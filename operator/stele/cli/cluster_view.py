@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stele.cli.situation import Situation
+from stele.core.control.commands import ClusterState
 from stele.core.control.scaling import Candidate, leaving
 from stele.core.placement.plan import DataMember
 from stele.core.table.table import PartitionTable
-from stele.model.cluster import Approval, ClusterState
+from stele.model.cluster import Approval
 from stele.model.conditions import ConditionType, find_condition
 from stele.model.member import MemberState
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from stele.core.control.commands import Command
+from stele.core.control.commands import ClusterState, Command
 from stele.core.control.decide import decide, stored
 from stele.core.control.publication import exchange_request
 from stele.core.control.state import Decision, EnsureMember, Observation, State
@@ -54,7 +54,7 @@ class Pace:
 
 def fresh_head(partitions: int, replicas: int) -> Head:
     """The head of a table in which nothing was assigned yet."""
-    return Head(0, "Active", partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
+    return Head(0, ClusterState.ACTIVE, partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
 
 
 class ClusterLoop:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from stele.core.control.commands import ClusterState
 from stele.core.control.failure_detector import Life, MemberLiveness
 from stele.core.control.member_list import life_of
 from stele.core.control.operations.move import Step
@@ -17,7 +18,6 @@ from stele.core.tablet.lifecycle import TabletState
 from stele.model import TabletCluster, TabletMember
 from stele.model.cluster import (
     ClusterPhase,
-    ClusterState,
     MemberCounts,
     MigrationCounts,
     PartitionCounts,

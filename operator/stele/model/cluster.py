@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from stele.core.control.commands import ClusterState
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
@@ -29,19 +30,6 @@ IMAGE_LENGTH = 512
 TOPOLOGY_KEYS_LIMIT = 5
 RESOURCE_NAMES_LIMIT = 16
 """Most entries in one map of resource requests or limits."""
-
-
-class ClusterState(StrEnum):
-    """What the cluster allows.
-
-    Active: joining and migration. NoMigration: joining only. Frozen: neither. Passive: neither, and clients
-    can only read.
-    """
-
-    ACTIVE = "Active"
-    NO_MIGRATION = "NoMigration"
-    FROZEN = "Frozen"
-    PASSIVE = "Passive"
 
 
 class JoinAs(StrEnum):

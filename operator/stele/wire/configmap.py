@@ -21,6 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stele.core.control.commands import ClusterState
 from stele.core.table.ids import EPOCH_MAX, MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
 from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
 from stele.errors import BadInput, Corrupt
@@ -29,7 +30,7 @@ FORMAT = "1"
 OBJECT_BYTES_MAX = 900 * 1024
 """Most bytes of one ConfigMap's keys and values; the API server's limit is 1 MiB, including metadata."""
 
-_STATES = ("Active", "NoMigration", "Frozen", "Passive")
+_STATES = tuple(ClusterState)
 _HEAD_KEYS = frozenset(
     {"format", "epoch", "state", "partitions", "replicas", "memberListVersion", "nextMemberIndex"}
     | {"stamp", "versionSum", "members"}

@@ -19,6 +19,19 @@ OK = "OK"
 WAIT = "WAIT"
 
 
+class ClusterState(StrEnum):
+    """What the cluster allows.
+
+    Active: joining and migration. NoMigration: joining only. Frozen: neither. Passive: neither, and clients
+    can only read.
+    """
+
+    ACTIVE = "Active"
+    NO_MIGRATION = "NoMigration"
+    FROZEN = "Frozen"
+    PASSIVE = "Passive"
+
+
 class ResultCode(StrEnum):
     """Codes of reports, and of results that the master acts upon; members answer others, too."""
 
@@ -326,7 +339,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     self_index: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
     partitions: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)] = 0
-    state: str = "Active"
+    state: str = ClusterState.ACTIVE
     member_list_version: Counted = 0
     members: tuple[MemberInfo, ...] = ()
     rows: tuple[Row, ...] = ()

@@ -20,7 +20,7 @@ TABLETS_SECONDS = 0.25
 def collect_garbage(
     state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness, now: float
 ) -> list[Command]:
-    """Orders for one member; empty while its report is older than the table."""
+    """Commands for one member; empty while its report is older than the table."""
     if liveness.report is None or not state.up_to_date(liveness):
         return []
     found = [*_aborts(state, member, liveness), *_sessions(state, liveness)]

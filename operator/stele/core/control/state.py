@@ -7,7 +7,7 @@ Everything remembered is derived from the table and from reports: a new master s
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stele.core.control.commands import OK, Command, ExchangeReply
+from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
@@ -48,11 +48,11 @@ class DesiredSpec:
 
     @property
     def join_allowed(self) -> bool:
-        return self.state in ("Active", "NoMigration")
+        return self.state in (ClusterState.ACTIVE, ClusterState.NO_MIGRATION)
 
     @property
     def migration_allowed(self) -> bool:
-        return self.state == "Active"
+        return self.state == ClusterState.ACTIVE
 
     @property
     def may_start(self) -> bool:
@@ -149,7 +149,7 @@ class State:
         started_seconds: float,
         *,
         recovered: bool = False,
-        cluster_state: str = "Active",
+        cluster_state: str = ClusterState.ACTIVE,
     ) -> None:
         self.epoch, self.started_seconds = epoch, started_seconds
         self.recovered = recovered

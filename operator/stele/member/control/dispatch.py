@@ -22,8 +22,8 @@ Handler = Callable[[Any], Awaitable[m.Result]]
 
 PATIENCE_SECONDS = 0.05
 """How long one exchange waits for bulk work. What takes longer goes on, and answers WAIT until it is asked
-again after its end: other orders to this member wait for the exchange, and a master that hears nothing for a
-few seconds takes the member for lost.
+again after its end: other commands to this member wait for the exchange, and a master that hears nothing
+for a few seconds takes the member for lost.
 """
 _BULK = (m.Ingest, m.OpenSession, m.CloseSession)
 _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)

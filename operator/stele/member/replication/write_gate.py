@@ -1,5 +1,6 @@
 """Whether this member takes writes: not while the cluster is Passive, or its volume is full."""
 
+from stele.core.control.commands import ClusterState
 from stele.core.kv.commands import Failure
 from stele.member import limits
 from stele.member.replication.table_cache import TableCache
@@ -35,5 +36,5 @@ class WriteGate:
     def update(self) -> None:
         """Decide again: the cluster's state changed, or the log takes nothing."""
         self.full = bool(self._tablets.stalled) or self.free_bytes < limits.NO_SPACE_BYTES
-        passive = self._table.state == "Passive"
+        passive = self._table.state == ClusterState.PASSIVE
         self.refusal = PASSIVE if passive else NO_SPACE if self.full else None

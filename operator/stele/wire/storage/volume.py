@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from crc32c import crc32c
 
-from stele.core.control.commands import MemberInfo, OpId, Row, Slots, VersionNumber
+from stele.core.control.commands import ClusterState, MemberInfo, OpId, Row, Slots, VersionNumber
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.core.table.table import row_fault
 from stele.core.tablet.lifecycle import TabletState
@@ -137,7 +137,7 @@ class TableFile(msgspec.Struct, frozen=True):
     epoch: int = 0
     self_index: int = -1
     replicas: int = 0
-    state: str = "Active"
+    state: str = ClusterState.ACTIVE
     member_list_version: int = 0
     members: tuple[MemberInfo, ...] = ()
     rows: Annotated[tuple[StoredRow, ...], msgspec.Meta(max_length=PARTITIONS_MAX)] = ()

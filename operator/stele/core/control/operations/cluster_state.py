@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stele.core.control.commands import OK, Command, ExchangeReply, LockState, Result, UnlockState
+from stele.core.control.commands import (
+    OK,
+    ClusterState,
+    Command,
+    ExchangeReply,
+    LockState,
+    Result,
+    UnlockState,
+)
 from stele.core.control.invariants import hold
 from stele.core.table.ids import MemberIndex
 from stele.core.transitions import check_step
@@ -63,7 +71,7 @@ class StateChange:
     A promise counts for the process that made it, and for the table and member list that it was made with.
     """
 
-    state: str = "Active"
+    state: str = ClusterState.ACTIVE
     desired: str = ""
     step: Step = Step.STEADY
     id: str = ""

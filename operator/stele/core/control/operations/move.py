@@ -10,7 +10,7 @@
     ACCEPT -> VOID                             refused, or the destination is gone: version + 2, then as
     ABORTED
 
-Orders are derived from the step alone and sent again until their answer is seen. Nothing here is stored: a
+Commands are derived from the step alone and sent again until their answer is seen. Nothing here is stored: a
 new master finds the same migration in the reports of both sides and aborts it.
 """
 
