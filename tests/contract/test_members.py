@@ -29,6 +29,7 @@ from tests.fakes.disk import Disk
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.members import FakeMember, FakeNet
 from tests.fakes.network import Network
+from tests.fakes.transfer import NoTransfer
 from tests.member.harness.single_member import CLUSTER, SingleMember
 from tests.simulation.master import Listeners, SimMembers
 from tests.simulation.member import MemberProcess
@@ -125,7 +126,11 @@ async def simulated(folder: Path) -> AsyncIterator[Case]:
     kubelet: Any = SimpleNamespace(clock=clock, network=network, at_address={"10.0.0.1": machine}.get)
     settings = Settings(Path("m0"), CLUSTER, "m0", retention_seconds=0)
     process = MemberProcess(
-        settings, Disk(folder, clock), ProcessLoop(clock, "m0", network), lambda _: Silent(), lambda *_: None
+        settings,
+        Disk(folder, clock),
+        ProcessLoop(clock, "m0", network),
+        lambda _: NoTransfer(),
+        lambda *_: None,
     )
     machine.process = process
     pass_time(clock, 1.0)
@@ -134,14 +139,6 @@ async def simulated(folder: Path) -> AsyncIterator[Case]:
     assert process.node is not None
     yield Case(Bridged(SimMembers(loop, kubelet, listeners), loop), "10.0.0.1", "10.0.0.9", process.node.uuid)
     process.loop.kill()
-
-
-class Silent:
-    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        raise Unavailable("no transfer process here")
-
-    async def close(self) -> None:
-        return
 
 
 def in_memory() -> Case:

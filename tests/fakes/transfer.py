@@ -264,6 +264,16 @@ class SimTransfer:
         return
 
 
+class NoTransfer:
+    """A transfer process that never answers."""
+
+    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        raise Unavailable("no transfer process here")
+
+    async def close(self) -> None:
+        return
+
+
 def _refused(text: str) -> Refused:
     return Refused(text, "COPY_REFUSED")
 

@@ -41,6 +41,10 @@ class Well:
         assert node is not None
         self.replica = node.replicas[0]
 
+    @property
+    def master(self) -> Any:
+        return self.world.master
+
     def store(self, row: Partition) -> None:
         self.rules._stored((row, *self.world.rows()[1:]), self.rules._epoch_of_table())
 
@@ -106,19 +110,13 @@ def _written_while_passive(well: Well) -> None:
 
 
 def _ready_with_something_pending(well: Well) -> None:
-    master = well.world.master
-    assert master is not None
-    assert master.state is not None
-    master.state.staged[0] = well.row
-    well.rules._says(master, CLUSTERS, {"phase": "Running"})
+    well.master.state.staged[0] = well.row
+    well.rules._says(well.master, CLUSTERS, {"phase": "Running"})
 
 
 def _ready_during_a_wave(well: Well, stage: Stage) -> None:
-    master = well.world.master
-    assert master is not None
-    assert master.state is not None
-    master.state.operations.begin(CopySession(f"s-{stage}", 0, 1, {}, {}, 0.0, stage=stage))
-    well.rules._says(master, CLUSTERS, {"phase": "Running"})
+    well.master.state.operations.begin(CopySession(f"s-{stage}", 0, 1, {}, {}, 0.0, stage=stage))
+    well.rules._says(well.master, CLUSTERS, {"phase": "Running"})
 
 
 def test_a_session_that_is_only_closed_is_nothing_pending(well: Well) -> None:
@@ -131,10 +129,7 @@ def test_a_session_that_is_only_closed_is_nothing_pending(well: Well) -> None:
 
 
 def _waits_for_the_rest(well: Well) -> None:
-    master = well.world.master
-    assert master is not None
-    state = master.state
-    assert state is not None
+    state = well.master.state
     state.apply({0: Partition(well.row.version + 1, well.row.replicas[:1])})
     state.rebalance.queues.left = 1
     for _ in range(LATE_DECISIONS + 2):
@@ -282,10 +277,7 @@ def _frozen_for_ever(well: Well) -> None:
 
 
 def _of_another_row(well: Well) -> None:
-    master = well.world.master
-    assert master is not None
-    assert master.state is not None
-    master.state.stamp.set(0, 999)
+    well.master.state.stamp.set(0, 999)
 
 
 def _gone_without_a_word(well: Well) -> None:

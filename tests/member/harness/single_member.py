@@ -11,7 +11,6 @@ from crc32c import crc32c
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
-from stele.errors import Unavailable
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.settings import Settings
@@ -20,20 +19,11 @@ from stele.wire import peer
 from stele.wire.copy.jobs import MANIFEST_FORMAT, Fragment, Manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, DataState, encode_state
+from tests.fakes.transfer import NoTransfer
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
 P = 0
 ME, OTHER, THIRD = 0, 1, 2
-
-
-class NoTransfer:
-    """A transfer process that never answers."""
-
-    async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        raise Unavailable("no transfer process here")
-
-    async def close(self) -> None:
-        pass
 
 
 class Asker:
