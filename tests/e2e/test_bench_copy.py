@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_store import FaultyStore, running
 
 from e2e.bench import copy_bench, copy_join, copy_load, copy_ways
 from e2e.bench.copy_rig import is_spread
 from e2e.bench.report import Column, Report
 from stele.core.table.table import Partition
+from tests.e2e.faulty_store import FaultyStore, running
 
 
 def row(system: str, seconds: float, **more: Any) -> dict[str, Any]:

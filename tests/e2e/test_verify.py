@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from faulty_store import FaultyStore, running
 
 from e2e.demo import padded, verify
 from e2e.demo.errors import DemoError
@@ -14,6 +13,7 @@ from e2e.demo.judge import Fault, partition_of
 from e2e.demo.workload import hash_of
 from stele.core.table.table import Member, Partition
 from stele.wire.configmap import Head, encode_head, encode_shard
+from tests.e2e.faulty_store import FaultyStore, running
 
 PARTITIONS = 5
 MEMBERS = ("demo-0", "demo-1")

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from faulty_store import FaultyStore, running
 
 from e2e.demo.clients import Clients
 from e2e.demo.errors import DemoError
@@ -15,6 +14,7 @@ from e2e.demo.loader import batches, load
 from e2e.demo.padded import VALUE_BYTES, entries, value_of
 from e2e.demo.resp import Endpoint
 from e2e.demo.workload import Config, hash_of
+from tests.e2e.faulty_store import FaultyStore, running
 
 RUN_SECONDS = 1.5
 
