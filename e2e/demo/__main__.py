@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from e2e.cluster.command_line import choose_cluster, exit_code_of, grammar
+from e2e.cluster.command_line import EXIT_OK, choose_cluster, exit_code_of, grammar
 from e2e.cluster.steps import say
 from e2e.demo import main, stage
-from e2e.demo.report import EXIT_OK, draw
+from e2e.demo.report import draw
 from e2e.demo.settings import ALL_PHASES, SMALL_PHASES, PhaseName, Settings
 
 SMALL_RECORDS, SMALL_PADDED, SMALL_QUIET_SECONDS, SMALL_SAFE_SECONDS_MAX = 3_000, 600, 3.0, 240.0

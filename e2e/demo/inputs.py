@@ -46,11 +46,6 @@ class Records:
     values: dict[bytes, bytes] = field(repr=False)
     replaced: int = 0
 
-    @property
-    def bytes_total(self) -> int:
-        """Bytes of all keys and values."""
-        return sum(len(key) + len(value) for key, value in self.values.items())
-
     def first(self, count: int) -> Records:
         """The first `count` records, for a small run."""
         kept = dict(list(self.values.items())[:count])

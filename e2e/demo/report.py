@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK
 from e2e.demo.loader import Load
 from e2e.demo.phases import PhaseResult
 from e2e.demo.progress import size
@@ -22,8 +23,6 @@ NO_KILL = (
     "In phase {phase} the operator was {how}: nothing shows that it goes on after a kill amid the moves."
 )
 NEVER, TOO_LATE = "not killed while moves were open", "killed too late, when all moves were done"
-
-EXIT_OK, EXIT_BROKEN = 0, 1
 
 
 @dataclass
@@ -88,7 +87,7 @@ class Result:
     @property
     def exit_code(self) -> int:
         """0 when every promise was kept, else 1."""
-        return EXIT_BROKEN if self.problems() else EXIT_OK
+        return EXIT_FAILED if self.problems() else EXIT_OK
 
     def as_json(self) -> dict[str, Any]:
         """Everything, with units in the names."""

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from e2e.cluster import external
-from e2e.cluster.command_line import exit_code_of, grammar
+from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK, exit_code_of, grammar
 from e2e.cluster.steps import say
 from e2e.demo.errors import PreflightError
-from e2e.demo.report import EXIT_BROKEN, EXIT_OK
 from e2e.storm import course, faults
 
 SECONDS_MIN, SECONDS_MAX = 10.0, 86_400.0
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(report.lines()), flush=True)
     say(f"Report, logs and violations are in {folder}")
-    return EXIT_BROKEN if report.broken else EXIT_OK
+    return EXIT_FAILED if report.broken else EXIT_OK
 
 
 def entry(words: Sequence[str] | None = None) -> int:
