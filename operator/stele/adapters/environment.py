@@ -1,4 +1,4 @@
-"""Settings of every process, from its environment variables.
+"""Settings of all processes, from environment variables.
 
 They are fields of a frozen dataclass, `NAME: TYPE = setting(...)`; bounds are part of the type (`Meta`).
 """
@@ -29,7 +29,7 @@ def setting(
     expected: str = "",
     accepts: Callable[[Any], bool] = lambda _: True,
 ) -> Any:
-    """A field that a variable sets. `expected` is what it must be, where the type does not show that."""
+    """Declare a field that a variable sets. `expected` is what it must be if the type does not say so."""
     metadata = {"variable": variable, "meaning": meaning, "expected": expected, "accepts": accepts}
     return field(default=default, metadata=metadata)
 
@@ -61,7 +61,7 @@ class _Setting:
         return str(self.field.metadata["expected"])
 
     def parse(self, text: str) -> Any:
-        """The value; a tuple's names are separated by commas. Raise BadInput."""
+        """Return the value; names of a tuple are separated by commas. Raises BadInput."""
         names = dict.fromkeys(name.strip() for name in text.split(","))
         given = list(filter(None, names)) if get_origin(self.kind) is tuple else text
         try:
@@ -84,8 +84,9 @@ def _settings(kind: type[Any]) -> Iterator[_Setting]:
 
 
 def read(kind: type[S], environment: Mapping[str, str]) -> S:
-    """A variable that is not set, or empty, leaves the default. Raise BadInput that names the variable, its
-    value and what it must be.
+    """Read settings; a variable that is unset or empty leaves the default.
+
+    Raises BadInput with the variable, its value and what it must be.
     """
     values = {}
     for setting in _settings(kind):
@@ -98,10 +99,10 @@ def read(kind: type[S], environment: Mapping[str, str]) -> S:
 
 
 def parser_of(program: str, purpose: str, settings: type[Any]) -> argparse.ArgumentParser:
-    """A parser without arguments, whose `--help` lists the variables."""
+    """Return a parser without arguments, whose `--help` lists the variables."""
     return argparse.ArgumentParser(
         prog=program,
-        description=f"{purpose} It is set up by environment variables:",
+        description=f"{purpose} Configured by environment variables:",
         epilog="\n".join(setting.help() for setting in _settings(settings)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,8 +1,8 @@
-"""`stele-bulk`: a Parquet file into a cluster, or a cluster into a Parquet file, by Spark on this machine.
+"""`stele-bulk`: loads a Parquet file into a cluster, or dumps a keyspace to one, with Spark on this machine.
 
-`kubectl stele load` and `dump` start it, here or in a pod. It tells how far it is on standard output, one
-JSON object per line; the last one holds `result` or `error`. `serve` is the pod's side: it takes a file over
-HTTP, runs one job on it, tells its last line, and gives a file back.
+`kubectl stele load` and `dump` start it, locally or in a pod. It reports progress on standard output, one
+JSON object per line; the last one has `result` or `error`. `serve` is the pod's side: it receives a file over
+HTTP, runs one job on it, reports its last line, and returns a file.
 """
 
 import argparse
@@ -34,12 +34,12 @@ _TOLD = re.compile(re.escape(SteleError.__module__) + r"\.\w+: ([A-Z_]+): (.*)")
 
 
 def tell(**facts: Any) -> None:
-    """One line for whoever started this."""
+    """Print one line of progress for the parent process."""
     print(json.dumps(facts), flush=True)
 
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
-    """Load `options.file`; what was done."""
+    """Load `options.file` and return the totals."""
     members = Members(parse_addresses(options.address))
     rows = _rows_in(options.file)
     begun, skipped = time.monotonic(), _taken(members, options.load)
@@ -57,11 +57,11 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def dump(options: argparse.Namespace) -> dict[str, Any]:
-    """Write all rows of a keyspace to `options.file`, which must not be there yet."""
+    """Write all rows of a keyspace to `options.file`, which must not exist."""
     begun, target = time.monotonic(), Path(options.file)
     if target.exists():
-        raise BadInput(f"{target} is there already: remove it, or name another file")
-    parse_addresses(options.address)  # Spark takes seconds to start before it looks at them.
+        raise BadInput(f"{target} exists already: remove it, or name another file")
+    parse_addresses(options.address)  # Checked early, because Spark takes seconds to start.
     with _spark(options) as spark, tempfile.TemporaryDirectory(dir=target.parent, prefix=".dump-") as folder:
         reading = spark.read.format("stele").option("address", options.address)
         tell(step="reading", done=0, all=0)
@@ -79,13 +79,13 @@ def _rows_in(file: str) -> int:
     try:
         return int(pq.read_metadata(file).num_rows)
     except FileNotFoundError:
-        raise BadInput(f"there is no file {file}") from None
+        raise BadInput(f"file {file} does not exist") from None
     except Exception as error:
         raise BadInput(f"{file} cannot be read as Parquet: {error}") from error
 
 
 def _join(parts: Sequence[Path], target: Path) -> int:
-    """One file of many, row group by row group; the number of rows."""
+    """Join files row group by row group; return the number of rows."""
     import pyarrow.parquet as pq
 
     rows, writer = 0, None
@@ -97,7 +97,7 @@ def _join(parts: Sequence[Path], target: Path) -> int:
             writer.write_table(table)
             rows += table.num_rows
     if writer is None:
-        raise BadInput("Spark wrote no part of a file")
+        raise BadInput("Spark wrote no files")
     writer.close()
     return rows
 
@@ -111,7 +111,7 @@ def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
     except ImportError as error:
         raise BadInput(
             f"Spark is not installed here ({error}): pip install '.[cli,sql]' in a checkout of Stele, "
-            "or let it run in the cluster: leave --address out"
+            "or run it in the cluster by omitting --address"
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*,4]").appName("stele-bulk")
@@ -134,7 +134,7 @@ def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
 
 
 def _taken(members: Members, load: str) -> int:
-    """Tablets that took the load in."""
+    """Return the number of tablets that have applied the load."""
     count = 0
     for member in members.table.members:
         with suppress(SteleError):
@@ -145,7 +145,7 @@ def _taken(members: Members, load: str) -> int:
 
 @contextmanager
 def _watching(members: Members, load: str) -> Iterator[None]:
-    """Tell how many tablets are loaded while the block runs."""
+    """Report how many tablets are loaded while the block runs."""
     over = threading.Event()
 
     def watch() -> None:
@@ -164,20 +164,20 @@ def _watching(members: Members, load: str) -> Iterator[None]:
 
 
 def error_facts(error: BaseException) -> dict[str, str]:
-    """Code and text: of a SteleError inside Spark's own errors, if there is one."""
+    """Return code and text of an error: those of a SteleError inside Spark's error, if there is one."""
     if isinstance(error, SteleError):
         return {"code": error.code, "detail": error.text}
-    told = _TOLD.findall(str(error))
-    if told:
-        return {"code": told[-1][0], "detail": told[-1][1]}
+    matches = _TOLD.findall(str(error))
+    if matches:
+        return {"code": matches[-1][0], "detail": matches[-1][1]}
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return {"code": "FAILED", "detail": f"{type(error).__name__}: {lines[0]}"}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
-    made = argparse.ArgumentParser(prog="stele-bulk", description=__doc__)
-    commands = made.add_subparsers(dest="command", required=True)
+    """Return the program's argument parser."""
+    result = argparse.ArgumentParser(prog="stele-bulk", description=__doc__)
+    commands = result.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="wait for one job over HTTP")
     serve.add_argument("--port", type=int, default=PORT)
     serve.add_argument("--folder", default="/work")
@@ -192,22 +192,22 @@ def parser() -> argparse.ArgumentParser:
     loading.add_argument("--duplicates", default="error")
     for name in ("key", "value", "expire"):
         loading.add_argument(f"--{name}-column", default="")
-    return made
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job; 1 when it failed."""
+    """Run one job. Return 1 when it failed."""
     options = parser().parse_args(arguments)
     if options.command == "serve":
         from stele.bulkjob.server import serve
 
         return serve(options.port, Path(options.folder))
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        tell(error={"code": "BAD_INPUT", "detail": "Spark needs Java 17: there is no java on the PATH"})
+        tell(error={"code": "BAD_INPUT", "detail": "Spark needs Java 17, but java is not on the PATH"})
         return 1
     try:
         tell(result=load(options) if options.command == "load" else dump(options))
-    except Exception as error:  # noqa: BLE001  whoever started this gets it as a line
+    except Exception as error:  # noqa: BLE001  reported to the parent process
         tell(error=error_facts(error))
         return 1
     return 0

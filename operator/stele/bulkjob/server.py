@@ -1,6 +1,7 @@
-"""The side of `kubectl stele load` and `dump` in a pod: PUT /file, POST /job, GET /job, GET /file.
+"""Server side of `kubectl stele load` and `dump` in a pod: PUT /file, POST /job, GET /job, GET /file.
 
-It serves whoever may reach the pod: the API server, for those who may use `pods/proxy`. A pod is for one job.
+It serves every client that can reach the pod: the API server, for users with access to `pods/proxy`. A pod is
+used for one job.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ PROGRAM = (sys.executable, "-m", "stele.bulkjob")
 
 
 class Job:
-    """The one job of this pod: `last` is the last line that it reported."""
+    """The only job of this pod; `last` is the last line that it reported."""
 
     def __init__(self, folder: Path, program: tuple[str, ...] = PROGRAM) -> None:
         self._program, self.file = program, folder / "data.parquet"
@@ -27,7 +28,7 @@ class Job:
         self._running: asyncio.Task[None] | None = None
 
     def start(self, command: str, arguments: list[str]) -> None:
-        """Begin; nothing when it was begun already."""
+        """Start the job, unless it was started before."""
         if self._running is None:
             self._running = asyncio.create_task(self._run(command, str(self.file), *arguments))
 
@@ -46,12 +47,12 @@ class Job:
                 self.last = facts
         code = await process.wait()
         if not self.last.keys() & {"result", "error"}:
-            detail = f"the job ended with exit code {code}: the log of its pod says more"
+            detail = f"the job ended with exit code {code}; see the log of its pod"
             self.last = {"error": {"code": "FAILED", "detail": detail}}
 
 
 def application(job: Job) -> web.Application:
-    """The pod's HTTP application."""
+    """Return the pod's HTTP application."""
 
     async def put_file(request: web.Request) -> web.Response:
         size = request.content_length
@@ -61,7 +62,7 @@ def application(job: Job) -> web.Application:
                     file.write(data)
         except OSError as error:
             job.file.unlink(missing_ok=True)
-            text = f"the pod cannot take the {size} bytes of the file: {error}; its node needs room for them"
+            text = f"the pod cannot store the {size} bytes of the file: {error}; its node needs free space"
             return web.json_response({"code": "NO_SPACE", "detail": text}, status=507)
         return web.json_response({"bytes": size})
 
@@ -70,9 +71,9 @@ def application(job: Job) -> web.Application:
             order = await request.json()
             command, arguments = str(order["command"]), [str(argument) for argument in order["arguments"]]
         except (ValueError, KeyError, TypeError):
-            raise web.HTTPBadRequest(text="POST /job with command and arguments is expected") from None
+            raise web.HTTPBadRequest(text="expected POST /job with command and arguments") from None
         if command not in ("load", "dump"):
-            raise web.HTTPBadRequest(text=f"command is {command[:40]!r}; load or dump is expected")
+            raise web.HTTPBadRequest(text=f"command is {command[:40]!r}; expected load or dump")
         job.start(command, arguments)
         return web.json_response(job.last)
 
@@ -81,7 +82,7 @@ def application(job: Job) -> web.Application:
 
     async def get_file(_: web.Request) -> web.StreamResponse:
         if "result" not in job.last or not job.file.exists():
-            raise web.HTTPNotFound(text="there is no file now")
+            raise web.HTTPNotFound(text="the file does not exist")
         return web.FileResponse(job.file, chunk_size=CHUNK_BYTES)
 
     app = http.application()
@@ -93,6 +94,6 @@ def application(job: Job) -> web.Application:
 
 
 def serve(port: int, folder: Path) -> int:
-    """Until the process is ended from outside."""
+    """Serve until the process is terminated."""
     web.run_app(application(Job(folder)), port=port, print=None, access_log=None)
     return 0

@@ -1,3 +1,2 @@
-"""Stele for programs: bulk loads and exports (`stele.client.bulk`), and the same for Spark
-(`stele.client.spark`).
-"""
+"""Client library: bulk loads and exports (`stele.client.bulk`), and the Spark data source
+(`stele.client.spark`)."""

@@ -1,8 +1,7 @@
 """Bulk loads and exports without Spark: rows to pieces to tablets, and back (docs/operating/bulk.md).
 
-A load has an id. Whoever repeats it with the same id and the same rows goes on where it stopped: a tablet
-takes a load in once, whole or not at all. `Loader` is used by one task at a time, `finish` by the one that
-has all pieces.
+A load has an id. Repeating it with the same id and rows resumes it: a tablet applies a load once, atomically.
+A `Loader` is used by one task at a time; `finish` is called by the one that has all pieces.
 """
 
 import os
@@ -43,12 +42,12 @@ from stele.wire.copy.bulk import (
 from stele.wire.storage.keys import EXPIRY_BYTES, KEYSPACE_BYTES_MAX, pack_value, unpack_value
 
 PIECE_BYTES = 32 * 1024 * 1024
-"""Rows are gathered up to about this many bytes, then sent: a task needs a few times as much memory."""
+"""Size at which collected rows are sent; a task needs a few times as much memory."""
 ROW_BYTES = 100
-"""What Python takes for a row beside its bytes, about."""
+"""Approximate overhead of Python per row."""
 PARALLEL = 8
 PATIENCE_SECONDS = 120.0
-"""So long a tablet's load is tried again while its row changes or its members do not answer."""
+"""How long a tablet's load is retried while its row changes or its members do not answer."""
 AGAIN_SECONDS = 0.2
 SNAPSHOT_SECONDS = 120.0
 T = TypeVar("T")
@@ -58,7 +57,7 @@ Row = tuple[bytes, bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one task sent: its name, its partitions, and how many rows it holds."""
+    """A piece that a task sent: its name, partitions and number of rows."""
 
     name: str
     partitions: tuple[int, ...]
@@ -67,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load did: tablets and entries that it took in now, and tablets that had it already."""
+    """Result of a load: tablets and entries applied now, and tablets that had applied it before."""
 
     load: str
     tablets: int
@@ -76,7 +75,7 @@ class LoadResult:
 
 
 def check_keyspace(keyspace: str) -> str:
-    """The name itself. Raise BadInput for one that no keyspace can have."""
+    """Return the keyspace. Raises BadInput when its name is invalid."""
     if not 1 <= len(keyspace.encode()) <= KEYSPACE_BYTES_MAX or keyspace.startswith("@"):
         raise BadInput(
             f"keyspace is '{keyspace[:80]}'; expected 1 to {KEYSPACE_BYTES_MAX} bytes, the first not @"
@@ -85,7 +84,7 @@ def check_keyspace(keyspace: str) -> str:
 
 
 class Loader:
-    """One bulk load, as one task sees it. `finish` ends it; without it nothing of the load is ever seen."""
+    """One bulk load, as one task sees it. Nothing of it becomes visible before `finish`."""
 
     def __init__(
         self, members: Members, load: str, keyspace: str = "default", duplicates: Duplicates = "error"
@@ -99,7 +98,7 @@ class Loader:
     # -- pieces
 
     def send(self, name: str, rows: Iterable[Row]) -> list[Piece]:
-        """Send rows, of which equal keys are in order, as pieces `name`-0, `name`-1, ..."""
+        """Send rows, with equal keys in order, as pieces `name`-0, `name`-1, ..."""
         pieces, batch, size = list[Piece](), list[tuple[bytes, bytes]](), 0
         for key, value, expire_at_ms in rows:
             _check_row(key, value, expire_at_ms)
@@ -126,49 +125,49 @@ class Loader:
                 self._members.refresh()
 
     def _streams(self, batch: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """(partition, its rows as blocks), for partitions that do not have the load yet."""
+        """Iterate (partition, its rows as blocks), for partitions that have not applied the load."""
         done, tablets = self.done, dict[int, list[tuple[bytes, bytes]]]()
         partitions = partitions_of([key for key, _ in batch], len(self._members.table.rows))
         for partition, entry in zip(partitions, batch, strict=True):
             tablets.setdefault(partition, []).append(entry)
         for partition in sorted(tablets.keys() - done):
-            # Sorting is stable: equal keys stay in order.
+            # The sort is stable, so equal keys stay in order.
             entries = sorted(tablets[partition], key=itemgetter(0))
             yield partition, b"".join(encode_run(_once(entries, self._duplicates), partition))
 
     @property
     def done(self) -> frozenset[int]:
-        """Partitions that took this load in before it was repeated, as far as their owners answer."""
+        """Partitions that had already applied this load, as far as their owners answer."""
         if self._done is None:
-            found: set[int] = set()
-            first = (replicas[:1] for _, replicas in self._members.table.rows)
-            owners = {member for each in first for member in each if member is not None}
+            applied: set[int] = set()
+            owner_slots = (replicas[:1] for _, replicas in self._members.table.rows)
+            owners = {member for slots in owner_slots for member in slots if member is not None}
             for member in owners:
                 with suppress(SteleError):
-                    # Of a member that is silent now its rows are sent again, and left out in the end.
+                    # Rows of a member that does not answer are sent again, and skipped in the end.
                     path = f"/v1/bulk/loads/{self.load}"
                     answer = self._members.call(self._members.admin(member), "GET", path)
-                    found.update(msgspec.json.decode(answer, type=LoadList).partitions)
-            self._done = frozenset(found)
+                    applied.update(msgspec.json.decode(answer, type=LoadList).partitions)
+            self._done = frozenset(applied)
         return self._done
 
     def _put(self, name: str, streams: dict[int, bytes]) -> None:
-        """To every member the streams of the tablets that it holds."""
+        """Send each member the streams of its tablets."""
         rows = self._members.table.rows
         for member in sorted({m for p in streams for m in rows[p][1] if m is not None}):
-            mine = {p: body for p, body in streams.items() if member in rows[p][1]}
+            own_streams = {p: body for p, body in streams.items() if member in rows[p][1]}
             path = f"/v1/bulk/loads/{self.load}/pieces/{name}"
-            self._members.call(self._members.transfer(member), "PUT", path, _piece(mine))
+            self._members.call(self._members.transfer(member), "PUT", path, _piece(own_streams))
 
     # -- the end
 
     def finish(
         self, pieces: Sequence[Piece], progress: Callable[[int, int], None] = lambda done, all: None
     ) -> LoadResult:
-        """Make every tablet's file at all replicas, and when all are made, let the tablets take them in.
+        """Build every tablet's file at all replicas, then apply all of them.
 
-        So a row that is wrong, or a key that comes twice, is found before anything is loaded. `progress` gets
-        (steps done, all steps). Raise what cannot be helped; the same load may be repeated then.
+        Invalid rows and repeated keys are therefore found before anything is loaded. `progress` gets
+        (completed steps, all steps). Errors that cannot be retried are raised; the load can then be repeated.
         """
         order: dict[int, list[str]] = {}
         for piece in sorted(pieces, key=lambda piece: piece.name):
@@ -178,17 +177,22 @@ class Loader:
         steps = _Steps(2 * len(tablets), progress)
         with ThreadPoolExecutor(PARALLEL) as pool:
             steps.run(pool, [tablet.stage for tablet in tablets])
-            made = steps.run(pool, [tablet.take_in for tablet in tablets])
+            outcomes = steps.run(pool, [tablet.take_in for tablet in tablets])
         self.end()
-        fresh = [loaded.entries for loaded, skipped in made if not skipped]
-        return LoadResult(self.load, len(fresh), sum(fresh), len(made) - len(fresh) + len(self.done))
+        applied_entries = [loaded.entries for loaded, skipped in outcomes if not skipped]
+        return LoadResult(
+            self.load,
+            len(applied_entries),
+            sum(applied_entries),
+            len(outcomes) - len(applied_entries) + len(self.done),
+        )
 
     def end(self) -> None:
-        """Tell the members that pieces are not needed any more; without it they go after an hour."""
+        """Let the members delete the pieces; otherwise they do so after an hour."""
         for member in self._members.table.members:
             with suppress(SteleError):
-                place = self._members.transfer(member.index)
-                self._members.call(place, "DELETE", f"/v1/bulk/loads/{self.load}")
+                address = self._members.transfer(member.index)
+                self._members.call(address, "DELETE", f"/v1/bulk/loads/{self.load}")
 
     # -- what tablets ask
 
@@ -197,12 +201,12 @@ class Loader:
         return self._members
 
     def order(self, generation: int, pieces: tuple[str, ...]) -> BuildOrder:
-        """To make a file of pieces."""
+        """Return the request to build a file from pieces."""
         count = len(self._members.table.rows)
         return BuildOrder(generation, self._keyspace, count, pieces, self._duplicates)
 
     def fetch(self, generation: int, source: int, crc: int) -> BuildOrder:
-        """To make a file of another member's run."""
+        """Return the request to build a file from another member's run."""
         count = len(self._members.table.rows)
         return BuildOrder(generation, self._keyspace, count, source=source, crc32c=crc)
 
@@ -218,11 +222,11 @@ class _Tablet:
         self._path = f"/v1/bulk/loads/{loader.load}/partitions/{partition}"
 
     def stage(self) -> None:
-        """The files are made at the owner, at every other replica, and at a destination of a migration."""
+        """Build the files at the owner, at every other replica, and at the destination of a migration."""
         self._patiently(self._stage)
 
     def take_in(self) -> tuple[Loaded, bool]:
-        """(what the tablet remembers of the load, whether it had it before)."""
+        """Apply the load; return the tablet's record of it, and whether it had applied it before."""
         return self._patiently(self._take_in)
 
     def _patiently(self, work: Callable[[], T]) -> T:
@@ -235,7 +239,7 @@ class _Tablet:
                     text = error.text
                     raise Unavailable(
                         f"load {self._loader.load}, partition {self._partition}: {text}; repeat the load "
-                        "with this id when the cluster is well again, what is loaded is skipped then"
+                        "with this id when the cluster has recovered; completed tablets are skipped"
                     ) from error
                 time.sleep(AGAIN_SECONDS)
                 self._place = None
@@ -247,14 +251,14 @@ class _Tablet:
         if place.loaded is not None:
             return place
         if not place.members:
-            raise Stale(f"its owner, member {self._owner()}, does not serve it now", "NOT_OWNER")
+            raise Stale(f"its owner, member {self._owner()}, is not serving it now", "NOT_OWNER")
         for member in place.members:
             generation = place.generation if member == self._owner() else self._ask(member).generation
-            known = self._made.get(member)
-            if generation >= 0 and (known is None or known.generation != generation):
+            built = self._made.get(member)
+            if generation >= 0 and (built is None or built.generation != generation):
                 self._made[member] = self._build(member, generation)
         if len({manifest.crc32c for manifest in self._made.values()}) > 1:
-            raise Corrupt(f"partition {self._partition}: its replicas made different files of one load")
+            raise Corrupt(f"partition {self._partition}: its replicas built different files for one load")
         return place
 
     def _owner(self) -> int:
@@ -271,7 +275,7 @@ class _Tablet:
         try:
             return self._post(member, self._loader.order(generation, self._pieces))
         except Stale as error:
-            # It came into the row after the pieces were sent: it has the rows of one that was there.
+            # The member joined the row after the pieces were sent: it takes the run of one that had them.
             other = next((m for m in self._made if m != member), None)
             if error.code != "NOT_STAGED" or other is None:
                 raise
@@ -297,24 +301,24 @@ class _Tablet:
 
 
 class _Steps:
-    """Runs work in threads; the first error ends it all."""
+    """Runs work in threads; the first error ends all of it."""
 
     def __init__(self, count: int, progress: Callable[[int, int], None]) -> None:
         self._count, self._progress, self._done = count, progress, 0
 
     def run(self, pool: ThreadPoolExecutor, work: Sequence[Callable[[], T]]) -> list[T]:
         running = [pool.submit(each) for each in work]
-        found = []
+        results = []
         try:
             for future in running:
-                found.append(future.result())
+                results.append(future.result())
                 self._done += 1
                 self._progress(self._done, self._count)
         except BaseException:
             for future in running:
                 future.cancel()
             raise
-        return found
+        return results
 
 
 def _check_row(key: bytes, value: bytes, expire_at_ms: int) -> None:
@@ -333,14 +337,14 @@ def _check_row(key: bytes, value: bytes, expire_at_ms: int) -> None:
 
 
 def _once(entries: list[tuple[bytes, bytes]], duplicates: Duplicates) -> list[tuple[bytes, bytes]]:
-    """Sorted entries with each key once: its last. Raise Conflict that names one that comes twice."""
+    """Return sorted entries with each key's last value. Raises Conflict with a repeated key."""
     last = dict(entries)
     if len(last) == len(entries):
         return entries
     if duplicates == "error":
-        twice = next(key for (key, _), (other, _) in pairwise(entries) if key == other)
+        repeated = next(key for (key, _), (other, _) in pairwise(entries) if key == other)
         raise Conflict(
-            f"key '{text_of(twice)}' comes more than once in the load: nothing of it was loaded; "
+            f"key '{text_of(repeated)}' is repeated in the load, and nothing was loaded: "
             "remove the duplicates, or load with duplicates=last",
             "DUPLICATE_KEY",
         )
@@ -359,38 +363,43 @@ def _piece(streams: dict[int, bytes]) -> bytes:
 
 
 def export_groups(members: Members, at_once: int = 8) -> list[tuple[int, ...]]:
-    """All partitions, in groups that one owner has at present; each member's in about `at_once` groups."""
+    """Return all partitions, in groups of one owner each; about `at_once` groups per member."""
     owned: dict[int, list[int]] = {}
     for partition, (_, replicas) in enumerate(members.refresh().rows):
         owner = replicas[0] if replicas else None
         owned.setdefault(-1 if owner is None else owner, []).append(partition)
-    return [tuple(mine[i::at_once]) for mine in owned.values() for i in range(at_once) if mine[i::at_once]]
+    return [
+        tuple(numbers[i::at_once])
+        for numbers in owned.values()
+        for i in range(at_once)
+        if numbers[i::at_once]
+    ]
 
 
 def export(
     members: Members, partitions: Sequence[int], keyspace: str = "default"
 ) -> Iterator[tuple[list[bytes], list[bytes], list[int]]]:
-    """(keys, values, expire_at_ms) of these partitions in batches, without what is expired.
+    """Iterate (keys, values, expire_at_ms) of these partitions in batches, without expired entries.
 
-    Each tablet is as it was at one moment after the call: all that was acknowledged before it is there. When
-    an owner changes before a tablet was begun it is read from the new one. Raise Unavailable when an owner
-    cannot be had for long, or is lost while its tablet is read: repeat the export then.
+    Each tablet is a consistent snapshot taken after the call, with every write acknowledged before it. If the
+    owner changes before a tablet was started, it is read from the new one. Raises Unavailable when an owner
+    is unreachable for long, or lost while its tablet is read: repeat the export then.
     """
     check_keyspace(keyspace)
-    left = list(partitions)
+    remaining = list(partitions)
     end = time.monotonic() + PATIENCE_SECONDS
-    while left:
-        owner = _owner_of(members, left[0])
-        mine = [p for p in left if _owner_of(members, p) == owner]
+    while remaining:
+        owner = _owner_of(members, remaining[0])
+        same_owner = [p for p in remaining if _owner_of(members, p) == owner]
         try:
-            with _Snapshot(members, owner, tuple(mine)) as snapshot:
-                for partition in mine:
+            with _Snapshot(members, owner, tuple(same_owner)) as snapshot:
+                for partition in same_owner:
                     yield from snapshot.read(partition, keyspace)
-                    left.remove(partition)
+                    remaining.remove(partition)
                     end = time.monotonic() + PATIENCE_SECONDS
         except (Stale, Unavailable) as error:
             if time.monotonic() > end or (isinstance(error, Unavailable) and error.code == "CUT_OFF"):
-                raise Unavailable(f"partitions {mine}: {error.text}; repeat the export") from error
+                raise Unavailable(f"partitions {same_owner}: {error.text}; repeat the export") from error
             time.sleep(AGAIN_SECONDS)
             with suppress(Unavailable):
                 members.refresh()
@@ -402,7 +411,7 @@ def _owner_of(members: Members, partition: int) -> int:
 
 
 class _Snapshot:
-    """A checkpoint at one owner; it ends with the block, or when nobody reads for a while."""
+    """A checkpoint at one owner; it ends with the block, or when it is not read for a while."""
 
     def __init__(self, members: Members, owner: int, partitions: tuple[int, ...]) -> None:
         self._members, self._owner = members, owner
@@ -428,20 +437,20 @@ class _Snapshot:
 
         session = f"/v1/bulk/sessions/{self._info.session}"
         path = f"{session}/partitions/{partition}?keyspace={quote(keyspace, safe='')}"
-        place, begun = self._members.transfer(self._owner), False
+        address, started = self._members.transfer(self._owner), False
         try:
-            with self._members.request(place, "GET", path, token=self._info.token) as response:
+            with self._members.request(address, "GET", path, token=self._info.token) as response:
                 for keys, stored in BlockReader(response.read):
-                    begun = True
+                    started = True
                     yield _live(keys, stored)
                     if time.monotonic() - self._renewed > SNAPSHOT_SECONDS / 4:
                         self._open()
         except (Corrupt, Unavailable) as error:
-            raise Unavailable(error.text, "CUT_OFF" if begun else None) from error
+            raise Unavailable(error.text, "CUT_OFF" if started else None) from error
 
 
 def _live(keys: list[bytes], stored: list[bytes]) -> tuple[list[bytes], list[bytes], list[int]]:
-    """Without what is expired by this machine's clock."""
+    """Return the entries that have not expired by this machine's clock."""
     now_ms = int(time.time() * 1000)
     never = bytes(EXPIRY_BYTES)
     if all(value.startswith(never) for value in stored):

@@ -1,4 +1,4 @@
-"""A cluster's members over HTTP: who owns what, and calls that name what went wrong. Threads may share it."""
+"""HTTP client of a cluster's members: routing, and calls with descriptive errors. Thread-safe."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,9 +18,9 @@ ADMIN_PORT = 7001
 CALL_SECONDS_MAX = 300.0
 DETAIL_CHARACTERS_MAX = 2000
 PLACES_MAX = 1000
-"""Of so many, idle connections are kept: of two ports of each member."""
+"""Destinations whose idle connections are kept: two ports of each member."""
 IDLE_MAX = 32
-"""Connections to one place: more than threads that call."""
+"""Idle connections kept per destination: more than there are threads."""
 _KINDS: dict[str, type[SteleError]] = {
     "STALE_VERSION": Stale,
     "NOT_OWNER": Stale,
@@ -40,8 +40,8 @@ Address = tuple[str, int]
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """HOST[:PORT], several with commas between; the port is a member's admin port. Raise BadInput."""
-    found = []
+    """Parse HOST[:PORT], several separated by commas; the default is the admin port. Raises BadInput."""
+    addresses = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon:
@@ -49,14 +49,14 @@ def parse_addresses(text: str) -> list[Address]:
         good_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
         if not good_port or not is_host(host.strip("[]")):
             raise BadInput(f"address is '{text}'; expected HOST or HOST:PORT of a member, 7001 by default")
-        found.append((host.strip("[]"), int(port)))
-    if not found:
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
         raise BadInput("address is empty; expected HOST or HOST:PORT of a member, 7001 by default")
-    return found
+    return addresses
 
 
 class Members:
-    """Calls to members. `table` is as of the last `refresh`; it is read at the first use."""
+    """Client of the members. `table` is that of the last `refresh`, and is fetched on first use."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self.seeds = list(addresses)
@@ -70,20 +70,22 @@ class Members:
         return self._known or self.refresh()
 
     def refresh(self) -> BulkTable:
-        """The table of the member that knows most, of those that answer. Raise Unavailable when none does."""
+        """Fetch the newest table of the members that answer. Raises Unavailable when none does."""
         known = self._known
-        places = list(self.seeds)
+        addresses = list(self.seeds)
         if known is not None:
-            places += [(member.address, known.admin_port) for member in known.members]
-        found, told = [], "no member was named"
-        for place in dict.fromkeys(places):
+            addresses += [(member.address, known.admin_port) for member in known.members]
+        tables, last_error = [], "no member was named"
+        for address in dict.fromkeys(addresses):
             try:
-                found.append(_table(self.call(place, "GET", "/v1/bulk/table")))
+                tables.append(_table(self.call(address, "GET", "/v1/bulk/table")))
             except SteleError as error:
-                told = str(error)
-        if not found:
-            raise Unavailable(f"no member answers: {told}; is the address right, and is the cluster up?")
-        best = max(found, key=lambda table: sum(version for version, _ in table.rows))
+                last_error = str(error)
+        if not tables:
+            raise Unavailable(
+                f"no member answers: {last_error}; check the address and that the cluster is running"
+            )
+        best = max(tables, key=lambda table: sum(version for version, _ in table.rows))
         if not best.rows:
             raise Unavailable("the members have no table yet: wait until the TabletCluster is Ready")
         self._known = best
@@ -102,7 +104,7 @@ class Members:
         raise Stale(f"member {member} is not in the table")
 
     def call(self, place: Address, method: str, path: str, body: bytes | None = None) -> bytes:
-        """The answer's body. Raise the error that the member tells, Unavailable when there is no answer."""
+        """Return the response body. Raises the member's error, Unavailable when there is no answer."""
         with self.request(place, method, path, body) as response:
             return response.read()
 
@@ -110,8 +112,9 @@ class Members:
     def request(
         self, place: Address, method: str, path: str, body: bytes | None = None, token: str = ""
     ) -> Iterator[BaseHTTPResponse]:
-        """An answer that is read while the block runs; as `call`. One that is not read to its end takes its
-        connection with it.
+        """Yield a response to be read in the block; errors are those of `call`.
+
+        A response that is not read to its end closes its connection.
         """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
@@ -126,7 +129,7 @@ class Members:
     def _send(
         self, method: str, url: str, body: bytes | None, headers: dict[str, str], again: bool = True
     ) -> BaseHTTPResponse:
-        """Once more when a connection that was kept is closed by now: every call may be repeated."""
+        """Send a request, again if a kept connection was closed meanwhile: every call can be repeated."""
         try:
             return self._http.request(
                 method, url, body=body, headers=headers, preload_content=False, decode_content=False
@@ -137,25 +140,25 @@ class Members:
             return self._send(method, url, body, headers, again=False)
 
     def close(self) -> None:
-        """Close what is open and not in use."""
+        """Close the connections that are not in use."""
         self._http.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tasks of Spark get the addresses, and ask for the table themselves."""
+        """Pickle only the addresses: Spark tasks fetch the table themselves."""
         return Members, (self.seeds,)
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What is below the errors of the library, which repeat the URL."""
+    """Return the cause below the library's errors, which repeat the URL."""
     return _cause(error.__cause__) if error.__cause__ else error
 
 
 def _error(place: str, status: int, body: bytes) -> SteleError:
     try:
-        told = msgspec.json.decode(body, type=dict[str, str])
+        answer = msgspec.json.decode(body, type=dict[str, str])
     except UNREADABLE:
-        told = {"detail": body[:DETAIL_CHARACTERS_MAX].decode(errors="replace").strip()}
-    code, detail = told.get("code", ""), told.get("detail", "")[:DETAIL_CHARACTERS_MAX]
+        answer = {"detail": body[:DETAIL_CHARACTERS_MAX].decode(errors="replace").strip()}
+    code, detail = answer.get("code", ""), answer.get("detail", "")[:DETAIL_CHARACTERS_MAX]
     default = Unavailable if status >= 500 and status != 507 else Refused
     kind = BadInput if status == 400 and code not in _KINDS else _KINDS.get(code, default)
     return kind(f"{place}: {detail}", code or None)

@@ -4,8 +4,8 @@
     df.write.format("stele").option("address", "demo-members.stele").mode("append").save()
     spark.read.format("stele").option("address", "demo-members.stele").option("keyspace", "users").load()
 
-Nothing is shuffled: every task sorts its rows and sends them to the members that hold their tablets; when all
-tasks are done, the driver lets each tablet take in what came for it.
+Nothing is shuffled: every task sorts its rows and sends them to the members that hold their tablets. When all
+tasks are done, the driver lets each tablet apply its rows.
 """
 
 import uuid
@@ -40,35 +40,35 @@ _READ = _BOTH | {"tasksperowner"}
 
 @dataclass(frozen=True)
 class Target:
-    """Where to, or where from."""
+    """The members and the keyspace to write to or read from."""
 
     members: Members
     keyspace: str
 
 
 class SteleDataSource(DataSource):
-    """See the module. Every option is checked on the driver, before a task starts."""
+    """The data source; see the module. The driver checks every option before tasks start."""
 
     @classmethod
     def name(cls) -> str:
         return "stele"
 
     def schema(self) -> str:
-        """Of what is read. `expire_at_ms` is Unix milliseconds, 0 for never."""
+        """Return the schema of reads. `expire_at_ms` is in Unix milliseconds, 0 for never."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> "SteleReader":
         options = _options(self.options, _READ)
         groups = _number(options, "tasksperowner", 2)
         if [field.name for field in schema.fields] != ["key", "value", "expire_at_ms"]:
-            raise BadInput(
-                f"the schema is '{schema.simpleString()}'; format stele reads '{SCHEMA}', give none"
-            )
+            raise BadInput(f"the schema is '{schema.simpleString()}'; omit it, format stele has '{SCHEMA}'")
         return SteleReader(_target(options), groups)
 
     def writer(self, schema: StructType, overwrite: bool) -> "SteleWriter":
         if overwrite:
-            raise BadInput('the mode is overwrite; format stele only adds and replaces rows: .mode("append")')
+            raise BadInput(
+                'mode overwrite is not supported; format stele adds and replaces rows: use .mode("append")'
+            )
         options = _options(self.options, _WRITE)
         duplicates = options.get("duplicates", "error")
         if duplicates not in ("error", "last"):
@@ -77,17 +77,17 @@ class SteleDataSource(DataSource):
         return SteleWriter(_target(options), load, duplicates, find_columns(schema, options))
 
 
-def _options(given: Mapping[str, str], known: set[str]) -> dict[str, str]:
-    options = {name.lower(): value for name, value in given.items()}
+def _options(raw_options: Mapping[str, str], known: set[str]) -> dict[str, str]:
+    options = {name.lower(): value for name, value in raw_options.items()}
     for name in sorted(options.keys() - known):
-        raise BadInput(f"option {name} is not known to format stele; it takes {', '.join(sorted(known))}")
+        raise BadInput(f"option {name} is unknown to format stele; expected {', '.join(sorted(known))}")
     return options
 
 
 def _target(options: Mapping[str, str]) -> Target:
     address = options.get("address") or options.get("path", "")
     if not address:
-        raise BadInput('option address is missing: .option("address", "HOST[:PORT]") of a member')
+        raise BadInput('option address is missing; set .option("address", "HOST[:PORT]") to that of a member')
     return Target(Members(parse_addresses(address)), check_keyspace(options.get("keyspace", "default")))
 
 
@@ -103,7 +103,7 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Columns:
-    """Places of the columns that are written; `expire` is -1 without one."""
+    """Indexes of the columns to write; `expire` is -1 without one."""
 
     key: int
     value: int
@@ -111,7 +111,7 @@ class Columns:
 
 
 def find_columns(schema: StructType, options: Mapping[str, str]) -> Columns:
-    """Raise BadInput that names the columns that are there."""
+    """Find the columns. Raises BadInput with the existing columns."""
     bytes_like = (StringType, BinaryType)
     key = _column(schema, options.get("keycolumn", "key"), "keyColumn", bytes_like)
     value = _column(schema, options.get("valuecolumn", "value"), "valueColumn", bytes_like)
@@ -125,24 +125,26 @@ def find_columns(schema: StructType, options: Mapping[str, str]) -> Columns:
 def _column(schema: StructType, name: str, option: str, kinds: tuple[type[DataType], ...]) -> int:
     names = schema.fieldNames()
     if name not in names:
-        raise BadInput(f"there is no column '{name}'; there are {', '.join(names)}: name one with {option}")
+        raise BadInput(
+            f"column '{name}' does not exist; the columns are {', '.join(names)}: set {option} to one"
+        )
     kind = schema.fields[names.index(name)].dataType
     if not isinstance(kind, kinds):
-        wanted = " or ".join(each().simpleString() for each in kinds)
-        raise BadInput(f"column '{name}' is {kind.simpleString()}, {wanted} is expected: cast it before")
-    place: int = names.index(name)
-    return place
+        expected_kinds = " or ".join(each().simpleString() for each in kinds)
+        raise BadInput(f"column '{name}' is {kind.simpleString()}; expected {expected_kinds}: cast it first")
+    index: int = names.index(name)
+    return index
 
 
 @dataclass
 class SteleMessage(WriterCommitMessage):
-    """What one task sent."""
+    """The pieces that one task sent."""
 
     pieces: list[Piece]
 
 
 class SteleWriter(DataSourceArrowWriter):
-    """One load. Its commit lets the tablets take it in; a load that failed may be repeated with its id."""
+    """One load. The commit applies it; a failed load can be repeated with its id."""
 
     def __init__(self, target: Target, load: str, duplicates: str, columns: Columns) -> None:
         self._target, self._load, self._columns = target, load, columns
@@ -152,7 +154,7 @@ class SteleWriter(DataSourceArrowWriter):
         return Loader(self._target.members, self._load, self._target.keyspace, self._duplicates)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> SteleMessage:
-        """In a task. Names hold the task's number first: of equal keys the last task's wins."""
+        """Send rows, in a task. Names begin with the task's number: of equal keys the last task's wins."""
         context = TaskContext.get()
         assert context is not None
         name = f"{context.partitionId():06d}-{context.taskAttemptId()}-{uuid.uuid4().hex[:8]}"
@@ -160,26 +162,26 @@ class SteleWriter(DataSourceArrowWriter):
         return SteleMessage(self._loader().send(name, rows))
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """On the driver, when all tasks are done."""
+        """Apply the load, on the driver, when all tasks are done."""
         pieces = [
             piece for message in messages if isinstance(message, SteleMessage) for piece in message.pieces
         ]
         self._loader().finish(pieces)
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """On the driver, when a task failed: nothing was loaded, the pieces go."""
+        """End the load, on the driver, when a task failed: nothing was loaded, and the pieces are deleted."""
         self._loader().end()
 
 
 def rows_of(batch: "pa.RecordBatch", columns: Columns) -> Iterator[Row]:
-    """Rows of a batch. Raise BadInput for a key or a value that is null."""
+    """Iterate the rows of a batch. Raises BadInput for a key or value that is null."""
     import pyarrow as pa
 
     keys = batch.column(columns.key).cast(pa.binary())
     values = batch.column(columns.value).cast(pa.binary())
     for name, column in (("key", keys), ("value", values)):
         if column.null_count:
-            raise BadInput(f"{column.null_count} rows have no {name} (null): leave them out, or fill them in")
+            raise BadInput(f"{column.null_count} rows have no {name} (null): drop or fill them")
     return zip(keys.to_pylist(), values.to_pylist(), _expiries(batch, columns), strict=True)
 
 
@@ -188,10 +190,10 @@ def _expiries(batch: "pa.RecordBatch", columns: Columns) -> list[int]:
 
     if columns.expire < 0:
         return [0] * batch.num_rows
-    found = batch.column(columns.expire)
-    if pa.types.is_timestamp(found.type):
-        found = found.cast(pa.timestamp("ms", found.type.tz), safe=False)
-    return [0 if number is None else number for number in found.cast(pa.int64()).to_pylist()]
+    column = batch.column(columns.expire)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    return [0 if number is None else number for number in column.cast(pa.int64()).to_pylist()]
 
 
 # -- reading
@@ -205,7 +207,7 @@ class Group(InputPartition):
 
 
 class SteleReader(DataSourceReader):
-    """Each task makes a checkpoint at the owner of its partitions, and reads from that."""
+    """Reads; each task creates a checkpoint at the owner of its partitions and reads it."""
 
     def __init__(self, target: Target, groups: int) -> None:
         self._target, self._groups = target, groups

@@ -1,4 +1,4 @@
-"""`stele-copier`: takes copy jobs over HTTP and has Spark run them. See `settings.py` for its environment."""
+"""`stele-copier`: accepts copy jobs over HTTP and runs them with Spark. `settings.py` has its environment."""
 
 import asyncio
 import secrets
@@ -23,7 +23,7 @@ JOBS_PARALLEL = 16
 
 
 def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
-    """The copier's HTTP application; it owns the runner."""
+    """Return the copier's HTTP application, which owns the runner."""
 
     async def running(app: web.Application) -> AsyncIterator[None]:
         sweeping = asyncio.get_running_loop().create_task(sweep_leftovers(settings))
@@ -34,22 +34,22 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
         await runner.close()
 
     async def progress(request: web.Request) -> web.Response:
-        """Progress of a task; 404 tells it that its job is not wanted any more."""
+        """Receive the progress of a task; 404 means that its job was cancelled."""
         session = request.match_info["session"]
         token = runner.token_of(session)
         if token is None:
             return web.Response(status=404)
         if not http.bears(request, token):
-            text = f"session {session[:63]} needs its own token: Authorization: Bearer TOKEN"
+            text = f"session {session[:63]} requires its token: Authorization: Bearer TOKEN"
             return web.Response(status=401, text=text)
         try:
-            told = decode_slice(await request.read())
+            reported = decode_slice(await request.read())
         except UNREADABLE as wrong:
-            return web.Response(status=400, text=f"no progress of a slice: {wrong}")
-        return web.Response(status=204 if runner.progress(session, told) else 404)
+            return web.Response(status=400, text=f"invalid progress of a slice: {wrong}")
+        return web.Response(status=204 if runner.progress(session, reported) else 404)
 
     app = http.application(body_bytes_max=JOB_BYTES_MAX)
-    # Cleaned up in reverse: first the jobs are cancelled, then their drivers end.
+    # Contexts are cleaned up in reverse order: jobs are cancelled before their drivers end.
     app.cleanup_ctx.append(running)
     add_job_routes(app, "/v1/jobs", lambda: JobBoard(runner, JOBS_PARALLEL))
     app.router.add_post("/v1/jobs/{session}/progress", progress)
@@ -57,8 +57,8 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM; 2 when a setting or argument is wrong, 1 when it cannot listen; both are said."""
-    parser = parser_of("stele-copier", "Has Spark run the copy jobs of a Stele cluster.", Settings)
+    """Run until SIGTERM. Return 2 for an invalid setting or argument, 1 when it cannot listen."""
+    parser = parser_of("stele-copier", "Run the copy jobs of a Stele cluster with Spark.", Settings)
     settings = begin(parser, arguments, read_settings)
     if settings is None:
         return SETTINGS_WRONG

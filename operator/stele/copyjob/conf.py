@@ -1,7 +1,7 @@
-"""Settings of a Spark application that copies into one destination, as pure values.
+"""Settings of the Spark application that copies to one destination, as pure values.
 
-Volumes are the same for all executors of an application, hence one application per destination. What is set
-here was found by trial: docs/design/copies.md, "What Spark needs on Kubernetes".
+Volumes are the same for all executors of an application, hence one application per destination.
+docs/design/copies.md, "What Spark needs on Kubernetes", explains the settings.
 """
 
 import json
@@ -29,24 +29,23 @@ MOUNT = "/staging"
 CONTAINER = "spark-kubernetes-executor"
 DRIVER_PORT, DRIVER_BLOCK_PORT, EXECUTOR_BLOCK_PORT = 7100, 7300, 7079
 PORTS_MAX = 128
-"""Ports from DRIVER_PORT and from DRIVER_BLOCK_PORT on, of which each driver takes the first free ones: 64
-drivers, and as many that are about to end.
-"""
+"""Length of the port ranges from DRIVER_PORT and DRIVER_BLOCK_PORT, where each driver takes the first
+free port: for 64 drivers, and as many that are ending."""
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _UNITS_KIB = {"k": 1, "m": 1024, "g": 1024 * 1024}
 
 
 def spark_conf(settings: Settings, job: CopyJob, template: str) -> dict[str, str]:
-    """All properties of the application; `template` is the path of the executors' pod template."""
+    """Return all properties of the application; `template` is the path of the executors' pod template."""
     common = {
         "spark.master": settings.master,
         "spark.app.name": f"stele-copy-{job.destination}"[:63],
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The smallest heap that Spark takes is 472 MiB.
+        # Spark's smallest heap is 472 MiB.
         "spark.driver.memory": f"{HEAP_MIB}m",
         "spark.driver.host": settings.pod_ip,
-        # Bound to the pod's IP, because executors are told this address.
+        # Bound to the pod's IP, which is the address that executors connect to.
         "spark.driver.bindAddress": settings.pod_ip,
         "spark.local.dir": str(settings.scratch),
         "spark.task.maxFailures": str(TASK_FAILURES_MAX),
@@ -57,18 +56,19 @@ def spark_conf(settings: Settings, job: CopyJob, template: str) -> dict[str, str
 
 
 def _authenticated() -> dict[str, str]:
-    """Spark's ports are for who has the secret, and what goes over them is encrypted."""
+    """Return the properties that authenticate and encrypt Spark's ports."""
     crypto = "spark.network.crypto"
     return {
         "spark.authenticate": "true",
-        # Not the variants `.driver.file` and `.executor.file`: an executor that has not yet heard from the
+        # Not the variants `.driver.file` and `.executor.file`: before an executor has connected to the
+        # driver, it only reads this one.
         # driver looks at this one only.
         "spark.authenticate.secret.file": SPARK_SECRET_FILE,
         f"{crypto}.enabled": "true",
         f"{crypto}.authEngineVersion": "2",
-        # The default, CTR, does not notice bytes that were changed on the way.
+        # The default, CTR, does not detect bytes modified in transit.
         f"{crypto}.cipher": "AES/GCM/NoPadding",
-        # Otherwise who has the secret could ask for a connection that is not encrypted.
+        # Otherwise a holder of the secret could request an unencrypted connection.
         f"{crypto}.saslFallback": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(DRIVER_BLOCK_PORT),
@@ -78,7 +78,7 @@ def _authenticated() -> dict[str, str]:
 
 
 def _pull_secrets(settings: Settings) -> dict[str, str]:
-    """Spark takes an empty list for a Secret without a name."""
+    """Return the pull secrets; Spark would take an empty list for a Secret without a name."""
     name = "spark.kubernetes.container.image.pullSecrets"
     return {name: settings.pull_secrets} if settings.pull_secrets else {}
 
@@ -88,7 +88,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
     overhead_mib = max(OVERHEAD_MIB_MIN, _mebibytes(job.memory) - HEAP_MIB)
     return _authenticated() | {
         "spark.submit.deployMode": "client",
-        # Otherwise the application would wait up to 30 s for executors before it takes a job.
+        # Otherwise the application waits up to 30 s for executors before it accepts a job.
         "spark.scheduler.minRegisteredResourcesRatio": "0",
         "spark.executor.cores": str(job.cores),
         "spark.executor.memory": f"{HEAP_MIB}m",
@@ -106,13 +106,13 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         f"{k8s}.container.image": settings.image,
         f"{k8s}.container.image.pullPolicy": settings.pull_policy,
         **_pull_secrets(settings),
-        # Executors belong to this pod, so they go when it goes.
+        # Executors are owned by this pod, and deleted with it.
         f"{k8s}.driver.pod.name": settings.pod_name,
         f"{k8s}.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
         f"{k8s}.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
         f"{k8s}.authenticate.executor.serviceAccountName": settings.executor_account,
         f"{k8s}.executor.useDriverPodIP": "false",
-        # Spark would make or delete each of these three, and needs no right to now.
+        # Spark would create or delete these three, which would need more permissions.
         f"{k8s}.executor.disableConfigMap": "true",
         f"{k8s}.driver.service.deleteOnTermination": "false",
         f"{k8s}.driver.ownPersistentVolumeClaim": "false",
@@ -122,9 +122,9 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
         f"{k8s}.executor.label.{START_LABEL}": settings.start,
         f"{k8s}.executor.podTemplateFile": template,
         f"{k8s}.executor.podTemplateContainerName": CONTAINER,
-        # More than 100ms, or Spark refuses to start; the default is a second.
+        # Must be above 100ms, or Spark refuses to start; the default is a second.
         f"{k8s}.allocation.batch.delay": "200ms",
-        # An executor that is gone without a trace (its node, or a forced deletion) is replaced soon.
+        # Replace an executor soon that disappeared without notice (lost node, forced deletion).
         f"{k8s}.executor.missingPodDetectDelta": "5s",
         f"{k8s}.executor.apiPollingInterval": "5s",
         f"{volume}.options.claimName": job.claim,
@@ -135,7 +135,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
 
 
 def pod_template(job: CopyJob, secret: str) -> str:
-    """The executors' pod, as JSON: beside the destination's member, allowed nothing that it does not need."""
+    """Return the executors' pod as JSON: on the destination's node, with minimal privileges."""
     terms = [
         {
             "labelSelector": {"matchLabels": {MEMBER_LABEL: job.destination}},
@@ -151,7 +151,7 @@ def pod_template(job: CopyJob, secret: str) -> str:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
-        # Required: a ReadWriteOnce volume can only be mounted where the member has it.
+        # Required: a ReadWriteOnce volume can only be mounted on the node of its member.
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         "securityContext": pod_security(),
         "containers": [container],
@@ -165,5 +165,5 @@ def _mebibytes(memory: str) -> int:
 
 
 def _pod_prefix(destination: str) -> str:
-    """At most 47 characters, because Spark appends `-exec-<number>` and allows 63 in all."""
+    """Return a name of at most 47 characters: Spark appends `-exec-<number>` and allows 63."""
     return "copy-" + re.sub(r"[^a-z0-9-]", "-", destination)[:40].strip("-")

@@ -1,7 +1,7 @@
-"""The driver process of one destination: `python -m stele.copyjob.driver FD`. Only here is PySpark imported.
+"""The driver process of one destination: `python -m stele.copyjob.driver FD`. Only it imports PySpark.
 
-Orders come on stdin and news go out on FD (`messages.py`). It ends when stdin does; the JVM ends when this
-process does, and takes the executors with it.
+Orders arrive on stdin and reports go to FD (`messages.py`). It ends with its stdin; the JVM ends with this
+process, and stops the executors.
 """
 
 import os
@@ -22,13 +22,13 @@ from stele.wire.copy.jobs import CopyJob
 
 POLL_SECONDS = 0.1
 TEXT_CHARS_MAX = 300
-# A SparkContext (PySpark has no types that a check without it could see), and the class of a job's threads.
+# A SparkContext (Any, so that checks do not need PySpark), and the class of a job's threads.
 Made = tuple[Any, type[threading.Thread]]
 _CODE = re.compile(r"STELE\[([A-Z_]+)\] ([^\r\n]*)")
 
 
 class _News:
-    """Lines to the copier, from several threads."""
+    """Sends lines to the copier, from several threads."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -42,7 +42,7 @@ class _News:
 
 
 class _Driver:
-    """One Spark application and the jobs that run in it, each in a thread and a job group of its own."""
+    """One Spark application and its jobs, each in its own thread and job group."""
 
     def __init__(self, made: "Made", start: Start, news: _News) -> None:
         self._context, self._thread = made
@@ -52,12 +52,12 @@ class _Driver:
         self._lacking: set[int] = set()
 
     def begin(self, ticket: int, job: CopyJob) -> None:
-        """Run the job; its end is told, not returned."""
+        """Run the job; its end is reported as a message."""
         self._unwanted[ticket] = False
         self._thread(target=self._run, args=(ticket, job), daemon=True).start()
 
     def cancel(self, ticket: int) -> None:
-        """Stop the run's tasks."""
+        """Stop the tasks of a run."""
         if ticket in self._unwanted:
             self._unwanted[ticket] = True
             self._stop(ticket)
@@ -71,7 +71,7 @@ class _Driver:
         watch.start()
         try:
             ended = self._collect(ticket, job)
-        except Exception as error:  # noqa: BLE001  Py4J raises its own types; each end of a job is told
+        except Exception as error:  # noqa: BLE001  Py4J raises its own types; every end of a job is reported
             ended = self._failed(ticket, error)
         finally:
             over.set()
@@ -84,17 +84,17 @@ class _Driver:
         context = self._context
         context.setJobGroup(f"run-{ticket}", f"copy to {job.destination}", interruptOnCancel=True)
         parts = slices([item.bytes for item in job.items], self._start.slots)
-        given: list[Slice] = [
+        tasks: list[Slice] = [
             (number, len(parts), _body(job, part), self._start.staging, self._start.callback)
             for number, part in enumerate(parts)
         ]
-        collected = context.parallelize(given, len(given)).map(run_slice).collect()
+        collected = context.parallelize(tasks, len(tasks)).map(run_slice).collect()
         results = [decode_result(raw) for raw in collected]
-        wrong = next((result for result in results if result.code), None)
+        failed = next((result for result in results if result.code), None)
         return Ended(
             ticket,
-            wrong.code if wrong else "",
-            wrong.text if wrong else "",
+            failed.code if failed else "",
+            failed.text if failed else "",
             sum(result.copied_bytes for result in results),
             sum(result.entries for result in results),
             tuple(partition for result in results for partition in result.finished),
@@ -105,22 +105,23 @@ class _Driver:
     def _failed(self, ticket: int, error: Exception) -> Ended:
         if ticket in self._lacking:
             seconds = self._start.executor_seconds
-            text = f"no executor could be placed beside the destination for {seconds:g} s"
+            text = f"no executor could be scheduled on the destination's node for {seconds:g} s"
             return Ended(ticket, "NO_EXECUTORS", text)
-        found = _CODE.search(str(error))
-        if found:
-            return Ended(ticket, found[1], found[2][:TEXT_CHARS_MAX])
+        match = _CODE.search(str(error))
+        if match:
+            return Ended(ticket, match[1], match[2][:TEXT_CHARS_MAX])
         if "cancelled" in str(error):
             return Ended(ticket, "CANCELLED", "the job was deleted")
         return Ended(ticket, "DRIVER", _first_lines(error))
 
     def _watch(self, ticket: int, over: threading.Event) -> None:
-        """Tell when the job has an executor; cancel it when it has none for too long."""
+        """Report when the job has an executor; cancel it when it lacks one for too long."""
         began = False
         seen_at = time.monotonic()
         while not over.wait(POLL_SECONDS):
             if self._unwanted[ticket]:
-                # Spark cancels what runs already; a job may have been deleted a moment before it did.
+                # Repeated, because Spark only cancels tasks that run: the job may have been deleted just
+                # before it started.
                 self._stop(ticket)
             if not self._start.executor_seconds or self._executors():
                 seen_at = time.monotonic()
@@ -133,12 +134,12 @@ class _Driver:
                 return
 
     def _executors(self) -> int:
-        """Registered executors; the list of Spark's status tracker holds the driver too."""
+        """Return the number of registered executors; Spark's status tracker also lists the driver."""
         return len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def _body(job: CopyJob, part: Sequence[int]) -> bytes:
-    return encode(msgspec.structs.replace(job, items=tuple(job.items[place] for place in part)))
+    return encode(msgspec.structs.replace(job, items=tuple(job.items[index] for index in part)))
 
 
 def _first_lines(error: Exception) -> str:
@@ -146,7 +147,7 @@ def _first_lines(error: Exception) -> str:
 
 
 def make_context(start: Start) -> Made:
-    """The Spark application, and the kind of thread whose job group Spark follows."""
+    """Create the Spark application; return it with the thread class that carries Spark's job group."""
     from pyspark import InheritableThread, SparkConf, SparkContext
 
     conf = SparkConf(loadDefaults=False)
@@ -158,14 +159,14 @@ def make_context(start: Start) -> Made:
 
 
 def main(argv: Sequence[str], make: Callable[[Start], Made] = make_context) -> int:
-    """Serve the copier until it closes our stdin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The copier decides when this process ends.
+    """Serve the copier until it closes stdin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The copier ends this process.
     news = _News(int(argv[0]))
     start = decode_order(sys.stdin.buffer.readline())
     assert isinstance(start, Start), "the first order is Start"
     try:
         made = make(start)
-    except Exception as error:  # noqa: BLE001  Py4J raises its own types; the copier has to know
+    except Exception as error:  # noqa: BLE001  Py4J raises its own types; reported to the copier
         news.tell(Ended(0, "DRIVER", _first_lines(error)))
         return 1
     news.tell(Up(str(made[0].applicationId)))

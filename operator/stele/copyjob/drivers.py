@@ -1,4 +1,4 @@
-"""Driver processes as the copier sees them: started, told what to copy, listened to, ended."""
+"""Driver processes as the copier manages them: start, jobs, reports, end."""
 
 import asyncio
 import logging
@@ -29,14 +29,14 @@ _numbers = count(1)
 
 
 def driver_command(descriptor: int) -> tuple[str, ...]:
-    """The program of a driver process."""
+    """Return the command line of a driver process."""
     return (sys.executable, "-m", "stele.copyjob.driver", str(descriptor))
 
 
 class Driver:
-    """One process with one Spark application for one destination. It may run several jobs at once.
+    """A process with the Spark application of one destination, which may run several jobs at once.
 
-    `moved_at` is when something new was last told of any of them.
+    `moved_at` is the time of the last progress of any of them.
     """
 
     def __init__(self, settings: Settings, job: CopyJob, command: Command = driver_command) -> None:
@@ -55,15 +55,15 @@ class Driver:
         self._application = ""
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
-        # Of this driver alone: the one before it may still be about to end, and takes its own away.
+        # Unique to this driver: its predecessor may still be ending, and deletes its own file.
         self._template = settings.scratch / f"executor-{job.destination}-{next(_numbers)}.json"
 
     def fits(self, job: CopyJob) -> bool:
-        """Whether the application is as the job asks; what it was started with stays for its life."""
+        """Return whether the application fits the job; its settings are fixed at its start."""
         return _asked(job) == _asked(self._first)
 
     async def start(self) -> None:
-        """Start the application; return when it runs. Raise Refused (DRIVER) when it does not."""
+        """Start the application and wait until it runs. Raises Refused (DRIVER) when it does not."""
         self._up = asyncio.get_running_loop().create_future()
         reading, writing = os.pipe()
         reports = os.fdopen(reading, "rb", buffering=0)
@@ -86,7 +86,7 @@ class Driver:
         log.info("driver of %s runs application %s", self.destination, application)
 
     async def copy(self, job: CopyJob, began: Callable[[], None]) -> Ended:
-        """Run one job; its end as the driver tells it. Being cancelled stops the job's tasks."""
+        """Run one job and return its end as reported by the driver. Cancellation stops the job's tasks."""
         future: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         ticket = next(self._tickets)
         self._waiting[ticket], self._began[ticket] = future, began
@@ -103,11 +103,11 @@ class Driver:
             self._began.pop(ticket, None)
 
     async def why_not_placed(self) -> str:
-        """What the scheduler says of an executor that waits for a place; empty when it says nothing."""
+        """Return why the scheduler cannot place an executor; empty when it gives no reason."""
         return await why_not_placed(self._settings, f"spark-app-selector={self._application}")
 
     async def stop(self) -> None:
-        """End the application and the process; by force when it takes too long. Its executors go with it."""
+        """End the application and the process, by force after a timeout. Its executors end with it."""
         lost, self.broken = self.broken, True
         process = self._process
         if process is None:
@@ -117,7 +117,7 @@ class Driver:
         try:
             await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
         except TimeoutError:
-            log.warning("driver of %s does not end by itself and is killed", self.destination)
+            log.warning("driver of %s does not stop and is killed", self.destination)
             process.kill()
             await process.wait()
             lost = True
@@ -150,13 +150,13 @@ class Driver:
             stdin.write(encode(order) + b"\n")
 
     async def _read(self, reports: IO[bytes]) -> None:
-        """Take the driver's news until it ends; then whatever still waits has failed."""
+        """Read the driver's reports until it ends; pending runs have then failed."""
         reader, transport = await lines_of(reports)
         try:
             while line := await reader.readline():
                 self._take(decode_news(line))
         except ValueError:
-            log.exception("driver of %s says what is not understood", self.destination)
+            log.exception("invalid report of the driver of %s", self.destination)
         finally:
             transport.close()
             self._fail("the driver process ended; see the copier's log")
@@ -177,7 +177,7 @@ class Driver:
         self.broken = True
         if self._up is not None and not self._up.done():
             self._up.set_exception(Refused(text, "DRIVER"))
-            self._up.exception()  # Nobody may be waiting for it any more.
+            self._up.exception()  # There may be no waiter any more.
         for ticket, future in self._waiting.items():
             if not future.done():
                 future.set_result(Ended(ticket, "DRIVER", text))
@@ -187,9 +187,9 @@ def _asked(job: CopyJob) -> tuple[str, int, int, str]:
     return job.claim, job.executors, job.cores, job.memory
 
 
-def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """The driver's environment: Spark must not read settings of its own from elsewhere."""
+def _environment(inherited: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """Return the driver's environment, without Spark settings from elsewhere."""
     foreign = ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
-    kept = {name: value for name, value in given.items() if name not in foreign}
-    python = {"PYSPARK_PYTHON": given.get("PYSPARK_PYTHON", sys.executable), "PYSPARK_PIN_THREAD": "true"}
+    kept = {name: value for name, value in inherited.items() if name not in foreign}
+    python = {"PYSPARK_PYTHON": inherited.get("PYSPARK_PYTHON", sys.executable), "PYSPARK_PIN_THREAD": "true"}
     return kept | python | {"SPARK_LOCAL_DIRS": str(scratch)}

@@ -1,6 +1,6 @@
-"""What the copier and a driver process say to each other: JSON, one object per line, on pipes of their own.
+"""Messages between the copier and a driver process: one JSON object per line, on separate pipes.
 
-Never the driver's standard output: the JVM's log lines mix with what is printed there.
+They do not use the driver's standard output, which is mixed with log lines of the JVM.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from stele.wire.copy.jobs import CopyJob
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """First to the driver: make this Spark application. `executor_seconds` 0: it needs no executors."""
+    """First message to the driver: create this application. `executor_seconds` is 0 without executors."""
 
     conf: dict[str, str]
     staging: str
@@ -19,14 +19,14 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Copy(msgspec.Struct, frozen=True, tag="copy"):
-    """To the driver: run this job. `ticket` is the run's number: after DELETE a session may run again."""
+    """To the driver: run this job. `ticket` numbers runs, as a session may run again after DELETE."""
 
     ticket: int
     job: CopyJob
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """To the driver: stop this run's tasks."""
+    """To the driver: stop the tasks of this run."""
 
     ticket: int
 
@@ -44,7 +44,7 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """From the driver: a run ended, well when `code` is empty. Ticket 0: there is no application."""
+    """From the driver: a run ended, successfully if `code` is empty. Ticket 0: the application failed."""
 
     ticket: int
     code: str = ""
@@ -57,7 +57,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class SliceProgress(msgspec.Struct, frozen=True):
-    """From a task, over HTTP: how far one slice of a job is, of how many, and what it began again so far."""
+    """From a task, over HTTP: progress of one of `parts` slices of a job."""
 
     part: int
     copied_bytes: int = 0
@@ -68,7 +68,7 @@ class SliceProgress(msgspec.Struct, frozen=True):
 
 
 class SliceResult(msgspec.Struct, frozen=True):
-    """What a task returns through Spark: its totals, or why trying again makes no sense."""
+    """Result of a task through Spark: its totals, or why a retry is pointless."""
 
     copied_bytes: int = 0
     entries: int = 0

@@ -1,7 +1,7 @@
-"""Executors as Kubernetes has them: why they get no place; and those whose driver is gone are deleted.
+"""Executors' pods: why they are unschedulable, and deletion of those whose driver is gone.
 
-Executors of an earlier start of this container, or of a lost driver, belong to this pod, which lives on: so
-Kubernetes does not collect them, and nobody else will.
+Executors of an earlier start of this container, or of a lost driver, are owned by this pod, which still
+exists, so Kubernetes does not collect them.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from stele.errors import SteleError
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 10.0
-"""Between two attempts to delete what an earlier start left."""
+"""Interval of attempts to delete leftovers of an earlier start."""
 REASON_CHARS_MAX = 300
 
 
 async def sweep_leftovers(settings: Settings, account: Path = ACCOUNT) -> None:
-    """Delete executors of earlier starts, and only those; tried again until it succeeds."""
+    """Delete executors of earlier starts; retried until it succeeds."""
     selector = f"{COPIER_LABEL}={settings.pod_name},{START_LABEL} notin ({settings.start})"
     done = await delete_executors(settings, selector, account)
     while not done:
@@ -31,7 +31,7 @@ async def sweep_leftovers(settings: Settings, account: Path = ACCOUNT) -> None:
 
 
 async def delete_executors(settings: Settings, selector: str, account: Path = ACCOUNT) -> bool:
-    """Delete the executors with these labels; whether that was done. What goes wrong is logged."""
+    """Delete the executors with these labels; return whether it was done. Errors are logged."""
     if settings.is_local:
         return True
     try:
@@ -44,9 +44,9 @@ async def delete_executors(settings: Settings, selector: str, account: Path = AC
 
 
 async def why_not_placed(settings: Settings, selector: str, account: Path = ACCOUNT) -> str:
-    """What the scheduler says of the first of these executors that has no place; empty when it says nothing.
+    """Return the scheduler's message about the first unschedulable executor; empty when there is none.
 
-    Such as of a ReadWriteOncePod volume, which no executor can be given beside the member that has it.
+    An example is a ReadWriteOncePod volume, which no executor can mount beside its member.
     """
     if settings.is_local:
         return ""

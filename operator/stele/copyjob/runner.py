@@ -1,4 +1,4 @@
-"""The Spark engine: jobs go to the driver of their destination, which stays warm for a while."""
+"""The Spark engine: sends jobs to the driver of their destination, which is kept for a while."""
 
 import asyncio
 import logging
@@ -17,13 +17,14 @@ log = logging.getLogger(__name__)
 IDLE_CHECK_SECONDS = 1.0
 
 HANG_SECONDS = 60.0
-"""A driver of which nothing new was told for so long hangs: it ends with the first of its jobs that is
-deleted. The master deletes a job of which it heard nothing new for three times as long.
+"""A driver without progress for this long is considered stuck: it ends when one of its jobs is deleted.
+
+The master deletes a job without progress after three times as long.
 """
 
 
 class _Running:
-    """One job under way, and the last word of each of its slices."""
+    """A running job, and the last progress of each of its slices."""
 
     def __init__(self, job: CopyJob, report: Callable[[Report], None]) -> None:
         self.job = job
@@ -33,16 +34,16 @@ class _Running:
         self._parts: dict[int, SliceProgress] = {}
 
     def began(self) -> None:
-        """The job has an executor."""
+        """Report that the job has an executor."""
         self._report(self._sum())
 
     def take(self, progress: SliceProgress) -> None:
-        """A slice tells how far it is; a new attempt at it counts instead of the one before."""
+        """Take the progress of a slice; a new attempt replaces the previous one."""
         self._parts[progress.part] = progress
         self._report(self._sum())
 
     def end(self, ended: Ended) -> None:
-        """Totals as Spark gave them, which no lost message can make wrong."""
+        """Report the final totals of Spark, which do not depend on progress messages."""
         if not ended.code:
             finished = tuple(sorted(ended.finished))
             self._report(Report(ended.copied_bytes, ended.entries, finished, ended.tasks, ended.retries))
@@ -63,7 +64,7 @@ class _Running:
 
 
 class SparkRunner:
-    """A `jobs.Runner`. At most `settings.drivers_max` drivers live; idle ones make room for others."""
+    """A `Runner`. At most `settings.drivers_max` drivers run; idle ones make room for others."""
 
     def __init__(self, settings: Settings, command: Command = driver_command) -> None:
         self._settings, self._command = settings, command
@@ -75,7 +76,7 @@ class SparkRunner:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
-        """Part of `jobs.Runner`."""
+        """Implement `Runner.run`."""
         running = self._running[job.session] = _Running(job, report)
         try:
             driver = running.driver = await self._take_driver(job, starting)
@@ -83,31 +84,31 @@ class SparkRunner:
                 ended = await driver.copy(job, running.began)
             except asyncio.CancelledError:
                 if time.monotonic() - driver.moved_at > HANG_SECONDS:
-                    log.warning("driver of %s hangs and is ended", driver.destination)
+                    log.warning("driver of %s is stuck and is stopped", driver.destination)
                     self._end(driver)
                 raise
             finally:
                 await self._give_back(driver)
             running.end(ended)
         finally:
-            # A deleted job may still be ending when its session is asked for again.
+            # A deleted job may still be ending when its session is requested again.
             if self._running.get(job.session) is running:
                 del self._running[job.session]
         text = ended.text
         if ended.code == "NO_EXECUTORS":
-            said = await driver.why_not_placed()
-            text = f"{text}: {said}" if said else text
-            await self._drop(driver)  # Its pods would go on waiting for a place.
+            reason = await driver.why_not_placed()
+            text = f"{text}: {reason}" if reason else text
+            await self._drop(driver)  # Its pods would stay pending.
         if ended.code:
             raise SteleError(text, ended.code)
 
     def token_of(self, session: str) -> str | None:
-        """What the tasks of a job that is under way have to bear; None when it is not."""
+        """Return the token that tasks of a running job must present; None when it is not running."""
         running = self._running.get(session)
         return None if running is None else running.job.token
 
     def progress(self, session: str, progress: SliceProgress) -> bool:
-        """News of a task; False when its job is not under way, so that the task stops."""
+        """Take the progress of a task; False when its job is not running, so that the task stops."""
         running = self._running.get(session)
         if running is None:
             return False
@@ -115,7 +116,7 @@ class SparkRunner:
         return True
 
     def open(self) -> None:
-        """Begin to end drivers that were idle for too long."""
+        """Start to end drivers that have been idle for too long."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def close(self) -> None:
@@ -127,9 +128,9 @@ class SparkRunner:
         await asyncio.gather(*self._stopping)
 
     async def _take_driver(self, job: CopyJob, starting: Callable[[], None]) -> Driver:
-        """The destination's driver, started when none fits the job; counted as used from here on."""
+        """Return the destination's driver, reserved for the job; start one if none fits."""
         if not job.claim:
-            raise BadInput("claim is empty, expected the PersistentVolumeClaim that Spark shall mount")
+            raise BadInput("claim is empty; expected the PersistentVolumeClaim for Spark to mount")
         lock = self._starting.setdefault(job.destination, asyncio.Lock())
         async with lock:
             driver = await self._warm_driver(job)
@@ -145,7 +146,7 @@ class SparkRunner:
             return driver
 
     async def _warm_driver(self, job: CopyJob) -> Driver | None:
-        """The destination's driver if it fits the job. One that does not ends after the jobs that it has."""
+        """Return the destination's driver if it fits the job; wait for the end of one that does not."""
         while (driver := self._drivers.get(job.destination)) is not None:
             if driver.fits(job) and not driver.broken:
                 return driver
@@ -169,7 +170,7 @@ class SparkRunner:
         return driver
 
     async def _make_room(self) -> None:
-        """Wait until another driver may live; the one that was idle longest goes first."""
+        """Wait until another driver may run; the longest idle one is ended first."""
         while len(self._drivers) >= self._settings.drivers_max:
             idle = [driver for driver in self._drivers.values() if not driver.jobs]
             if idle:
@@ -185,10 +186,10 @@ class SparkRunner:
             self._changed.notify_all()
 
     async def _drop(self, driver: Driver) -> None:
-        await asyncio.shield(self._end(driver))  # Who waits may be cancelled; the process ends all the same.
+        await asyncio.shield(self._end(driver))  # The process ends even if the waiter is cancelled.
 
     def _end(self, driver: Driver) -> asyncio.Task[None]:
-        """No job is given to it from now on."""
+        """Stop giving jobs to a driver, and end it."""
         if self._drivers.get(driver.destination) is driver:
             del self._drivers[driver.destination]
         stopping = asyncio.get_running_loop().create_task(self._stop(driver))
@@ -208,5 +209,5 @@ class SparkRunner:
             for driver in list(self._drivers.values()):
                 idle = not driver.jobs and now - driver.idle_since > driver.idle_seconds
                 if idle or (driver.broken and not driver.jobs):
-                    log.info("driver of %s ends: it is idle or broken", driver.destination)
+                    log.info("stopping driver of %s: it is idle or broken", driver.destination)
                     await self._drop(driver)

@@ -1,4 +1,4 @@
-"""The copier pod's environment, checked once at its start."""
+"""Settings of the copier pod, from its environment."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from stele.wire.urls import http_root
 
 KUBERNETES = "k8s://https://kubernetes.default.svc"
 LOCAL = {"STELE_SPARK_IMAGE": "none", "POD_NAMESPACE": "none", "POD_NAME": "none", "POD_IP": "127.0.0.1"}
-"""What is not needed where the drivers run the tasks."""
+"""Placeholders for variables that local drivers do not need."""
 FIELD = "; the pod's manifest sets it from the pod's own fields"
 _LOCAL = re.compile(r"local\[[0-9]{1,3}(,[0-9]{1,2})?\]")
 
@@ -24,10 +24,10 @@ SparkMaster = Annotated[str, Meta(pattern=rf"^(k8s://http.*|{_LOCAL.pattern})$")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where this pod is, and what its drivers start.
+    """Location of this pod, and settings of its drivers.
 
-    `master` is Spark's master URL: the cluster that the pod runs in, or `local[n]`, where the driver runs the
-    tasks and `staging` is a folder of this machine. `start` tells this life of the container from others.
+    `master` is Spark's master URL: the Kubernetes cluster of the pod, or `local[n]`, where the driver runs
+    the tasks and `staging` is a local directory. `start` identifies this start of the container.
     """
 
     image: str = setting("STELE_SPARK_IMAGE", "the image of the executors; local[N] needs none")
@@ -72,11 +72,11 @@ class Settings:
 
     @property
     def callback(self) -> str:
-        """Where tasks report their progress."""
+        """URL to which tasks report their progress."""
         return http_root(self.pod_ip, self.port)
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Raise BadInput that names the variable, its value and what it must be."""
+    """Read the settings. Raises BadInput with the variable, its value and what it must be."""
     is_local = _LOCAL.fullmatch(env.get("STELE_SPARK_MASTER", "")) is not None
     return environment.read(Settings, {**LOCAL, **env} if is_local else env)

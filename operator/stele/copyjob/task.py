@@ -1,4 +1,4 @@
-"""One Spark task: copy the items of one slice, their fragments in turn. It needs nothing of Spark itself."""
+"""One Spark task: copies the items of one slice, their fragments in turn. Independent of Spark itself."""
 
 import http.client
 import logging
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
 CALLBACK_SECONDS_MAX = 2.0
 
-# (number of the slice, of how many, job with its items as JSON, staging folder, URL of the copier)
+# (number of the slice, number of slices, job with its items as JSON, staging directory, URL of the copier)
 Slice = tuple[int, int, bytes, str, str]
 
 
-def run_slice(given: Slice) -> bytes:
-    """A `SliceResult` as JSON. What another attempt may cure is raised, so that Spark tries again."""
-    part, parts, body, staging, callback = given
+def run_slice(slice_: Slice) -> bytes:
+    """Copy a slice and return a `SliceResult` as JSON. Errors that a retry may cure are raised to Spark."""
+    part, parts, body, staging, callback = slice_
     job = msgspec.json.decode(body, type=CopyJob)
     progress = _Progress((part, parts), job, callback, attempts_before())
     try:
@@ -50,7 +50,7 @@ def run_slice(given: Slice) -> bytes:
 
 
 def attempts_before() -> int:
-    """How often Spark has tried this task before; 0 outside of Spark."""
+    """Return how often Spark has tried this task before; 0 outside of Spark."""
     try:
         from pyspark import TaskContext
     except ImportError:
@@ -60,17 +60,17 @@ def attempts_before() -> int:
 
 
 def check_space(staging: Path, coming_bytes: int) -> None:
-    """Raise Refused (NO_SPACE) when the volume has no room: the destination's, which `staging` is on."""
+    """Raise Refused (NO_SPACE) when the destination's volume, which holds `staging`, lacks space."""
     try:
         usage = os.statvfs(staging)
     except OSError:
-        return  # The copy itself tells what is wrong with the folder.
+        return  # The copy itself reports the error.
     if lack := lack_of_space(coming_bytes, usage.f_bavail * usage.f_frsize):
         raise Refused(lack, "NO_SPACE")
 
 
 class _Progress:
-    """Adds up and tells the copier every `REPORT_SECONDS`; a copier that does not answer is no error."""
+    """Adds up progress and reports it every `REPORT_SECONDS`; an unreachable copier is not an error."""
 
     def __init__(self, place: tuple[int, int], job: CopyJob, callback: str, retries: int) -> None:
         self.bytes = self.entries = 0
@@ -80,34 +80,34 @@ class _Progress:
         self._next = time.monotonic() + REPORT_SECONDS
 
     def add(self, more: int) -> None:
-        """Bytes of one copy. Raise Refused (CANCELLED) when the copier does not know the job any more."""
+        """Count bytes of one copy. Raises Refused (CANCELLED) when the copier no longer has the job."""
         self.bytes += more
         if time.monotonic() >= self._next:
             self.send()
 
     def again(self) -> None:
-        """A fragment is begun again."""
+        """Count a restarted fragment."""
         self.retries += 1
 
     def finish(self, manifest: Manifest) -> None:
-        """One tablet is complete."""
+        """Count a completed tablet."""
         self.entries += manifest.entries
         self.finished.append(manifest.partition)
         self.add(0)
 
     def send(self) -> None:
-        """Tell the copier now."""
+        """Report to the copier now."""
         part, parts = self._place
         finished = tuple(self.finished)
         message = SliceProgress(part, self.bytes, self.entries, finished, parts, self.retries)
         try:
             status = self._post(encode(message))
         except (OSError, http.client.HTTPException, BadInput) as error:
-            log.warning("progress of session %s was not told: %s", self._job.session, error)
+            log.warning("progress of session %s could not be reported: %s", self._job.session, error)
             status = 0
         self._next = time.monotonic() + REPORT_SECONDS
         if status == 404:
-            raise Refused(f"session {self._job.session} is not copied any more", "CANCELLED")
+            raise Refused(f"session {self._job.session} was cancelled", "CANCELLED")
 
     def _post(self, body: bytes) -> int:
         parts = urlsplit(self._callback)

@@ -15,23 +15,23 @@ from stele.member.storage import failpoints
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve, or inspect. Serving runs until SIGTERM. 0: stopped; 1: a failure; 2: wrong settings, named."""
+    """Serve until SIGTERM, or inspect. Return 0 when stopped, 1 for a failure, 2 for invalid settings."""
     parser = parser_of("stele-member", "Tablet server of one Stele member.", Settings)
     commands = parser.add_subparsers(
-        dest="command", title="commands (it serves without one)", metavar="COMMAND"
+        dest="command", title="commands (by default it serves)", metavar="COMMAND"
     )
-    look = commands.add_parser("inspect", help="tell what a volume holds that no process has open")
+    look = commands.add_parser("inspect", help="show the content of a volume that is not in use")
     look.add_argument(
-        "folder", metavar="DIR", type=Path, help="the volume's folder; nothing in it is changed"
+        "folder", metavar="DIR", type=Path, help="directory of the volume, which is not changed"
     )
-    look.add_argument("--verify", action="store_true", help="read all data and logs, check every checksum")
+    look.add_argument("--verify", action="store_true", help="read all data and logs and check every checksum")
     look.add_argument("-o", "--output", choices=("text", "json"), default="text")
     wanted = parser.parse_args(arguments)
     return _inspect(wanted) if wanted.command == "inspect" else _serve()
 
 
 def _inspect(wanted: argparse.Namespace) -> int:
-    """0: sound; 1: something is wrong; 2: no volume, or one that is in use."""
+    """Inspect a volume. Return 0 if it is sound, 1 if it has problems, 2 if it is not a free volume."""
     import msgspec
 
     from stele.member.admin.inspect import inspect, text_of

@@ -14,7 +14,7 @@ from stele.errors import BadInput
 
 
 class Fsync(Enum):
-    """When an operation counts as held: once synced, or (Interval, Never) once the system has it."""
+    """When an operation counts as held: once synced or, for Interval and Never, once the system has it."""
 
     ALWAYS = "Always"
     INTERVAL = "Interval"
@@ -28,8 +28,9 @@ Retention = Annotated[int, Meta(ge=0, le=31_536_000)]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the process is started with; everything else it learns from the master. `boot_id`: of its node's
-    running kernel, not from the environment.
+    """Settings of the process; everything else comes from the master.
+
+    `boot_id` is that of the node's running kernel, and not from the environment.
     """
 
     data_dir: Path = setting("STELE_DATA_DIR", "the volume's folder")
@@ -56,12 +57,12 @@ class Settings:
 
     @property
     def local_host(self) -> str:
-        """Where the second container of this pod listens."""
+        """Address at which the second container of this pod listens."""
         return "127.0.0.1" if self.bind in {"0.0.0.0", "::"} else self.bind
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Raise BadInput that names the variable, its value and what it must be."""
+    """Read the settings. Raises BadInput with the variable, its value and what it must be."""
     settings = environment.read(Settings, env)
     if settings.lease_ms < 2 * settings.heartbeat_ms:
         raise BadInput(

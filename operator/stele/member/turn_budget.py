@@ -1,4 +1,4 @@
-"""How much of clients' work one turn of the event loop does, so that nothing else waits for long."""
+"""Bounds the clients' work in one turn of the event loop, so that nothing else waits for long."""
 
 import asyncio
 from collections import deque
@@ -13,9 +13,9 @@ Result = TypeVar("Result")
 
 
 class TurnBudget:
-    """What was done in this turn, and what waits for the next ones, in order. `call_soon` is the loop's.
+    """The work done in this turn, and work queued for later turns. `call_soon` is that of the loop.
 
-    `entries_max` and `bytes_max` are the most that a turn did so far.
+    `entries_max` and `bytes_max` are the maxima of all turns.
     """
 
     def __init__(self, call_soon: Callable[[Work], Any]) -> None:
@@ -26,26 +26,26 @@ class TurnBudget:
         self.entries_max = self.bytes_max = 0
 
     def fits(self, entries: int) -> bool:
-        """Whether so many can be done now. Whatever comes first in a turn is."""
+        """Return whether so many entries fit into this turn; the first work of a turn always does."""
         if not self.entries:
             return True
         few = self.entries + entries <= limits.TURN_ENTRIES_MAX
         return few and self.bytes <= limits.TURN_BYTES_MAX - limits.REPLY_BYTES - limits.REQUEST_BYTES
 
     def spend(self, entries: int, size: int) -> None:
-        """So much was done."""
+        """Count work that was done."""
         self.entries += entries
         self.bytes += size
         if not self._called:
             self._schedule()
 
     def later(self, entries: int, work: Work) -> None:
-        """Do it in one of the next turns, when so many entries fit."""
+        """Queue work for a later turn with room for it."""
         self._waiting.append((entries, work))
         self._schedule()
 
     async def run(self, entries: int, work: Callable[[], Result]) -> Result:
-        """Do it in the first turn in which so many entries fit, and count them."""
+        """Run work in the first turn with room for it, and count it."""
         if self.fits(entries):
             self.spend(entries, 0)
             return work()
@@ -54,13 +54,13 @@ class TurnBudget:
         return await future
 
     def _resolve(self, future: "asyncio.Future[Result]", entries: int, work: Callable[[], Result]) -> None:
-        """An error is that of who waits: raised here it would end the process."""
+        """Run queued work; its error goes to the waiter, as raising it here would end the process."""
         if future.done():
             return
         self.spend(entries, 0)
         try:
             future.set_result(work())
-        except Exception as error:  # noqa: BLE001  whatever the work raises
+        except Exception as error:  # noqa: BLE001  passed on to the waiter
             future.set_exception(error)
 
     def _schedule(self) -> None:
@@ -69,7 +69,7 @@ class TurnBudget:
             self._call_soon(self._begin)
 
     def _begin(self) -> None:
-        """The next turn."""
+        """Begin a turn."""
         self.entries_max = max(self.entries_max, self.entries)
         self.bytes_max = max(self.bytes_max, self.bytes)
         self._called = False

@@ -1,7 +1,7 @@
-"""Reads and writes the body of `POST /v1/exchange` (`core.control.commands`) as JSON.
+"""JSON codec for the body of `POST /v1/exchange` (`core.control.commands`).
 
-Unknown fields are ignored on reading, unknown command tags are refused, so that a newer master gets a clear
-error from an older member.
+Unknown fields are ignored, but unknown command tags are rejected, so that a newer master gets a clear error
+from an older member.
 """
 
 import msgspec
@@ -24,15 +24,15 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode_request(body: bytes) -> ExchangeRequest:
-    """Raise BadInput for another format (UNKNOWN_FORMAT), else with the path of the field that is wrong."""
+    """Decode a request. Raises BadInput (UNKNOWN_FORMAT), or BadInput with the path of the invalid field."""
     try:
         return _request.decode(body)
     except UNREADABLE as error:
         written = _written_format(body)
         if written not in (None, EXCHANGE_FORMAT):
-            text = f"format is {written}; this member speaks {EXCHANGE_FORMAT}: use a master of its version"
+            text = f"format is {written}; this member supports {EXCHANGE_FORMAT}: use a master of its version"
             raise BadInput(text, "UNKNOWN_FORMAT") from error
-        raise BadInput(f"no exchange of format {EXCHANGE_FORMAT}: {error}") from error
+        raise BadInput(f"invalid exchange of format {EXCHANGE_FORMAT}: {error}") from error
 
 
 def _written_format(body: bytes) -> int | None:
@@ -43,8 +43,8 @@ def _written_format(body: bytes) -> int | None:
 
 
 def decode_reply(body: bytes) -> ExchangeReply:
-    """Raise BadInput with the path of the field that is wrong."""
+    """Decode a reply. Raises BadInput with the path of the invalid field."""
     try:
         return _reply.decode(body)
     except UNREADABLE as error:
-        raise BadInput(f"no answer to an exchange: {error}") from error
+        raise BadInput(f"invalid reply to an exchange: {error}") from error

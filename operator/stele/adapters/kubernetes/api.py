@@ -1,6 +1,6 @@
-"""A thin client of the API server: plain JSON objects in and out, status codes as Stele's errors.
+"""A thin client of the API server: plain JSON objects, and status codes as Stele's errors.
 
-See docs/decisions/0020-kubernetes-client.md for why it is not the generated one.
+docs/decisions/0020-kubernetes-client.md explains why it is not the generated one.
 """
 
 import copy
@@ -17,34 +17,34 @@ import aiohttp
 from stele.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
 
 SILENCE_SECONDS = 300.0
-"""A pod's answer through the API server may pause for so long."""
+"""Longest pause in a pod's response through the API server."""
 REQUEST_SECONDS = 10.0
-"""Limit of one request; a write that runs into it may have been done."""
+"""Timeout of one request; a write that times out may have been applied."""
 
 CLEANUP_CLOSED = sys.version_info < (3, 12, 7)
-"""Whether closing ends the connections of requests that were given up; newer Pythons refuse the option."""
+"""Whether closing ends the connections of abandoned requests; newer Pythons reject the option."""
 
 LIST_PAGE = 500
-"""Objects of one page of a list."""
+"""Objects per page of a list."""
 
 Object = dict[str, Any]
 
 
 class NotFound(SteleError):  # noqa: N818  named as in errors
-    """The object is not there."""
+    """The object does not exist."""
 
     code_default = "NOT_FOUND"
 
 
 class AlreadyExists(Conflict):
-    """An object of that name is there."""
+    """An object of that name exists."""
 
     code_default = "ALREADY_EXISTS"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Where objects of a kind live."""
+    """API path of a kind of objects."""
 
     api: str
     plural: str
@@ -72,7 +72,7 @@ REBALANCES = Kind("stele.dev/v1alpha1", "tabletrebalances", "TabletRebalance")
 
 
 class Login(Protocol):
-    """Address and credentials, as `login` and `pod_login` have them."""
+    """Address and credentials, implemented by `login` and `pod_login`."""
 
     @property
     def server(self) -> str: ...
@@ -81,10 +81,11 @@ class Login(Protocol):
 
 
 class Api:
-    """One session to one API server.
+    """One session with one API server.
 
-    Reads raise Unavailable when there was no answer. Writes raise Uncertain instead: they may have been done.
-    A 409 is Conflict (AlreadyExists for a create), a 404 NotFound, 400 and 422 BadInput, 401 and 403 Refused.
+    Reads raise Unavailable when there is no answer. Writes raise Uncertain instead, since they may have been
+    applied. A 409 is Conflict (AlreadyExists for a create), 404 NotFound, 400 and 422 BadInput, 401 and 403
+    Refused.
     """
 
     def __init__(self, login: Login) -> None:
@@ -105,7 +106,7 @@ class Api:
             await self._session.close()
 
     def noting(self, answered: Callable[[], None]) -> "Api":
-        """The same session; `answered` is called with each answer to a request that is sent by this one."""
+        """Return a view of this session that calls `answered` for each response to its own requests."""
         noting = copy.copy(self)
         noting._answered = answered
         return noting
@@ -114,7 +115,7 @@ class Api:
         return await self._send("GET", kind.path(namespace, name))
 
     async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The object, or None when there is none of that name."""
+        """Return the object, or None when it does not exist."""
         try:
             return await self.get(kind, namespace, name)
         except NotFound:
@@ -123,27 +124,27 @@ class Api:
     async def list(
         self, kind: Kind, namespace: str | None, selector: str = "", fields: str = ""
     ) -> list[Object]:
-        """All objects of a kind, page by page, in one namespace or in all, with these labels and fields."""
-        found: list[Object] = []
+        """List all objects of a kind, page by page, in one namespace or in all, by labels and fields."""
+        objects: list[Object] = []
         query = {"limit": str(LIST_PAGE), "labelSelector": selector, "fieldSelector": fields}
         while True:
             page = await self._send("GET", kind.path(namespace), query=query)
-            for each in page["items"]:
-                found.append({"apiVersion": kind.api, "kind": kind.kind, **each})
+            for item in page["items"]:
+                objects.append({"apiVersion": kind.api, "kind": kind.kind, **item})
             token = page.get("metadata", {}).get("continue")
             if not token:
-                return found
+                return objects
             query = {**query, "continue": token}
 
     async def create(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
         return await self._send("POST", kind.path(namespace), body)
 
     async def replace(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
-        """PUT; with a resourceVersion in the body it is a compare-and-set."""
+        """PUT an object; with a resourceVersion in the body it is a compare-and-set."""
         return await self._send("PUT", kind.path(namespace, body["metadata"]["name"]), body)
 
     async def patch_spec(self, kind: Kind, namespace: str, name: str, spec: Mapping[str, Any]) -> Object:
-        """Merge into the spec, for what a person wants; lists are replaced as a whole."""
+        """Merge into the spec, for changes by users; lists are replaced as a whole."""
         path = kind.path(namespace, name)
         return await self._send("PATCH", path, {"spec": spec}, None, "application/merge-patch+json")
 
@@ -152,7 +153,7 @@ class Api:
     ) -> Object:
         """Merge into the status subresource; lists are replaced as a whole.
 
-        With `version`, a resourceVersion, only while the object has that one: otherwise it is a Conflict.
+        With `version`, a resourceVersion, it raises Conflict unless the object has that version.
         """
         path = kind.path(namespace, name, "status")
         body: Object = {"status": status}
@@ -163,7 +164,7 @@ class Api:
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str | None, grace_seconds: int | None = None
     ) -> None:
-        """Delete the object with that UID and no other of its name; one that is gone already is no error."""
+        """Delete the object with that UID and no other of its name; succeeds if it is gone already."""
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
@@ -181,7 +182,7 @@ class Api:
     async def to_pod(
         self, method: str, namespace: str, pod: str, path: str, query: Mapping[str, str]
     ) -> tuple[int, str]:
-        """Status and body of a request that the API server passes on to `pod`, a name and a port."""
+        """Return status and body of a request that the API server proxies to `pod`, a name and a port."""
         way = f"{PODS.path(namespace, pod)}/proxy{path}"
         return await self._exchange(method, way, query=query)
 
@@ -189,10 +190,10 @@ class Api:
     async def through_pod(
         self, method: str, place: tuple[str, str], path: str, body: Any, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer of `place`, a namespace and a pod with its port, to be read while the block runs.
+        """Yield the response of `place`, a namespace and a pod with its port, to be read in the block.
 
-        A body may be JSON or a stream of any length. Raise as a GET when there is no answer, or none of
-        status 200: the pod may be asked again.
+        A body may be JSON or a stream of any length. Without an answer of status 200, it raises as a GET
+        does: the request may be repeated.
         """
         assert self._session is not None, "use the client inside `async with`"
         url = f"{self._login.server.rstrip('/')}{PODS.path(*place)}/proxy{path}"
@@ -221,8 +222,8 @@ class Api:
     ) -> Object:
         status, text = await self._exchange(method, path, body, query, content)
         if status < 300:
-            found: Object = json.loads(text)
-            return found
+            parsed: Object = json.loads(text)
+            return parsed
         raise error_of(method, path, status, text)
 
     async def _exchange(
@@ -254,7 +255,7 @@ def _unanswered(method: str, path: str, error: Exception) -> SteleError:
 
 
 def error_of(method: str, path: str, status: int, text: str) -> SteleError:
-    """What a status code of the API server means to us."""
+    """Return the error for a status code of the API server."""
     message = f"{method} {path}: {status} {_message(text)}"
     if status == 404:
         return NotFound(message)
@@ -271,10 +272,10 @@ def error_of(method: str, path: str, status: int, text: str) -> SteleError:
 
 def _parsed(text: str) -> Object:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _reason(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The Job that `kubectl stele load` and `dump` run Spark in: fed and asked through the API server."""
+"""The Job in which `kubectl stele load` and `dump` run Spark, used through the API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -15,18 +15,18 @@ PORT = 7003
 WORK = "/work"
 USER = 10001
 DEFAULTS = "stele-bulk"
-"""The ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
+"""ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
 READY_SECONDS_MAX = 180.0
 LIFE_SECONDS_MAX = 6 * 3600
-"""A Job that its command forgot, because that was killed, is ended by Kubernetes after so long."""
+"""Kubernetes ends a Job after this time, if its command was killed."""
 KEPT_SECONDS = 600
-"""And is deleted so long after its end."""
+"""Kubernetes deletes a Job this long after its end."""
 ASK_SECONDS = 0.5
 CHUNK_BYTES = 1024 * 1024
 
 
 def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Object:
-    """A Job of one attempt, since the file is in its pod. It goes with its TabletCluster."""
+    """Return a Job of a single attempt, as its pod has the file. It is owned by its TabletCluster."""
     meta = cluster["metadata"]
     owner = {
         "apiVersion": cluster["apiVersion"],
@@ -53,7 +53,7 @@ def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Objec
 
 
 def _pod(memory: str, defaults: Mapping[str, str]) -> Object:
-    """It fits restricted pod security."""
+    """Return the pod, which meets the Pod Security Standard `restricted`."""
     names = filter(None, defaults.get("pullSecrets", "").split(","))
     return {
         "restartPolicy": "Never",
@@ -93,7 +93,7 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
 
 
 class BulkJob:
-    """One load or export. It is gone when the block of `running` ends."""
+    """One load or export. It is deleted at the end of the `running` block."""
 
     def __init__(self, api: Api, namespace: str, created: Object) -> None:
         self._api, self._namespace, self._pod = api, namespace, ""
@@ -101,7 +101,7 @@ class BulkJob:
         self._uid: str = created["metadata"]["uid"]
 
     async def until_ready(self) -> None:
-        """Raise Unavailable, BadInput or Refused, with what Kubernetes says, when its pod does not start."""
+        """Wait for the pod. Raises Unavailable, BadInput or Refused, with Kubernetes' reason."""
         end = asyncio.get_running_loop().time() + READY_SECONDS_MAX
         while reason := await self._waits_for():
             if asyncio.get_running_loop().time() > end:
@@ -109,7 +109,7 @@ class BulkJob:
             await asyncio.sleep(ASK_SECONDS)
 
     async def _waits_for(self) -> str:
-        """Empty once the pod is ready."""
+        """Return why the pod is not ready, empty once it is."""
         pods = await self._api.list(PODS, self._namespace, f"batch.kubernetes.io/job-name={self._name}")
         if not pods:
             await self._check_refusal()
@@ -122,45 +122,45 @@ class BulkJob:
         if status.get("phase") in ("Failed", "Succeeded"):
             raise Unavailable(f"job {self._name} does not start: {reason}")
         if "ErrImage" in reason or "ImagePull" in reason:
-            raise BadInput(f"job {self._name} has no image: {reason}; name one with --image")
+            raise BadInput(f"job {self._name} cannot pull its image: {reason}; set one with --image")
         return reason
 
     async def _check_refusal(self) -> None:
-        """Of a pod: by a quota, or by the namespace's pod security. Only events say so."""
+        """Raise Refused when the pod was rejected by a quota or pod security, which only events report."""
         fields = f"involvedObject.uid={self._uid},reason=FailedCreate"
         events = await self._api.list(EVENTS, self._namespace, fields=fields)
         if events:
             raise Refused(f"job {self._name} may not start: {events[0].get('message', '')}", "FORBIDDEN")
 
     async def send(self, file: Path) -> None:
-        """The file that is to be loaded."""
+        """Send the file to load."""
         size = str(file.stat().st_size)
         async with self._call("PUT", "/file", _chunks(file), {"Content-Length": size}):
             pass
 
     async def start(self, command: str, arguments: list[str]) -> None:
-        """Begin the job."""
+        """Start the job."""
         async with self._call("POST", "/job", {"command": command, "arguments": arguments}):
             pass
 
     async def follow(self, heard: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """The job's result; `heard` gets each line that differs from the one before. Raise its error."""
+        """Return the job's result, calling `heard` for each new line. Raises the job's error."""
         last: dict[str, Any] = {}
         while True:
             async with self._call("GET", "/job") as answer:
-                told = await answer.json()
-            if told != last:
-                last = told
-                heard(told)
-            if "error" in told:
-                raise _error(told["error"])
-            if "result" in told:
-                result: dict[str, Any] = told["result"]
+                status = await answer.json()
+            if status != last:
+                last = status
+                heard(status)
+            if "error" in status:
+                raise _error(status["error"])
+            if "result" in status:
+                result: dict[str, Any] = status["result"]
                 return result
             await asyncio.sleep(ASK_SECONDS)
 
     async def receive(self, target: Path) -> None:
-        """The file that was made."""
+        """Receive the dumped file."""
         part = target.with_name(f".{target.name}.part")
         try:
             async with self._call("GET", "/file") as answer:
@@ -183,14 +183,14 @@ class BulkJob:
 
 @asynccontextmanager
 async def running(api: Api, namespace: str, cluster: str, image: str, memory: str) -> AsyncIterator[BulkJob]:
-    """A Job that can be fed; an empty `image` is that of the chart."""
+    """Yield a ready Job; an empty `image` selects that of the chart."""
     owner = await api.get(CLUSTERS, namespace, cluster)
-    found = await api.find(CONFIG_MAPS, namespace, DEFAULTS) or {}
-    defaults = {**(found.get("data") or {}), **({"image": image} if image else {})}
+    config_map = await api.find(CONFIG_MAPS, namespace, DEFAULTS) or {}
+    defaults = {**(config_map.get("data") or {}), **({"image": image} if image else {})}
     if "image" not in defaults:
         raise BadInput(
-            f"the image to run Spark with is not known, for ConfigMap {DEFAULTS} is not in namespace "
-            f"{namespace}: name the image with --image, or set images.bulk of the chart"
+            f"the image for Spark is unknown, since ConfigMap {DEFAULTS} does not exist in namespace "
+            f"{namespace}: set the image with --image, or images.bulk of the chart"
         )
     job = BulkJob(api, namespace, await api.create(JOBS, namespace, manifest(owner, memory, defaults)))
     try:
@@ -201,18 +201,20 @@ async def running(api: Api, namespace: str, cluster: str, image: str, memory: st
 
 
 def _waiting_for(status: Object) -> str:
-    told = [f"phase {status.get('phase', 'Pending')}"]
+    reasons = [f"phase {status.get('phase', 'Pending')}"]
     for each in status.get("containerStatuses") or ():
         waiting = (each.get("state") or {}).get("waiting") or (each.get("state") or {}).get("terminated")
         if waiting:
-            told.append(f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip())
-    told += [c["message"] for c in status.get("conditions") or () if c["status"] != "True" and "message" in c]
-    return "; ".join(told)[:500]
+            reasons.append(f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip())
+    reasons += [
+        c["message"] for c in status.get("conditions") or () if c["status"] != "True" and "message" in c
+    ]
+    return "; ".join(reasons)[:500]
 
 
 @contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """Raise BadInput for what the disk here says; the connection's errors are not its."""
+    """Raise BadInput for errors of the local disk, but not for those of the connection."""
     try:
         yield
     except aiohttp.ClientError:

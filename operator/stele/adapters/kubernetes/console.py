@@ -1,7 +1,7 @@
-"""What a person at a terminal asks: objects as models, tables, and members through the API server.
+"""Access for users at a terminal: objects as models, tables, and members through the API server.
 
-It needs the rights of that person only: to get and list Stele's resources and ConfigMaps, `pods/proxy` for
-what members are asked, and to create and patch the objects that commands change.
+It only needs the user's permissions: get and list Stele's resources and ConfigMaps, `pods/proxy` for queries
+of members, and create and patch the objects that commands change.
 """
 
 import json
@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Resource)
 
 @dataclass(frozen=True)
 class Table:
-    """The stored table. Shards are read one after the other, so rows may be of slightly different moments."""
+    """The stored table. Shards are read one after the other, so rows may differ slightly in time."""
 
     head: Head
     rows: tuple[Partition, ...]
@@ -48,8 +48,9 @@ class Table:
 async def connect(
     namespace: str | None, context: str | None, kubeconfig: str | None
 ) -> "AsyncIterator[Console]":
-    """Log in as kubectl would. Raises BadInput when the given kubeconfig or context is of no use, Unavailable
-    when there is none.
+    """Log in as kubectl does.
+
+    Raises BadInput when the given kubeconfig or context is unusable, Unavailable when there is none.
     """
     try:
         login = await log_in(kubeconfig, context)
@@ -70,7 +71,7 @@ def _text(error: Exception) -> str:
 
 
 def _namespace(login: Login, context: str | None, kubeconfig: str | None) -> str:
-    """That of the kubeconfig's context, else the one that we run in."""
+    """Return the namespace of the kubeconfig's context, else the one this process runs in."""
     try:
         contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError):
@@ -80,60 +81,66 @@ def _namespace(login: Login, context: str | None, kubeconfig: str | None) -> str
 
 
 class Console:
-    """Questions about one namespace. Reads raise Unavailable, NotFound and Refused as `Api` does."""
+    """Access to one namespace. Reads raise Unavailable, NotFound and Refused as `Api` does."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
         self.namespace = namespace
 
     async def clusters(self, name: str | None = None) -> list[TabletCluster]:
-        """All, or the one of that name; raises NotFound that lists those that are there."""
-        found = await self._list(CLUSTERS, TabletCluster)
-        return found if name is None else [self._named(name, found, "TabletCluster")]
+        """Return all clusters, or the named one. Raises NotFound with the existing names."""
+        clusters = await self._list(CLUSTERS, TabletCluster)
+        return clusters if name is None else [self._named(name, clusters, "TabletCluster")]
 
     async def cluster(self, name: str) -> TabletCluster:
         return (await self.clusters(name))[0]
 
     async def members(self, cluster: str | None = None) -> list[TabletMember]:
-        """By cluster and member index; raises NotFound for a cluster that is not there."""
+        """Return members by cluster and index. Raises NotFound when the cluster does not exist."""
         if cluster is not None:
             await self.clusters(cluster)
-        found = await self._list(MEMBERS, TabletMember)
-        mine = [each for each in found if cluster in (None, each.spec.cluster)]
-        return sorted(mine, key=lambda each: (each.spec.cluster, each.spec.index))
+        members = await self._list(MEMBERS, TabletMember)
+        selected = [each for each in members if cluster in (None, each.spec.cluster)]
+        return sorted(selected, key=lambda each: (each.spec.cluster, each.spec.index))
 
     async def rebalances(self, cluster: str) -> list[TabletRebalance]:
-        """The plans of a cluster that are still kept."""
-        found = await self._list(REBALANCES, TabletRebalance)
-        return [each for each in found if each.spec.cluster == cluster]
+        """Return the plans of a cluster that still exist."""
+        plans = await self._list(REBALANCES, TabletRebalance)
+        return [each for each in plans if each.spec.cluster == cluster]
 
     async def rebalance(self, name: str) -> TabletRebalance:
-        """Raises NotFound that lists those that are there."""
+        """Return a plan. Raises NotFound with the existing names."""
         return self._named(name, await self._list(REBALANCES, TabletRebalance), "TabletRebalance")
 
     async def change_rebalance(self, name: str, spec: Object) -> None:
-        """Raises BadInput with the API server's words, Uncertain when it is not known whether it was done."""
+        """Change a plan's spec.
+
+        Raises BadInput with the API server's message, Uncertain without an answer.
+        """
         await self._api.patch_spec(REBALANCES, self.namespace, name, spec)
 
     async def make_rebalance(self, prefix: str, spec: Object) -> str:
-        """Create a TabletRebalance; returns its name, which begins with the prefix."""
+        """Create a TabletRebalance; return its name, which begins with the prefix."""
         body = {"apiVersion": API_VERSION, "kind": "TabletRebalance", "spec": spec}
-        made = await self._api.create(
+        created = await self._api.create(
             REBALANCES, self.namespace, body | {"metadata": {"generateName": prefix}}
         )
-        return str(made["metadata"]["name"])
+        return str(created["metadata"]["name"])
 
     async def change_member(self, name: str, spec: Object) -> None:
-        """Raises NotFound that lists those that are there, and as `change_rebalance`."""
+        """Change a member's spec. Raises NotFound with the existing names, and as `change_rebalance` does."""
         self._named(name, await self._list(MEMBERS, TabletMember), "TabletMember")
         await self._api.patch_spec(MEMBERS, self.namespace, name, spec)
 
     async def table(self, cluster: str) -> Table:
-        """Raises NotFound when the cluster has no table yet, and Corrupt when it contradicts itself."""
+        """Return the stored table.
+
+        Raises NotFound when there is none yet, Corrupt when it is inconsistent.
+        """
         try:
             head = decode_head(await self._config_map(f"{cluster}-table"))
         except NotFound:
-            text = f'"{cluster}" has no partition table yet: no operator has taken it over; look at its logs'
+            text = f'"{cluster}" has no partition table yet: no operator has taken it over; check the logs'
             raise NotFound(text) from None
         rows: list[Partition] = []
         for number in range(shard_count(head.partitions)):
@@ -142,28 +149,28 @@ class Console:
         return Table(head, tuple(rows))
 
     async def ask_member(self, method: str, member: str, path: str, **query: str) -> Object:
-        """A JSON answer of a member's admin port. Raises what the member says: NotFound, BadInput, Refused.
+        """Return a JSON response of a member's admin port.
 
-        Unavailable: the member, or the way to it, gave no answer.
+        Raises the member's error: NotFound, BadInput or Refused. Unavailable means that there was no answer.
         """
         pod = f"{quote(member, safe='')}:{ADMIN_PORT}"
         status, text = await self._api.to_pod(method, self.namespace, pod, path, query)
         try:
-            found = json.loads(text)
+            answer = json.loads(text)
         except ValueError:
-            found = None
-        if status < 300 and isinstance(found, dict):
-            return found
-        if isinstance(found, dict) and found.get("kind") == "Status":
+            answer = None
+        if status < 300 and isinstance(answer, dict):
+            return answer
+        if isinstance(answer, dict) and answer.get("kind") == "Status":
             raise error_of("GET" if status >= 500 else method, f"member {member}: {path}", status, text)
-        raise _answered(member, status, found if isinstance(found, dict) else {}, text.strip()[:200])
+        raise _answered(member, status, answer if isinstance(answer, dict) else {}, text.strip()[:200])
 
     def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
-        """For one bulk load or export; as `bulk_job.running`."""
+        """Return a context with a Job for one bulk load or export; see `bulk_job.running`."""
         return running(self._api, self.namespace, cluster, image, memory)
 
     def members_address(self, cluster: str) -> str:
-        """Of any of a cluster's members, from inside of Kubernetes."""
+        """Return the address of the cluster's members inside Kubernetes."""
         return f"{cluster}-members.{self.namespace}:{ADMIN_PORT}"
 
     async def _config_map(self, name: str) -> dict[str, str]:
@@ -174,26 +181,28 @@ class Console:
         try:
             stored = await self._api.list(kind, self.namespace)
         except NotFound:
-            text = f"this cluster does not know {kind.plural}.stele.dev; install Stele's resources first"
+            text = f"{kind.plural}.stele.dev is not installed in this cluster; install Stele's chart first"
             raise NotFound(text) from None
-        found = []
-        for each in stored:
-            read = model.read(each)
+        objects = []
+        for stored_object in stored:
+            read = model.read(stored_object)
             if isinstance(read, Unreadable):
                 raise Corrupt(str(read))
-            found.append(read)
-        return found
+            objects.append(read)
+        return objects
 
     def _named(self, name: str, found: list[R], kind: str) -> R:
         for each in found:
             if each.metadata.name == name:
                 return each
-        there = ", ".join(each.metadata.name for each in found) or "none"
-        raise NotFound(f'there is no {kind} "{name}" in namespace "{self.namespace}"; there are: {there}')
+        existing = ", ".join(each.metadata.name for each in found) or "none"
+        raise NotFound(
+            f'there is no {kind} "{name}" in namespace "{self.namespace}"; existing are: {existing}'
+        )
 
 
 def _answered(member: str, status: int, found: dict[str, Any], text: str) -> SteleError:
-    """What a member's own answer means."""
+    """Return the error for a member's own response."""
     code, detail = str(found.get("code", "")), str(found.get("detail", "") or text)
     message = f"{member}: {detail}"
     if status == 404:

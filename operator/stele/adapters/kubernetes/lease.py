@@ -1,9 +1,9 @@
-"""One master at a time: a Lease that is taken, renewed, and when lost ends the leadership.
+"""Leader election: a Lease that is acquired and renewed, and whose loss ends the leadership.
 
-As in client-go a waiting process never compares its clock with the holder's: it measures on its own
-monotonic clock for how long the Lease did not change. The holder counts its deadline from *before* the last
-renewal that succeeded, so it stops before anybody else may start. What a late write of a deposed master
-could still do is stopped by the epoch in the table (docs/reference/protocol.md), not by this.
+As in client-go, a waiting process never compares its clock with the holder's: it measures on its own
+monotonic clock how long the Lease has been unchanged. The holder counts its deadline from *before* its last
+successful renewal, so it stops before any other process may start. Late writes of a deposed master are
+prevented by the epoch in the table (docs/reference/protocol.md), and not by this.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Lease = dict[str, Any]
 
 @dataclass(frozen=True)
 class Terms:
-    """How long a lease holds without renewal, when its holder gives up, how often it is renewed."""
+    """How long a lease is valid without renewal, when its holder gives up, how often it is renewed."""
 
     duration_seconds: float = 15.0
     deadline_seconds: float = 10.0
@@ -31,7 +31,10 @@ class Terms:
 
 
 class Election:
-    """`identity` outlives a restart of the container, so that the same pod goes on at once."""
+    """Election of a leader.
+
+    `identity` survives a restart of the container, so the same pod resumes at once.
+    """
 
     def __init__(
         self,
@@ -50,20 +53,20 @@ class Election:
         self._seen_seconds = 0.0
 
     async def acquire(self) -> None:
-        """Return when this process holds the lease."""
+        """Wait until this process holds the lease."""
         waiting_for = ""
         while True:
             holder = await self._attempt()
             if holder == self._identity:
-                log.info("holds the lease %s/%s as %s", self._namespace, self._name, self._identity)
+                log.info("acquired the lease %s/%s as %s", self._namespace, self._name, self._identity)
                 return
             if holder != waiting_for:
-                log.info("waits for the lease %s/%s, held by %s", self._namespace, self._name, holder)
+                log.info("waiting for the lease %s/%s, held by %s", self._namespace, self._name, holder)
                 waiting_for = holder
             await self._sleep(self._terms.retry_seconds)
 
     async def hold(self) -> None:
-        """Renew until that fails for the deadline or somebody else holds it; then return."""
+        """Renew until that has failed for the deadline or another process holds the lease; then return."""
         renewed = self._monotonic()
         while self._monotonic() - renewed < self._terms.deadline_seconds:
             started = self._monotonic()
@@ -80,17 +83,17 @@ class Election:
             await self._sleep(self._terms.retry_seconds)
 
     async def release(self) -> None:
-        """Let another process take over at once; errors do not matter, the lease runs out."""
+        """Release the lease for an immediate takeover; errors are ignored, since the lease expires."""
         try:
             lease = await self._api.find(LEASES, self._namespace, self._name)
             if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._api.replace(LEASES, self._namespace, lease)
         except SteleError as error:
-            log.info("the lease was not given back: %s", error)
+            log.info("the lease could not be released: %s", error)
 
     async def _attempt(self) -> str:
-        """Take or renew the lease when that is allowed; who holds it now, empty when that is unknown."""
+        """Acquire or renew the lease if allowed; return its present holder, empty when unknown."""
         try:
             lease = await self._api.find(LEASES, self._namespace, self._name)
             if lease is None:
@@ -108,11 +111,11 @@ class Election:
         return self._identity
 
     def _expired(self, lease: Lease) -> bool:
-        """Whether the lease did not change for its duration, on our own clock."""
+        """Return whether the lease has been unchanged for its duration, on this process's clock."""
         spec = lease["spec"]
-        seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-        if seen != self._seen:
-            self._seen, self._seen_seconds = seen, self._monotonic()
+        observed = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        if observed != self._seen:
+            self._seen, self._seen_seconds = observed, self._monotonic()
         return self._monotonic() - self._seen_seconds > float(spec.get("leaseDurationSeconds") or 0)
 
     def _body(self, lease: Lease | None) -> Lease:

@@ -1,4 +1,4 @@
-"""Who we are to the API server: a kubeconfig, or the service account of the pod we run in."""
+"""Credentials for the API server: a kubeconfig, or the service account of this pod."""
 
 import os
 import ssl
@@ -13,12 +13,12 @@ from stele.adapters.kubernetes.pod_login import ACCOUNT, trust
 from stele.errors import BadInput
 
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
-"""What the library raises for kubeconfigs of a wrong form: it takes them apart without checking."""
+"""Exceptions of the library for malformed kubeconfigs, which it does not validate."""
 
 
 @dataclass
 class Login:
-    """Address and credentials. `token` reads the file of a rotating token again when it must."""
+    """Address and credentials. `token` rereads the file of a rotating token when necessary."""
 
     server: str
     ca_file: str | None
@@ -29,7 +29,7 @@ class Login:
     configuration: Any = field(repr=False)
 
     def token(self) -> str | None:
-        """The bearer token of this moment, without the word Bearer."""
+        """Return the current bearer token, without the word Bearer."""
         if self.configuration.refresh_api_key_hook is not None:
             self.configuration.refresh_api_key_hook(self.configuration)
         value = self.configuration.api_key.get("BearerToken")
@@ -46,8 +46,9 @@ class Login:
 
 
 async def log_in(kubeconfig: str | None = None, context: str | None = None) -> Login:
-    """From the given kubeconfig, else from the pod, else from KUBECONFIG or ~/.kube/config; raises
-    BadInput.
+    """Log in from the given kubeconfig, else as the pod, else from KUBECONFIG or ~/.kube/config.
+
+    Raises BadInput.
     """
     configuration = Configuration()
     try:
@@ -60,7 +61,7 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
     except (*_UNREADABLE, config.ConfigException, OSError) as error:
         where = kubeconfig or "KUBECONFIG or ~/.kube/config"
         raise BadInput(
-            f"no way to log in to Kubernetes: {error}; run inside a pod, or name a kubeconfig ({where})"
+            f"cannot log in to Kubernetes: {error}; run inside a pod, or provide a kubeconfig ({where})"
         ) from error
     return Login(
         server=str(configuration.host),
@@ -74,7 +75,7 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
 
 
 def _namespace() -> str:
-    """The namespace that we run in; `default` outside a cluster."""
+    """Return the namespace of this process; `default` outside a cluster."""
     path = ACCOUNT / "namespace"
-    given = os.environ.get("POD_NAMESPACE")
-    return given or (path.read_text(encoding="utf-8").strip() if path.is_file() else "default")
+    from_environment = os.environ.get("POD_NAMESPACE")
+    return from_environment or (path.read_text(encoding="utf-8").strip() if path.is_file() else "default")

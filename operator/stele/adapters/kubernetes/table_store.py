@@ -1,8 +1,8 @@
 """The partition table in ConfigMaps, written by compare-and-set (docs/internals/operator.md, "Who leads").
 
-`take_over` writes the new epoch into the head and into *every* shard, so each late write of an older master
-fails on its resourceVersion. Shards are created before the head: a head without one of its shards is
-damage, shards without a head are a creation that did not end.
+`take_over` writes the new epoch into the head and into *every* shard, so that each late write of an earlier
+master fails on its resourceVersion. Shards are created before the head: a head without one of its shards is
+damage, while shards without a head are an unfinished creation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,19 +25,19 @@ from stele.wire.configmap import (
 )
 
 ATTEMPTS_MAX = 10
-"""Conflicts in a row that a take-over accepts before it gives up for this time."""
+"""Consecutive conflicts after which a takeover gives up."""
 
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """The table at the moment of taking over, with the epoch that is ours now."""
+    """The table at the time of the takeover, with the new epoch."""
 
     head: Head
     table: PartitionTable
 
 
 def table_snapshot(head: Head, rows: Sequence[Partition]) -> TableSnapshot:
-    """Raise Corrupt when the rows contradict the dictionary of the head."""
+    """Build a snapshot. Raises Corrupt when the rows contradict the dictionary of the head."""
     members = MappingProxyType({member.index: member for member in head.members})
     table = PartitionTable(tuple(rows), members)
     check_invariants(table)
@@ -45,9 +45,11 @@ def table_snapshot(head: Head, rows: Sequence[Partition]) -> TableSnapshot:
 
 
 class KubernetesTableStore:
-    """One cluster's table. Writes raise Conflict when somebody else wrote since `take_over`, and Uncertain
-    when
-    nobody answered; after either the caller takes over anew or ends."""
+    """One cluster's table.
+
+    Writes raise Conflict when another process has written since `take_over`, and Uncertain when there was no
+    answer; after either the caller has to take over again or stop.
+    """
 
     def __init__(
         self, api: Api, namespace: str, cluster: str, owner: Mapping[str, Any], labels: Mapping[str, str]
@@ -61,34 +63,42 @@ class KubernetesTableStore:
         return f"{self._cluster}-table" if shard is None else f"{self._cluster}-table-{shard}"
 
     async def _find(self, shard: int | None = None) -> dict[str, Any] | None:
-        """That part of the table. Raises NameTaken when an object of somebody else has its name, NameLeaves
-        when that is about to go."""
-        found = await self._api.find(CONFIG_MAPS, self._namespace, self._name(shard))
-        if found is not None and not belongs_to(found, self._owner["uid"]):
-            raise self._in_the_way([found])
-        return found
+        """Return a part of the table.
 
-    def _in_the_way(self, found: Sequence[Mapping[str, Any]]) -> SteleError:
-        """What to raise for objects that are not ours: those that stay count before those that go."""
-        staying = [each for each in found if not leaves(each, [self._owner])]
-        names = [f"{CONFIG_MAPS.kind} {each['metadata']['name']}" for each in staying or found]
+        Raises NameTaken when a foreign object has its name, NameLeaves when that is being removed.
+        """
+        config_map = await self._api.find(CONFIG_MAPS, self._namespace, self._name(shard))
+        if config_map is not None and not belongs_to(config_map, self._owner["uid"]):
+            raise self._in_the_way([config_map])
+        return config_map
+
+    def _in_the_way(self, foreign: Sequence[Mapping[str, Any]]) -> SteleError:
+        """Return the error for foreign objects; those that stay take precedence over those being removed."""
+        staying = [stored for stored in foreign if not leaves(stored, [self._owner])]
+        names = [f"{CONFIG_MAPS.kind} {stored['metadata']['name']}" for stored in staying or foreign]
         return NameTaken(names) if staying else NameLeaves(names)
 
     async def _foreign(self, partitions: int) -> list[dict[str, Any]]:
-        """All that have the name of a part of the table and are not ours."""
+        """Return all foreign objects with the name of a part of the table."""
         parts = (None, *range(shard_count(partitions)))
-        found = [await self._api.find(CONFIG_MAPS, self._namespace, self._name(each)) for each in parts]
-        return [each for each in found if each is not None and not belongs_to(each, self._owner["uid"])]
+        stored_parts = [
+            await self._api.find(CONFIG_MAPS, self._namespace, self._name(each)) for each in parts
+        ]
+        return [
+            each for each in stored_parts if each is not None and not belongs_to(each, self._owner["uid"])
+        ]
 
     async def epoch(self) -> int:
-        """The epoch in the stored head; 0 when there is none."""
-        found = await self._find()
-        return 0 if found is None else decode_head(found.get("data") or {}).epoch
+        """Return the epoch of the stored head; 0 when there is none."""
+        stored = await self._find()
+        return 0 if stored is None else decode_head(stored.get("data") or {}).epoch
 
     async def take_over(self, fresh: Head, epoch_above: int = 0) -> TableSnapshot:
-        """Raise the epoch everywhere; creates the table from `fresh` when there is none. Raises Corrupt
-        when what is stored contradicts itself or has another number of partitions, NameTaken when it is
-        another cluster's or no table at all, NameLeaves when that is about to go."""
+        """Raise the epoch everywhere; create the table from `fresh` when there is none.
+
+        Raises Corrupt when the stored table is inconsistent or has another number of partitions, NameTaken
+        when it is not a table or that of another cluster, NameLeaves when that is being removed.
+        """
         for _ in range(ATTEMPTS_MAX):
             try:
                 return await self._take_over(fresh, epoch_above)
@@ -106,8 +116,8 @@ class KubernetesTableStore:
         head = decode_head(stored.get("data") or {})
         if head.partitions != fresh.partitions:
             raise Corrupt(
-                f"the stored table has {head.partitions} partitions, spec.partitions is {fresh.partitions}: "
-                "this number cannot change; set it back"
+                f"the stored table has {head.partitions} partitions, but spec.partitions is "
+                f"{fresh.partitions}: this number cannot change; set it back"
             )
         self._versions[self._name()] = stored["metadata"]["resourceVersion"]
         self._epoch = max(head.epoch, epoch_above) + 1
@@ -122,21 +132,21 @@ class KubernetesTableStore:
         stored = await self._find(number)
         if stored is None:
             raise Corrupt(
-                f"ConfigMap {self._name(number)} is gone while {self._name()} exists: restore a backup of it"
+                f"ConfigMap {self._name(number)} is missing but {self._name()} exists: "
+                "restore it from a backup"
             )
         shard = decode_shard(stored.get("data") or {}, number, partitions)
         if shard.epoch > self._epoch:
-            raise Conflict(f"{self._name(number)} has epoch {shard.epoch}, ours is {self._epoch}")
+            raise Conflict(f"{self._name(number)} has epoch {shard.epoch}, above ours, {self._epoch}")
         self._versions[self._name(number)] = stored["metadata"]["resourceVersion"]
         await self.write_shard(number, shard.rows)
         return shard.rows
 
     async def _create(self, fresh: Head, epoch_above: int) -> TableSnapshot:
-        """Another master may do the same right now: its shards are taken over as those of a leadership
-        are."""
+        """Create the table; shards of another master that does the same are taken over."""
         numbers = range(shard_count(fresh.partitions))
-        found = [await self._find_empty(number, fresh.partitions) for number in numbers]
-        self._epoch = max(epoch_above, *found) + 1
+        epochs = [await self._find_empty(number, fresh.partitions) for number in numbers]
+        self._epoch = max(epoch_above, *epochs) + 1
         for number in numbers:
             await self._create_shard(number, fresh.partitions)
         head = replace(fresh, epoch=self._epoch)
@@ -144,7 +154,10 @@ class KubernetesTableStore:
         return table_snapshot(head, [EMPTY] * fresh.partitions)
 
     async def _find_empty(self, number: int, partitions: int) -> int:
-        """The epoch of a shard that has no head, and 0 when there is none; Corrupt when it has rows."""
+        """Return the epoch of a shard without a head, 0 when there is no shard.
+
+        Raises Corrupt when it has rows.
+        """
         name = self._name(number)
         stored = await self._find(number)
         if stored is None:
@@ -152,13 +165,15 @@ class KubernetesTableStore:
         shard = decode_shard(stored.get("data") or {}, number, partitions)
         if any(row.version for row in shard.rows):
             if await self.epoch():
-                raise Conflict(f"{self._name()} was made by another master")
-            raise Corrupt(f"ConfigMap {self._name()} is gone while {name} has rows: restore a backup of it")
+                raise Conflict(f"{self._name()} was created by another master")
+            raise Corrupt(
+                f"ConfigMap {self._name()} is missing but {name} has rows: restore it from a backup"
+            )
         self._versions[name] = stored["metadata"]["resourceVersion"]
         return shard.epoch
 
     async def _create_shard(self, number: int, partitions: int) -> None:
-        """A shard that somebody else makes or changes meanwhile is a Conflict."""
+        """Create a shard. Raises Conflict when another process creates or changes it meanwhile."""
         rows = [EMPTY] * len(shard_range(number, partitions))
         if self._name(number) in self._versions:
             await self.write_shard(number, rows)
@@ -166,8 +181,8 @@ class KubernetesTableStore:
             await self._make(self._name(number), encode_shard(self._epoch, number, rows))
 
     async def _make(self, name: str, data: dict[str, str]) -> None:
-        made = await self._api.create(CONFIG_MAPS, self._namespace, self._body(name, data))
-        self._versions[name] = made["metadata"]["resourceVersion"]
+        created = await self._api.create(CONFIG_MAPS, self._namespace, self._body(name, data))
+        self._versions[name] = created["metadata"]["resourceVersion"]
 
     async def write_head(self, head: Head) -> None:
         await self._put(self._name(), encode_head(head))

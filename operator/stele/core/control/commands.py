@@ -1,7 +1,7 @@
-"""The messages between master and member: commands, their results, and the member's report.
+"""Messages between master and member: commands, their results, and the member's report.
 
-docs/reference/protocol.md defines the commands; `wire.control` encodes and decodes these values as they are.
-Types and ranges are checked when they are decoded; whether a report is credible, `reported` decides.
+docs/reference/protocol.md defines the commands; `wire.control` encodes these values as they are. Decoding
+checks types and ranges; `reported` decides whether a report is credible.
 """
 
 from enum import StrEnum
@@ -88,14 +88,14 @@ Counted = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class OpId(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """The place of an operation in a tablet's log; (0, 0) is before the first."""
+    """Position of an operation in a tablet's log; (0, 0) precedes the first."""
 
     term: int = 0
     index: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """One partition of the table; trailing empty replica indexes are not sent."""
+    """One row of the table; trailing empty replica indexes are not sent."""
 
     partition: Number
     version: VersionNumber
@@ -103,7 +103,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemberInfo(msgspec.Struct, frozen=True):
-    """One entry of the member dictionary. Indexes are never used again."""
+    """One entry of the member dictionary. Indexes are never reused."""
 
     index: Index
     name: str
@@ -113,9 +113,9 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
 
 class StartTabletCopy(msgspec.Struct, frozen=True, tag="StartTabletCopy"):
-    """To the destination: be ready to receive this tablet. Creates it when it does not exist.
+    """To the destination: prepare to receive this tablet; creates it when it does not exist.
 
-    `kind` of the migration and the row that it makes are for services; an older master does not send them.
+    `kind` of the migration and the resulting row are for services; an older master does not send them.
     """
 
     id: str
@@ -129,7 +129,7 @@ class StartTabletCopy(msgspec.Struct, frozen=True, tag="StartTabletCopy"):
 class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
     """To the owner: pin the log, probe the destination as PRE_VOTER, stream, then wait for it.
 
-    `kind` and `result` as in StartTabletCopy.
+    `kind` and `result` are as in StartTabletCopy.
     """
 
     id: str
@@ -141,7 +141,7 @@ class AddLearner(msgspec.Struct, frozen=True, tag="AddLearner"):
 
 
 class _SessionCommand(msgspec.Struct, frozen=True):
-    """A command of a copy session, whose id it bears."""
+    """A command of a copy session, with the session's id."""
 
     session: str
 
@@ -153,9 +153,9 @@ class _SessionCommand(msgspec.Struct, frozen=True):
 class OpenSession(_SessionCommand, frozen=True, tag="OpenSession"):
     """To the source of a copy: checkpoint these partitions. The result's `session` describes it.
 
-    `fragments` False: each tablet is sent as one. `bytes_per_second` 0: as fast as it goes. With `renew` it
-    only renews the lease, changes the rate and notes who copies: a session that is not open (any more) is
-    then refused with SESSION_LOST.
+    Without `fragments`, each tablet is sent as a whole. `bytes_per_second` is 0 without a limit. With
+    `renew`, it only renews the lease, and updates rate and engine; it is refused with SESSION_LOST when the
+    session is not open.
     """
 
     partitions: tuple[int, ...]
@@ -168,11 +168,11 @@ class OpenSession(_SessionCommand, frozen=True, tag="OpenSession"):
 
 
 class CloseSession(_SessionCommand, frozen=True, tag="CloseSession"):
-    """To source or destination: forget the session, its checkpoint and its staging folder."""
+    """To source or destination: drop the session, its checkpoint and its staging directory."""
 
 
 class CopyItem(msgspec.Struct, frozen=True):
-    """One tablet to copy in a session. `generation` is the destination's new one."""
+    """One tablet to copy in a session. `generation` is the new one at the destination."""
 
     partition: int
     source_generation: int
@@ -181,7 +181,7 @@ class CopyItem(msgspec.Struct, frozen=True):
 
 
 class FetchDirect(_SessionCommand, frozen=True, tag="FetchDirect"):
-    """To the destination: its own transfer process copies these tablets."""
+    """To the destination: have its transfer process copy these tablets."""
 
     source: int
     token: str
@@ -189,20 +189,20 @@ class FetchDirect(_SessionCommand, frozen=True, tag="FetchDirect"):
 
 
 class Ingest(_SessionCommand, frozen=True, tag="Ingest"):
-    """To the destination: take the finished SST files of this session in, tablet by tablet."""
+    """To the destination: ingest the finished SST files of this session, tablet by tablet."""
 
     partitions: tuple[int, ...]
 
 
 class HandOver(msgspec.Struct, frozen=True, tag="HandOver"):
-    """To the owner: freeze durably, drain, bring the destination to the last OpId, answer with it."""
+    """To the owner: freeze durably, drain, bring the destination to the last OpId, and answer with it."""
 
     id: str
     partition: int
 
 
 class Accept(msgspec.Struct, frozen=True, tag="Accept"):
-    """Agree durably to a row before it is stored. For a migration `last` is what must be in the log."""
+    """Agree durably to a row before it is stored. For a migration, the log must contain `last`."""
 
     id: str
     row: Row
@@ -210,14 +210,14 @@ class Accept(msgspec.Struct, frozen=True, tag="Accept"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="Abort"):
-    """Roll a migration back: the learner is forgotten, the partition thaws, a copy is dropped."""
+    """Roll a migration back: drop the learner, unfreeze the partition, drop a copy."""
 
     id: str
     partition: int
 
 
 class Fence(msgspec.Struct, frozen=True, tag="Fence"):
-    """Refuse terms below `term` from now on. Answers the last OpId, or WAIT while a lease runs.
+    """Refuse terms below `term` from now on. The answer has the last OpId, or WAIT while a lease is valid.
 
     An older master sends no `id`.
     """
@@ -229,7 +229,7 @@ class Fence(msgspec.Struct, frozen=True, tag="Fence"):
 
 
 class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
-    """Tombstone a tablet that the published row of at least `version` does not name here.
+    """Tombstone a tablet, provided that the published row of at least `version` does not name this member.
 
     It belongs to no operation.
     """
@@ -240,7 +240,7 @@ class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
 
 
 class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
-    """Make an empty tablet of a partition that was lost for good; its row, above `base`, follows.
+    """Create an empty tablet for a partition whose data is lost; its row, above `base`, follows.
 
     An older master sends no `id`.
     """
@@ -251,10 +251,10 @@ class CreateTablet(msgspec.Struct, frozen=True, tag="CreateTablet"):
 
 
 class LockState(msgspec.Struct, frozen=True, tag="LockState"):
-    """Agree to a coming cluster state: nothing new is begun here until it is in force, unlocked or too old.
+    """Agree to a new cluster state: start nothing until it is in force, unlocked or expired.
 
-    Refused with STALE_VERSION when the member's stamp or member list is another, MIGRATION_ACTIVE when it
-    takes part in a migration.
+    Refused with STALE_VERSION when the member's stamp or member list differs, MIGRATION_ACTIVE when it takes
+    part in a migration.
     """
 
     id: str
@@ -264,7 +264,7 @@ class LockState(msgspec.Struct, frozen=True, tag="LockState"):
 
 
 class UnlockState(msgspec.Struct, frozen=True, tag="UnlockState"):
-    """The change of the cluster state with this id is over, however it ended."""
+    """End the change of the cluster state with this id, whatever its outcome."""
 
     id: str
 
@@ -288,7 +288,7 @@ Command = (
 
 
 class SessionTablet(msgspec.Struct, frozen=True):
-    """What a checkpoint holds of one tablet. `versions` is its replica version vector."""
+    """State of one tablet in a checkpoint. `versions` is its version vector."""
 
     partition: int
     generation: int
@@ -306,10 +306,10 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The answer to one command, in the order of the commands.
+    """The result of one command; results are in the order of commands.
 
-    `code` is `OK`, `WAIT` (ask again after `wait_ms`), or an error code such as `STALE_VERSION`,
-    `STALE_TERM`, `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
+    `code` is `OK`, `WAIT` (retry after `wait_ms`), or an error code such as `STALE_VERSION`, `STALE_TERM`,
+    `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
     """
 
     code: str = OK
@@ -327,9 +327,9 @@ class Result(msgspec.Struct, frozen=True):
 class ExchangeRequest(msgspec.Struct, frozen=True):
     """One tick of the master for one member.
 
-    `recipient` is empty on first contact: the member then only identifies itself and reports, and nothing is
-    adopted or run. `members` and `rows` hold what this member lacks (`full` means every row). `known` is the
-    number of the last report that the master has of it, 0 for none.
+    `recipient` is empty on first contact: the member then only identifies itself and reports, without
+    adopting or running anything. `members` and `rows` are those that this member lacks (`full`: every row).
+    `known` is the number of the last report that the master has received, 0 for none.
     """
 
     format: int
@@ -350,7 +350,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
-    """One tablet at a member, whatever its state (a tombstone too)."""
+    """One tablet at a member, in any state (including tombstones)."""
 
     partition: int
     state: TabletState
@@ -362,7 +362,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
-    """At the owner: one PRE_VOTER or waited-for learner."""
+    """At the owner: a PRE_VOTER or waited-for learner."""
 
     id: str
     partition: int
@@ -381,7 +381,7 @@ class CopyState(StrEnum):
 
 
 class CopyReport(msgspec.Struct, frozen=True):
-    """At the destination: one tablet that is being received."""
+    """At the destination: a tablet that is being received."""
 
     id: str
     partition: int
@@ -406,7 +406,7 @@ class JobState(StrEnum):
 
 
 class FetchReport(msgspec.Struct, frozen=True):
-    """At the destination: the progress of a FetchDirect session."""
+    """At the destination: progress of a FetchDirect session."""
 
     session: str
     state: FetchState
@@ -418,9 +418,9 @@ class FetchReport(msgspec.Struct, frozen=True):
 
 
 class SessionReport(msgspec.Struct, frozen=True):
-    """At a source: one session that nobody closed yet. `ended` is why it ended by itself, empty while open.
+    """At a source: a session that is not closed. `ended` is why it ended by itself, empty while open.
 
-    `held_bytes` are those of its checkpoint's files that the database does without by now.
+    `held_bytes` counts files of its checkpoint that the database no longer needs.
     """
 
     session: str
@@ -437,8 +437,9 @@ class SilentPeer(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counters since the process started, and sizes; all but the last two are up to a second old. -1 for free
-    space that is not known.
+    """Counters since the start of the process, and sizes; all but the last two may be a second old.
+
+    Free space is -1 when unknown.
     """
 
     reads: int = 0
@@ -454,19 +455,16 @@ class Stats(msgspec.Struct, frozen=True):
 
 
 class ExchangeReply(msgspec.Struct, frozen=True):
-    """What a member says of itself; this is report `number`.
+    """A member's reply, with its report `number`.
 
     `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
-    `BAD_REQUEST`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table when `want_tablets` was asked;
-    `accepted` are rows agreed to and not yet published; `unserved` owned partitions that do not serve yet.
-
-    `tablets` are those that changed after report `base`, which the master has (0: all there are), `dropped`
-    partitions without a tablet since then. `sessions` is None when the member does not report them; `staged`
-    names the sessions that have a staging folder here.
-
-    `pod_uid` is the pod that its process runs in, `boot_id` the running kernel of its node; empty when it
-    does not know. `started_seconds`: Unix seconds of its node's clock at some moment between its start and
-    its first answer.
+    `BAD_REQUEST`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table if `want_tablets` was set;
+    `accepted` are rows agreed to but not published; `unserved` are owned partitions that do not serve yet.
+    `tablets` are those that changed after report `base`, which the master has (0: all of them), `dropped` the
+    partitions whose tablets are gone since then. `sessions` is None when the member does not report them;
+    `staged` names the sessions with a staging directory here. `pod_uid` is that of the process's pod,
+    `boot_id` that of its node's running kernel; both are empty when unknown. `started_seconds` is a time, in
+    Unix seconds of the node's clock, between the start of the process and its first answer.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""What people ask of the master by TabletRebalances: to run, stop or undo a plan, or to make their own."""
+"""Users' requests to the master in TabletRebalances: run, stop or undo a plan, or make named moves."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from stele.core.table.ids import PartitionId
 
 @dataclass(frozen=True, slots=True)
 class NamedMove:
-    """A replica of `partition` goes from one member to another, both by name.
+    """A move of a replica of `partition` from one member to another, by name.
 
-    Without a source a missing replica is made; without a destination one that is too many is given up.
+    Without a source, a missing replica is created; without a destination, a surplus replica is dropped.
     """
 
     partition: PartitionId
@@ -19,10 +19,10 @@ class NamedMove:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRequest:
-    """One TabletRebalance that is to be carried out, as it is stored.
+    """One TabletRebalance to carry out, as it is stored.
 
-    `plan` is the id of the plan that the master made it for, empty for one that a user made. `phase` is what
-    its status said last, `situation` what that plan was made for (`State.situation`).
+    `plan` is the id of the master's plan that it shows, empty for one created by a user. `phase` is the last
+    one in its status, `situation` what the plan was made for (`State.situation`).
     """
 
     name: str
@@ -38,7 +38,7 @@ class RebalanceRequest:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Later plans of the master have a greater one: its epoch, and a number within it."""
+        """Sort key of the master's plans: the epoch, and a number within it."""
         return tuple(int(part) for part in self.plan.split("-") if part.isdigit())
 
     @property
@@ -47,5 +47,5 @@ class RebalanceRequest:
 
     @property
     def holds(self) -> bool:
-        """Whether replicas should be, or stay, where its moves say."""
+        """Whether replicas should be, or stay, where its moves put them."""
         return bool(self.moves) and not self.cancel and self.phase not in ("Failed", "Superseded")

@@ -1,8 +1,8 @@
-"""One tablet at one member: which owner it follows, and what it takes from it.
+"""The follower's half of a tablet: which owner it follows, and which operations it accepts.
 
-The rules are those of docs/reference/protocol.md, "One tablet's log". The half of the owner is
-`core.tablet.owner.Owner`; it exists while the published row names this member at index 0. Everything here is
-a decision on values: the driver writes the log, then acknowledges.
+The rules are those of docs/reference/protocol.md, "One tablet's log". `core.tablet.owner.Owner` is the
+owner's half; it exists while the published row names this member at index 0. Everything here decides on
+values: the driver writes the log, then acknowledges.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from stele.errors import Corrupt
 
 
 class Code(IntEnum):
-    """What a member answers to the owner; all but OK mean that nothing was taken."""
+    """A member's answer to the owner; with any code but OK, nothing was accepted."""
 
     OK = 0
     STALE_TERM = 1
@@ -27,7 +27,8 @@ class Code(IntEnum):
 
 
 class Place(NamedTuple):
-    """Where sent operations go: leave out `skip` of them, cut the log back to `cut` first (None: do not)."""
+    """Where received operations belong: drop the first `skip`, after truncating the log to `cut` (None:
+    do not)."""
 
     code: Code
     skip: int = 0
@@ -35,9 +36,9 @@ class Place(NamedTuple):
 
 
 class Tablet:
-    """Follower's half. `promised` is the lowest term that is still listened to; it never falls.
+    """Follower's half. `promised` is the lowest term that is still accepted; it never decreases.
 
-    `leader` is the owner that this process follows, in `leader_term`; None until one was heard.
+    `leader` is the owner that this process follows in `leader_term`; None before the first contact.
     """
 
     __slots__ = ("leader", "leader_term", "log", "me", "partition", "promised", "row")
@@ -57,7 +58,7 @@ class Tablet:
         return self.me in self.row.replicas
 
     def adopt(self, row: Partition) -> bool:
-        """Take a published row. False when it is not newer than the one that is known."""
+        """Adopt a published row. Return False when it is not newer than the present one."""
         if row.version <= self.row.version:
             if row.version == self.row.version and row.replicas != self.row.replicas:
                 raise Corrupt(
@@ -69,7 +70,7 @@ class Tablet:
         return True
 
     def fence(self, term: int) -> bool:
-        """Listen to no term below `term` any more. False when that was so already."""
+        """Reject terms below `term` from now on. Return False when that was the case already."""
         if term <= self.promised:
             return False
         self.promised = term
@@ -77,16 +78,16 @@ class Tablet:
         return True
 
     def replace_log(self, log: Log) -> None:
-        """Replace the log: by that of a copy, or by an empty one.
+        """Replace the log by that of a copy, or by an empty one.
 
-        What was promised stays, or rises to what the copy knows: a term never goes back. Who is in the row
-        does not come with a copy, but with the published row.
+        The promise stays, or rises to the copy's last term: it never decreases. The row is not part of a
+        copy: it comes from publication only.
         """
         self.log = log
         self.promised = max(self.promised, log.last[0])
 
     def check(self, sender: int, version: int, term: int) -> Code:
-        """Whether a message of an owner is listened to."""
+        """Return whether a message of an owner is accepted."""
         if term < self.promised:
             return Code.STALE_TERM
         if self.row.version and jump("version", self.row.version, max(version, term)):
@@ -98,7 +99,7 @@ class Tablet:
         return Code.OK
 
     def follow(self, sender: int, term: int) -> bool:
-        """A checked sender is the leader. Whether that is new."""
+        """Follow a checked sender. Return whether it is a new leader or term."""
         self.promised = max(self.promised, term)
         if self.leader == sender and self.leader_term == term:
             return False
@@ -106,9 +107,10 @@ class Tablet:
         return True
 
     def place(self, prev: OpId, terms: Sequence[int]) -> Place:
-        """Where operations with these terms, that follow `prev` in the owner's log, belong in this one.
+        """Return where operations with these terms, which follow `prev` in the owner's log, belong in this
+        log.
 
-        Raises Corrupt when they contradict what is applied here: no legal history does.
+        Raises Corrupt when they contradict applied operations, which is impossible in a legal history.
         """
         log = self.log
         if prev == log.last:
@@ -121,7 +123,8 @@ class Tablet:
         return self._from(prev[1], terms, 0)
 
     def _overlap(self, prev: OpId, terms: Sequence[int], known: int) -> Place:
-        """What begins before the applied end: those are committed, so they are the same here."""
+        """Place operations that begin before the applied end, where they must be equal as they are
+        committed."""
         if known > len(terms):
             return Place(Code.OK, len(terms))
         if terms[known - 1] != self.log.applied[0]:
@@ -132,7 +135,7 @@ class Tablet:
         return self._from(prev[1], terms, known)
 
     def _from(self, before: int, terms: Sequence[int], skip: int) -> Place:
-        """Skip what is here already; cut at the first that differs."""
+        """Skip operations that are in the log; cut at the first difference."""
         last = self.log.last[1]
         while skip < len(terms) and before + skip < last:
             if self.log.term_at(before + skip + 1) != terms[skip]:

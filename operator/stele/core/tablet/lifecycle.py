@@ -1,6 +1,6 @@
 """States of a tablet on a volume, with every legal transition as data (docs/design/tablets.md).
 
-None stands for no tablet; docs/internals/state-machines.md is drawn from this (docs/tools/diagrams.py).
+None stands for no tablet. docs/tools/diagrams.py draws docs/internals/state-machines.md from these tables.
 """
 
 from enum import Enum, StrEnum
@@ -41,12 +41,12 @@ TRANSITIONS: dict[tuple[TabletState | None, Event], TabletState] = {
 
 MEANING: dict[Event, str] = {
     _E.CREATE: "a first assignment: empty",
-    _E.START_COPY: "a copy to this member begins",
-    _E.INGEST: "the copy is complete, under a generation of its own",
-    _E.FILL: "the owner's log holds everything: nothing to copy",
-    _E.ABANDON: "the copy is aborted, or a restart came in its middle",
-    _E.DELETE: "the row left this member: data and log go to quarantine",
-    _E.RESTORE: "a person took it out of quarantine",
+    _E.START_COPY: "a copy to this member starts",
+    _E.INGEST: "the copy is complete, under a new generation",
+    _E.FILL: "the owner's log has everything: nothing to copy",
+    _E.ABANDON: "the copy is aborted or interrupted by a restart",
+    _E.DELETE: "the row no longer names this member: data and log are quarantined",
+    _E.RESTORE: "a user restored it from quarantine",
 }
 
 
@@ -55,7 +55,7 @@ def state_name(state: TabletState | None) -> str:
 
 
 def step(state: TabletState | None, event: Event) -> TabletState:
-    """The state after the event; Refused (ILLEGAL_STATE) when there is none."""
+    """Return the state after the event. Raises Refused (ILLEGAL_STATE) when there is none."""
     after = TRANSITIONS.get((state, event))
     if after is None:
         raise Refused(

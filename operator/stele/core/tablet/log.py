@@ -1,8 +1,8 @@
-"""What one tablet's log holds, without the operations themselves: terms, ends, sizes.
+"""Bookkeeping of one tablet's log, without the operations themselves: terms, bounds, sizes.
 
-The log is a run of operations `first..last.index`. `applied <= committed <= last`, by index; operations up to
-`applied` are in the data, may be trimmed from the front and are never truncated. Terms never fall as the
-index grows, so one entry per change of term is enough to tell the term of every operation.
+The log is a run of operations `first..last.index` with `applied <= committed <= last`, by index. Operations
+up to `applied` are in the data, may be trimmed from the front, and are never truncated. Terms never decrease
+with the index, so one entry per change of term determines the term of every operation.
 """
 
 from bisect import bisect_right
@@ -14,11 +14,11 @@ OpId = tuple[int, int]
 
 ZERO: OpId = (0, 0)
 SEGMENT_BYTES = 64 * 1024
-"""Sizes are remembered, and the front is trimmed, in steps of about this many bytes."""
+"""Approximate bytes of the steps in which sizes are recorded and the front is trimmed."""
 
 
 def over_limit(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]:
-    """Which of {partition: bytes} to unpin so that none and all keep their limits: the largest first."""
+    """Return the partitions of {partition: bytes} to unpin, largest first, so that both limits hold."""
     total, over = sum(pinned.values()), []
     for partition, size in sorted(pinned.items(), key=lambda item: -item[1]):
         if size <= each_max and total <= all_max:
@@ -29,7 +29,7 @@ def over_limit(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]
 
 
 class Log:
-    """See the module. Methods raise Corrupt, and change nothing, when a rule would break."""
+    """See the module. Methods raise Corrupt, without a change, when an invariant would be violated."""
 
     __slots__ = ("_segments", "_starts", "_terms", "applied", "bytes", "committed", "first", "last")
 
@@ -45,17 +45,16 @@ class Log:
 
     @classmethod
     def restored(cls, applied: OpId, first: int, last: int, terms: list[tuple[int, int]], size: int) -> "Log":
-        """The log that a volume holds: operations first..last, `terms` as (index where it begins, term).
+        """Return the log of a volume: operations first..last, with `terms` as (first index, term).
 
-        `size` is about how many bytes they take; it counts as spread evenly.
-
-        A log that ends before `applied` lost its unsynced end with the power: it counts as empty.
+        `size` is their approximate number of bytes, assumed to be spread evenly. A log that ends before
+        `applied` lost its unsynced end in a loss of power, and counts as empty.
         """
         log = cls(applied)
         if last < first or last < applied[1]:
             return log
         if first > applied[1] + 1:
-            raise Corrupt(f"the log holds {first} to {last}, but {applied[1]} is applied")
+            raise Corrupt(f"the log has {first} to {last}, but {applied[1]} is applied")
         log.first = first
         log._starts = [start for start, _ in terms]
         log._terms = [term for _, term in terms]
@@ -74,7 +73,7 @@ class Log:
         return self.last[1] - self.first + 1
 
     def term_at(self, index: int) -> int | None:
-        """The term of an operation, None when this log does not know it."""
+        """Return the term of an operation, None when it is unknown."""
         if index == self.last[1]:
             return self.last[0]
         if index == 0:
@@ -86,11 +85,11 @@ class Log:
         return self._terms[bisect_right(self._starts, index) - 1]
 
     def holds(self, op: OpId) -> bool:
-        """Whether this very operation, and so all before it, are in this log (or were, and are applied)."""
+        """Return whether exactly this operation, and hence all before it, are in this log or were applied."""
         return self.term_at(op[1]) == op[0]
 
     def append(self, term: int, count: int, size: int) -> None:
-        """`count` operations of one term behind the last."""
+        """Append `count` operations of one term."""
         last_term, last = self.last
         if term != last_term or not self._terms:
             self._begin_term(term)
@@ -114,9 +113,9 @@ class Log:
             self._segments.append([last, size])
 
     def truncate(self, index: int) -> None:
-        """Keep operations up to `index`. Only ever removes what was not applied."""
+        """Keep operations up to `index`. Never removes applied operations."""
         if index < self.applied[1] or index < self.committed:
-            raise Corrupt(f"operation {index} is before {self.applied[1]} (applied): it cannot be undone")
+            raise Corrupt(f"cannot truncate to operation {index}: {self.applied[1]} is applied")
         if index >= self.last[1]:
             return
         term = self.term_at(index)
@@ -131,7 +130,7 @@ class Log:
             self._segments[-1][0] = min(self._segments[-1][0], index)
 
     def commit(self, index: int) -> bool:
-        """Raise the commit index to `index`, as far as the log goes; whether it moved."""
+        """Raise the commit index to `index`, at most to the end of the log; return whether it changed."""
         index = min(index, self.last[1])
         if index <= self.committed:
             return False
@@ -139,7 +138,7 @@ class Log:
         return True
 
     def apply(self, index: int) -> None:
-        """Operations up to `index` are in the data now."""
+        """Record that operations up to `index` are in the data."""
         if not self.applied[1] <= index <= self.committed:
             raise Corrupt(f"operation {index} cannot be applied: {self.committed} is committed")
         term = self.term_at(index)
@@ -147,7 +146,8 @@ class Log:
         self.applied = (term, index)
 
     def trim_point(self, up_to: int, bytes_kept: int) -> int:
-        """The greatest index <= `up_to` that may go while `bytes_kept` stay; first - 1 for none."""
+        """Return the greatest index <= `up_to` that can be trimmed, keeping `bytes_kept`; first - 1 for
+        none."""
         point, left = self.first - 1, self.bytes
         for last, size in self._segments[:-1]:
             if last > min(up_to, self.applied[1]) or left - size < bytes_kept:
@@ -156,11 +156,11 @@ class Log:
         return point
 
     def bytes_between(self, after: int, up_to: int) -> int:
-        """About how many bytes the operations after `after`, up to `up_to`, take."""
+        """Return the approximate size of the operations after `after`, up to `up_to`."""
         return sum(size for last, size in self._segments if after < last <= up_to)
 
     def trim(self, index: int) -> None:
-        """Operations up to `index` are no longer in the log. Only what is applied may go."""
+        """Remove operations up to `index`, which must be applied, from the log."""
         if index > self.applied[1] or index >= self.last[1]:
             raise Corrupt(f"operation {index} cannot be trimmed: {self.applied[1]} is applied")
         if index < self.first:

@@ -1,13 +1,13 @@
-"""The owner's half of a tablet: establishing itself, what members and learners hold, what is committed.
+"""The owner's half of a tablet: establishing itself, progress of members and learners, commits.
 
-    PROBING     ask every member of the row (and a waited learner) for its last operation
+    PROBING     ask every member of the row (and a waited-for learner) for its last operation
     ADOPTING    fetch the tail of the longest log
-    COMMITTING  first operation of the new term is on its way to all
+    COMMITTING  replicate the first operation of the new term
     SERVING     it is committed and applied: requests are served
     DEPOSED     another member promised a higher term: wait for a row of at least that version
     HELD        the partition was frozen for a migration when this process started
 
-The rule that all else serves: an operation is committed when this member and all in `waited_for` hold it.
+Invariant: an operation is committed when this member and all in `waited_for` hold it.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from stele.errors import Refused
 
 PROBE_INTERVAL_SECONDS = 0.2
 LEARNER_LAG_OPERATIONS = 256
-"""A learner that lacks at most so many operations is waited for from then on."""
+"""Lag, in operations, at which a learner becomes waited for."""
 FILL_BYTES_MAX = 64 * 1024
-"""An empty learner is fed the whole log, without a copy, up to this size."""
+"""Up to this size, an empty learner is fed the whole log instead of a copy."""
 
 
 class Phase(Enum):
@@ -46,7 +46,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 class Flow(IntEnum):
-    """PROBE: its last operation is not known. STREAM: it is fed. STUCK: this log begins too late for it."""
+    """PROBE: its last operation is unknown. STREAM: it is fed. STUCK: this log begins too late for it."""
 
     PROBE = 0
     STREAM = 1
@@ -71,7 +71,7 @@ LEARNER_TRANSITIONS: dict[LearnerState, frozenset[LearnerState]] = {
 
 
 class Progress:
-    """What one other member holds, as far as it said so in this term. `takes`: it can take operations now."""
+    """What another member is known to hold in this term. `takes`: it currently accepts operations."""
 
     __slots__ = ("commit_sent", "flow", "lost_at", "match", "next", "probe_at", "takes", "version_sent")
 
@@ -88,9 +88,9 @@ class Progress:
 
 @dataclass(slots=True)
 class Learner:
-    """A destination. `waited`: the promise to wait for it is on disk; `target`: the last operation then.
+    """The destination of a migration. The log is kept from `pin` on while it is `pinned`.
 
-    The log is kept from `pin` on while it is `pinned`.
+    `waited` means that the promise to wait for it is on disk; `target` is the last operation at that time.
     """
 
     id: str
@@ -107,7 +107,7 @@ class Learner:
         self.state = state
 
     def on_located(self, found: bool) -> None:
-        """Its last operation was looked for in the owner's log."""
+        """Handle the search for its last operation in the owner's log."""
         if not found:
             self._enter(LearnerState.NEEDS_COPY)
         elif self.state is not LearnerState.IN_SYNC:
@@ -115,7 +115,7 @@ class Learner:
         self.pinned = self.pinned or found
 
     def on_match(self, match: int) -> None:
-        """It holds all operations up to this one."""
+        """Record that it has all operations up to this one."""
         self.pin = max(self.pin, match)
         if self.waited and self.state is LearnerState.STREAMING and match >= self.target:
             self._enter(LearnerState.IN_SYNC)
@@ -123,7 +123,7 @@ class Learner:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """What a member's log holds, as it answered a probe."""
+    """State of a member's log, as answered to a probe."""
 
     last: OpId
     applied: OpId
@@ -132,14 +132,14 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """To do: take over what `member` has behind `prev`."""
+    """Action: adopt the operations of `member` after `prev`."""
 
     member: int
     prev: OpId
 
 
 class Owner:
-    """See the module. `synced` is how far this member's own log counts as held."""
+    """See the module. `synced` is the index up to which this member's own log counts as held."""
 
     __slots__ = (
         "first_of_term", "frozen", "frozen_base", "learner", "members", "phase", "positions",
@@ -162,12 +162,12 @@ class Owner:
             self.begin()
 
     def _enter(self, phase: Phase) -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the phase. Raises Refused, without a change, for a step that is not in TRANSITIONS."""
         check_step(f"owner of partition {self.tablet.partition}", TRANSITIONS, self.phase, phase)
         self.phase = phase
 
     def depose(self) -> None:
-        """Another term was promised: this member answers nothing until a row of that version names it."""
+        """Stop serving, as another term was promised, until a row of that version names this member."""
         self._enter(Phase.DEPOSED)
 
     @property
@@ -176,13 +176,13 @@ class Owner:
 
     @property
     def appending(self) -> bool:
-        """Whether this member's log is the one that the others take."""
+        """Whether the other members follow this member's log."""
         return self.phase is Phase.COMMITTING or self.phase is Phase.SERVING
 
     # -- establishing
 
     def begin(self) -> None:
-        """Establish again, with the version of the row as the term."""
+        """Establish itself again, with the row's version as the term."""
         row = self.tablet.row
         self._count_members()
         self.positions = {}
@@ -209,27 +209,27 @@ class Owner:
         self.waited_for = (*self.members, *extra)
 
     def to_probe(self, now: float) -> list[int]:
-        """Members to probe now; each is probed again after PROBE_INTERVAL_SECONDS."""
+        """Return the members to probe now; each is probed again after PROBE_INTERVAL_SECONDS."""
         if self.phase is Phase.PROBING:
-            wanted = [m for m in self.waited_for if m not in self.positions]
+            candidates = [m for m in self.waited_for if m not in self.positions]
         elif self.appending:
-            wanted = [m for m, p in self.progress.items() if p.flow is not Flow.STREAM]
+            candidates = [m for m, p in self.progress.items() if p.flow is not Flow.STREAM]
         else:
             return []
-        due = [m for m in wanted if self.progress[m].probe_at <= now]
+        due = [m for m in candidates if self.progress[m].probe_at <= now]
         for member in due:
             self.progress[member].probe_at = now + PROBE_INTERVAL_SECONDS
         return due
 
     @property
     def all_streaming(self) -> bool:
-        """Whether it serves and feeds all, so that no member has to be probed."""
+        """Whether it serves and feeds all members, so that none has to be probed."""
         return self.phase is Phase.SERVING and all(p.flow is Flow.STREAM for p in self.progress.values())
 
     def on_probe_result(
         self, member: int, term: int, code: Code, position: LogPosition, promised: int
     ) -> None:
-        """Take the result of a probe of this term; late ones of other terms are dropped."""
+        """Handle the result of a probe of this term; results of other terms are dropped."""
         if term != self.term or member not in self.progress:
             return
         if code is Code.STALE_TERM or code is Code.STALE_VERSION:
@@ -245,10 +245,10 @@ class Owner:
             self._locate(member, position)
 
     def _on_rejected(self, member: int, promised: int) -> None:
-        """A higher term was promised there, for a row that came to be, or did not.
+        """Handle a higher promise, made for a row that may or may not have been stored.
 
-        With a row of at least that version this member is the one: it establishes itself again, in that term.
-        Else it is owner no more, unless the refusal is that of a learner, which has no say.
+        With a row of at least that version, this member is meant, and establishes itself again in that term.
+        Otherwise it is no longer the owner, unless a learner rejected it, which has no vote.
         """
         if self.term < promised <= self.tablet.row.version:
             self.begin()
@@ -257,7 +257,8 @@ class Owner:
             self.depose()
 
     def next_step(self) -> Fetch | None:
-        """In PROBING or ADOPTING, when all answered: what to fetch. None: wait, or `ready_to_commit`."""
+        """Return what to fetch in PROBING or ADOPTING once all have answered; None: wait, or
+        `ready_to_commit`."""
         if self.phase is Phase.PROBING and all(m in self.positions for m in self.waited_for):
             self._enter(Phase.ADOPTING)
         if self.phase is not Phase.ADOPTING or not self.positions:
@@ -268,12 +269,12 @@ class Owner:
 
     @property
     def ready_to_commit(self) -> bool:
-        """Whether this log is the longest, so that the first operation of the term may be appended."""
+        """Whether this log is the longest, so that the first operation of the term can be appended."""
         last = self.tablet.log.last
         return self.phase is Phase.ADOPTING and all(a.last <= last for a in self.positions.values())
 
     def appended_first(self) -> None:
-        """The first operation of the term is the last of the log now."""
+        """Record that the first operation of the term is the last of the log."""
         assert self.phase is Phase.ADOPTING
         self._enter(Phase.COMMITTING)
         self.first_of_term = self.tablet.log.last[1]
@@ -282,20 +283,20 @@ class Owner:
         self.advance()
 
     def _locate(self, member: int, position: LogPosition) -> None:
-        """Locate the operation in this log from which the member is fed."""
+        """Find the operation in this log after which the member is fed."""
         log, progress = self.tablet.log, self.progress[member]
         if position.empty:
-            found = ZERO if log.first == 1 and log.bytes <= FILL_BYTES_MAX else None
+            start = ZERO if log.first == 1 and log.bytes <= FILL_BYTES_MAX else None
         else:
-            found = next((op for op in (position.last, position.applied) if self._feedable(op)), None)
-        progress.flow = Flow.STUCK if found is None else Flow.STREAM
+            start = next((op for op in (position.last, position.applied) if self._feedable(op)), None)
+        progress.flow = Flow.STUCK if start is None else Flow.STREAM
         progress.takes = not position.empty
-        if found is not None:
+        if start is not None:
             progress.lost_at = 0.0
-            progress.match, progress.next = found[1], found[1] + 1
+            progress.match, progress.next = start[1], start[1] + 1
             progress.commit_sent = 0
         if self.learner is not None and self.learner.member == member:
-            self.learner.on_located(found is not None)
+            self.learner.on_located(start is not None)
             self._learner_moved(member)
 
     def _feedable(self, op: OpId) -> bool:
@@ -305,7 +306,7 @@ class Owner:
     # -- committing
 
     def on_ack(self, member: int, term: int, code: Code, match: int, promised: int) -> bool:
-        """A member's answer to operations; whether the commit index moved."""
+        """Handle a member's answer to operations; return whether the commit index changed."""
         progress = self.progress.get(member)
         if progress is None or term != self.term or not self.appending:
             return False
@@ -332,7 +333,7 @@ class Owner:
         return self.advance()
 
     def advance(self) -> bool:
-        """Commit what everybody who is waited for holds. Whether the commit index moved."""
+        """Commit the operations that all waited-for members hold. Return whether the commit index changed."""
         if not self.appending:
             return False
         low = self.synced
@@ -342,17 +343,17 @@ class Owner:
         return self.tablet.log.commit(low)
 
     def applied(self) -> bool:
-        """The driver applied what is committed. Whether serving begins with that."""
+        """Handle the application of committed operations. Return whether serving starts with it."""
         if self.phase is Phase.COMMITTING and self.tablet.log.applied[1] >= self.first_of_term:
             self._enter(Phase.SERVING)
             return True
         return False
 
     def on_lease_excluded(self, member: int) -> bool:
-        """The member's leases exclude this partition now; whether the member has to be probed.
+        """Handle a lease that excludes this partition; return whether the member has to be probed.
 
-        It promised a higher term, and only an answer tells: while nobody writes nothing is sent to it,
-        and reads would wait for ever after a promotion that came to nothing.
+        The member promised a higher term, which only an answer reveals: without writes nothing is sent to it,
+        and after a failed promotion reads would wait for ever.
         """
         progress = self.progress.get(member)
         if progress is None or progress.flow is not Flow.STREAM or not self.appending:
@@ -361,7 +362,7 @@ class Owner:
         return True
 
     def disconnected(self, member: int) -> None:
-        """Probe the member again: a session with it is new."""
+        """Probe the member again, as the session with it is new."""
         progress = self.progress.get(member)
         if progress is not None:
             progress.flow = Flow.PROBE
@@ -374,7 +375,8 @@ class Owner:
     # -- rows
 
     def row_changed(self, row: Partition) -> None:
-        """A newer published row still names this member as owner; what it says of migrations is over."""
+        """Handle a newer row that still names this member as owner, which ends migrations from older
+        versions."""
         if self.learner is not None and self.learner.base < row.version:
             self.learner = None
         if self.frozen and self.frozen_base < row.version:
@@ -390,7 +392,7 @@ class Owner:
     # -- learners and hand-over
 
     def add_learner(self, id: str, member: int, base: int) -> None:
-        """Feed a destination. The same again changes nothing; another is refused while one is active."""
+        """Feed a destination. A repetition does nothing; another migration is refused while one is active."""
         if base != self.tablet.row.version:
             raise Refused(f"the row has version {self.tablet.row.version}, not {base}", "STALE_VERSION")
         if self.learner is not None:
@@ -398,29 +400,29 @@ class Owner:
                 raise Refused(f"migration {self.learner.id} is active", "MIGRATION_ACTIVE")
             return
         if member in self.members or member == self.tablet.me:
-            raise Refused(f"member {member} is in the row already", "ILLEGAL_STATE")
+            raise Refused(f"member {member} is already in the row", "ILLEGAL_STATE")
         self.learner = Learner(id, member, base, self.tablet.log.applied[1])
         self.progress[member] = Progress()
 
     def drop_learner(self, id: str) -> bool:
-        """Forget a destination and thaw. Whether there was one, or a freeze, of that migration."""
-        known = False
+        """Drop a destination and unfreeze. Return whether that migration had a learner or freeze here."""
+        existed = False
         if self.learner is not None and self.learner.id == id:
-            known = True
-            # What it holds beyond the others was never acknowledged: this member's own log lacks it.
+            existed = True
+            # Operations that only it holds were never acknowledged: this member's own log lacks them.
             self.positions.pop(self.learner.member, None)
             self.learner = None
             self._count_members()
             self.progress = {m: p for m, p in self.progress.items() if m in self.members}
         if self.frozen == id:
-            known, self.frozen = True, ""
+            existed, self.frozen = True, ""
             if self.phase is Phase.HELD:
                 self.begin()
         self.advance()
-        return known
+        return existed
 
     def unpin(self) -> None:
-        """Keep the log no longer for the learner. Once the log begins too late, it needs a copy (again)."""
+        """Stop keeping the log for the learner, which needs a copy (again) once the log begins too late."""
         if self.learner is not None:
             self.learner.pinned = False
 
@@ -430,19 +432,19 @@ class Owner:
 
     @property
     def wants_waiting(self) -> bool:
-        """Whether the promise to wait for the learner should be put on disk now."""
+        """Whether the promise to wait for the learner should be persisted now."""
         learner = self.learner
         return learner is not None and not learner.waited and self._is_near(learner)
 
     def _is_near(self, learner: Learner) -> bool:
-        """Whether waiting for it would hold nobody up for long."""
+        """Return whether waiting for the learner would only cause a short delay."""
         progress = self.progress[learner.member]
         lag = self.tablet.log.last[1] - progress.match
         streams = learner.state is LearnerState.STREAMING and progress.flow is Flow.STREAM and progress.takes
         return streams and self.phase is Phase.SERVING and lag <= LEARNER_LAG_OPERATIONS
 
     def wait_for_learner(self, id: str) -> None:
-        """The promise is on disk: from this operation on the learner counts."""
+        """Wait for the learner from the next operation on; the promise is on disk."""
         learner = self.learner
         if learner is None or learner.id != id or learner.waited or not self._is_near(learner):
             return
@@ -452,7 +454,7 @@ class Owner:
         self._learner_moved(learner.member)
 
     def check_hand_over(self, id: str) -> None:
-        """Raise Refused when the hand-over of this migration cannot begin or go on."""
+        """Raise Refused when the hand-over of this migration cannot start or continue."""
         learner = self.learner
         if learner is None or learner.id != id:
             raise Refused(f"migration {id} is not active here", "ILLEGAL_STATE")
@@ -461,17 +463,17 @@ class Owner:
         if self.phase is Phase.HELD:
             raise Refused("this member restarted while it was frozen; abort the migration", "ILLEGAL_STATE")
         if learner.state is not LearnerState.IN_SYNC or self.phase is not Phase.SERVING:
-            raise Refused(f"the learner is {learner.state.value}, IN_SYNC is needed", "ILLEGAL_STATE")
+            raise Refused(f"the learner is {learner.state.value}; it must be IN_SYNC", "ILLEGAL_STATE")
 
     def freeze(self, id: str) -> None:
-        """Requests wait from now on. To be persisted before the hand-over is told."""
+        """Hold requests from now on. Must be persisted before the hand-over is reported."""
         self.check_hand_over(id)
         assert self.learner is not None
         self.frozen, self.frozen_base = id, self.learner.base
 
     @property
     def handed_over(self) -> OpId | None:
-        """The last operation, once all is committed, applied and on the destination too."""
+        """The last operation, once everything is committed, applied and on the destination."""
         learner, log = self.learner, self.tablet.log
         if learner is None or not self.frozen or self.phase is not Phase.SERVING:
             return None

@@ -28,13 +28,13 @@ from stele.wire.storage.volume import APPLIED, decode_state
 log = logging.getLogger("stele.admin")
 
 DIGEST_PAGE = 2000
-CANCELLED = "a user cancelled it (kubectl stele copies cancel)"
+CANCELLED = "cancelled by a user (kubectl stele copies cancel)"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 
 
 class Admin:
-    """Handlers. A wrong request gets 400 with what is wrong; nothing else happens."""
+    """Handlers. An invalid request gets 400 with the reason, and has no effect."""
 
     def __init__(self, node: Node, metrics: Metrics) -> None:
         self._node = node
@@ -65,10 +65,10 @@ class Admin:
 
     @web.middleware
     async def _when_loaded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """While the volume is read, nothing is told of tablets: "not there" would be a lie."""
+        """Reject requests about tablets while the volume is loading: their answers would be wrong."""
         of_tablets = request.path.startswith(("/v1/tablets", "/v1/digest", "/v1/quarantine", "/v1/bulk"))
         if of_tablets and not self._exchange.started:
-            raise web.HTTPServiceUnavailable(text="the member is loading its volume; ask again in a moment\n")
+            raise web.HTTPServiceUnavailable(text="the member is loading its volume; retry in a moment\n")
         return await handler(request)
 
     async def _on_exchange(self, request: web.Request) -> web.Response:
@@ -77,14 +77,14 @@ class Admin:
             message = wire.decode_request(body)
         except BadInput as error:
             raise web.HTTPBadRequest(text=f"exchange: {error}\n") from None
-        made = await self._exchange.handle(message)
-        return web.Response(body=wire.encode(made), content_type="application/json")
+        reply = await self._exchange.handle(message)
+        return web.Response(body=wire.encode(reply), content_type="application/json")
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _on_ready(self, request: web.Request) -> web.Response:
-        """Ready when the volume is loaded and, if there is a table, every owned partition serves."""
+        """Ready when the volume is loaded and every partition owned by the table, if there is one, serves."""
         if not self._exchange.started:
             return web.Response(status=503, text="loading the volume\n")
         waiting = self._node.roles.unserved()
@@ -129,7 +129,7 @@ class Admin:
         partition = _number(request.match_info, "partition")
         replica = self._node.replicas.get(partition)
         if replica is None:
-            raise web.HTTPNotFound(text=f"this member knows nothing of partition {partition}\n")
+            raise web.HTTPNotFound(text=f"partition {partition} does not exist at this member\n")
         return replica
 
     async def _on_sessions(self, request: web.Request) -> web.Response:
@@ -156,11 +156,12 @@ class Admin:
         return await _stream(request, self._quarantine.entries(*_quarantined(request)))
 
     async def _on_digest(self, request: web.Request) -> web.StreamResponse:
-        """NDJSON: first what the tablet is at, then [key (base64), hash of the value, expire_at_ms] each."""
+        """Stream NDJSON: the tablet's position, then [key (base64), hash of the value, expire_at_ms] per
+        entry."""
         partition = _number(request.query, "partition")
         keyspace = request.query.get("keyspace", "default").encode()
         if len(keyspace) > keys.KEYSPACE_BYTES_MAX:
-            text = f"keyspace has {len(keyspace)} bytes; at most {keys.KEYSPACE_BYTES_MAX} are expected\n"
+            text = f"keyspace has {len(keyspace)} bytes; expected at most {keys.KEYSPACE_BYTES_MAX}\n"
             raise web.HTTPBadRequest(text=text)
         replica = self._node.replicas.get(partition)
         if replica is None or not replica.ready:
@@ -168,15 +169,15 @@ class Admin:
         return await _stream(request, self._digest(replica, keyspace))
 
     async def _digest(self, replica: Replica, keyspace: bytes) -> AsyncGenerator[bytes]:
-        """From one view, so that entries and applied OpId belong together."""
+        """Iterate the lines, all from one view, so that entries and applied OpId are consistent."""
         node = self._node
         partition, generation = replica.partition, replica.generation
         last = replica.tablet.log.last
         view = node.engine.view()
         try:
             stored = view.get(keys.meta_key(partition, generation, APPLIED))
-            found = m.OpId() if stored is None else decode_state(stored).applied
-            applied = (found.term, found.index)
+            state_op = m.OpId() if stored is None else decode_state(stored).applied
+            applied = (state_op.term, state_op.index)
             yield _line({"partition": partition, "generation": generation, "applied": applied, "last": last})
             prefix = keys.user_prefix(partition, generation, keyspace)
             begin, end = prefix, keys.tablet_range(partition, generation)[1]
@@ -192,8 +193,10 @@ class Admin:
 
 
 async def _stream(request: web.Request, pages: AsyncGenerator[bytes]) -> web.StreamResponse:
-    """NDJSON. What fails before the first line gets an answer; later the connection is broken off, so that
-    nobody takes a part for the whole.
+    """Stream NDJSON.
+
+    An error before the first line gets a response; a later one aborts the connection, so that no partial
+    result passes as complete.
     """
     async with aclosing(pages):
         first = await anext(pages, b"")
@@ -204,7 +207,7 @@ async def _stream(request: web.Request, pages: AsyncGenerator[bytes]) -> web.Str
             async for lines in pages:
                 await response.write(lines)
         except SteleError as error:
-            log.error("%s broken off: %s", request.path, error)
+            log.error("%s aborted: %s", request.path, error)
             if request.transport is not None:
                 request.transport.abort()
     return response
@@ -239,7 +242,7 @@ def _number(values: Mapping[str, str], name: str, default: int | None = None) ->
 
 @web.middleware
 async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A defect is logged with its traceback and answered without."""
+    """Convert errors to responses; unexpected ones are logged with their traceback, and answered without."""
     try:
         return await handler(request)
     except (web.HTTPException, ConnectionError):
@@ -249,4 +252,4 @@ async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return web.json_response({"code": error.code, "detail": error.text}, status=status)
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
-        return web.Response(status=500, text="internal error; the member's log tells more\n")
+        return web.Response(status=500, text="internal error; see the member's log\n")

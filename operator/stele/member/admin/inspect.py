@@ -1,4 +1,4 @@
-"""`stele-member inspect DIR`: what a volume holds that no process has open. It changes nothing on it."""
+"""`stele-member inspect DIR`: shows the content of a volume that is not in use, without changing it."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -56,9 +56,9 @@ F = TypeVar("F", Instance, ServicesFile)
 
 
 class Inspection(msgspec.Struct):
-    """What was found. `problems` is empty for a sound volume; `verified` when all of it was read.
+    """Result of an inspection. `problems` is empty for a sound volume; `verified` if all data was read.
 
-    `services` are the migrations whose end services of one's own are still to be told.
+    `services` are migrations whose end has not been reported to installed services.
     """
 
     folder: str
@@ -73,16 +73,16 @@ class Inspection(msgspec.Struct):
 
 
 def inspect(folder: Path, *, verify: bool) -> Inspection:
-    """Read a volume. Raise BadInput when it is none, Refused (IN_USE) when a process has it open."""
+    """Inspect a volume. Raises BadInput when it is not one, Refused (IN_USE) while a process uses it."""
     if not (folder / TABLETS).is_dir():
         raise BadInput(
-            f"{folder} is no volume of a member: it has no folder {TABLETS}; give the folder that "
-            "STELE_DATA_DIR names",
+            f"{folder} is not a member's volume: it has no directory {TABLETS}; pass the directory in "
+            "STELE_DATA_DIR",
             "NOT_FOUND",
         )
     if Volume(folder).in_use():
         raise Refused(
-            f"{folder} is in use by a running member; stop it, or ask its port 7001 "
+            f"{folder} is in use by a running member; stop it, or query its port 7001 "
             "(/v1/tablets, /v1/quarantine)",
             "IN_USE",
         )
@@ -98,12 +98,12 @@ class _Inspector:
         self._found = Inspection(str(folder), verify)
 
     def run(self) -> Inspection:
-        found, volume = self._found, self._volume
-        found.instance = self._try(lambda: _read(Instance, volume.path(INSTANCE)))
+        result, volume = self._found, self._volume
+        result.instance = self._try(lambda: _read(Instance, volume.path(INSTANCE)))
         table = self._try(self._table) or TableCache(TableFile())
-        found.epoch, found.partitions = table.epoch, len(table.rows)
-        found.services = self._try(self._services) or []
-        found.volumes = volume.quarantined_volumes()
+        result.epoch, result.partitions = table.epoch, len(table.rows)
+        result.services = self._try(self._services) or []
+        result.volumes = volume.quarantined_volumes()
         reader = self._try(lambda: RocksReader(volume.path(DATA), volume.path(WALS), self._notes))
         blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
         try:
@@ -111,13 +111,13 @@ class _Inspector:
             for partition in sorted(blocks.keys() | metas.keys()):
                 meta = metas.get(partition) or Consensus()
                 facts = self._tablet(reader, table, partition, blocks.get(partition), meta)
-                found.tablets.append(facts)
+                result.tablets.append(facts)
         finally:
             if reader is not None:
                 reader.close()
         if self._verify:
             self._verify_staging()
-        return found
+        return result
 
     def _check_families(self, reader: RocksReader | None) -> None:
         if reader is not None and (number := reader.default_keys()):
@@ -144,12 +144,12 @@ class _Inspector:
         return list(_read(ServicesFile, path).begun) if path.exists() else []
 
     def _files(self, folder: str, kind: type[T]) -> dict[int, T | None]:
-        found: dict[int, T | None] = {}
+        files: dict[int, T | None] = {}
         for partition, value in self._try(lambda: list(self._volume.load_all(folder, kind))) or ():  # type: ignore[type-var]
             if isinstance(value, Corrupt):
                 self._found.problems.append(str(value))
-            found[partition] = None if isinstance(value, Corrupt) else value
-        return found
+            files[partition] = None if isinstance(value, Corrupt) else value
+        return files
 
     # -- one tablet
 
@@ -169,7 +169,7 @@ class _Inspector:
         return tablet_facts(tablets, replica)
 
     def _load(self, tablets: TabletStore, replica: Replica) -> None:
-        """The log and the data of a tablet, also in quarantine; what is wrong is a problem of this tablet."""
+        """Load a tablet's log and data, also quarantined; errors become problems of this tablet."""
         if replica.block is None:
             return
         try:
@@ -196,14 +196,14 @@ def _read(kind: type[F], path: Path) -> F:
 
 
 def _verify_log(tablets: TabletStore, replica: Replica) -> None:
-    """Read every operation: none is missing, each is one, terms never fall."""
+    """Read every operation: none is missing, each is valid, and terms never decrease."""
     index, term = replica.tablet.log.first, 0
     for key, record in _logged(tablets, replica.partition):
         check_record(record)
-        found = int.from_bytes(key[2:], "big")
-        if index != found or term_of(record)[0] < term:
-            raise Corrupt(f"the log has {(term_of(record)[0], found)} behind {(term, index - 1)}")
-        index, term = found + 1, term_of(record)[0]
+        log_index = int.from_bytes(key[2:], "big")
+        if index != log_index or term_of(record)[0] < term:
+            raise Corrupt(f"the log has {(term_of(record)[0], log_index)} after {(term, index - 1)}")
+        index, term = log_index + 1, term_of(record)[0]
 
 
 def _logged(tablets: TabletStore, partition: int) -> Iterator[tuple[bytes, bytes]]:
@@ -214,22 +214,22 @@ def _logged(tablets: TabletStore, partition: int) -> Iterator[tuple[bytes, bytes
 
 
 def _verify_data(tablets: TabletStore, replica: Replica, state: DataState) -> None:
-    """Read every entry of the tablet, and compare their number and bytes with what the tablet says."""
-    found: dict[bytes, tuple[int, int]] = {}
+    """Read every entry of the tablet, and compare their number and bytes with the tablet's totals."""
+    counts: dict[bytes, tuple[int, int]] = {}
     begin, end = keys.tablet_range(replica.partition, replica.generation)
     while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
         for data_key, value in page:
             if (split := keys.split_user(data_key)) is not None:
-                count, size = found.get(split[0], (0, 0))
-                found[split[0]] = (count + 1, size + len(split[1]) + len(value))
+                count, size = counts.get(split[0], (0, 0))
+                counts[split[0]] = (count + 1, size + len(split[1]) + len(value))
         begin = page[-1][0] + b"\0"
-    told = {keyspace: sizes for keyspace, sizes in state.keyspaces.items() if sizes[0]}
-    if found != told:
-        raise Corrupt(f"entries and bytes by keyspace are {found}, the tablet says {told}")
+    totals = {keyspace: sizes for keyspace, sizes in state.keyspaces.items() if sizes[0]}
+    if counts != totals:
+        raise Corrupt(f"entries and bytes by keyspace are {counts}, but the tablet's totals are {totals}")
 
 
 def _verify_quarantined(tablets: TabletStore, partition: int, block: Superblock) -> None:
-    """Read what was given up: the data of each generation, and the log, which may have lost its front."""
+    """Read quarantined data: that of each generation, and the log, which may lack its front."""
     for each in block.quarantined:
         begin, end = keys.tablet_range(partition, each.generation)
         while page := tablets.engine.scan(begin, end, PAGE_ENTRIES):
@@ -243,35 +243,46 @@ def _verify_copy(path: Path) -> None:
     for fragment in decode_manifest(path.read_bytes(), str(path)).fragments:
         content = (path.parent / fragment.file).read_bytes() if fragment.file else b""
         if fragment.file and (len(content), crc32c(content)) != (fragment.file_bytes, fragment.file_crc32c):
-            raise Corrupt(f"{path.parent / fragment.file}: its size or checksum is not that of its manifest")
+            raise Corrupt(f"{path.parent / fragment.file}: its size or checksum differs from its manifest")
 
 
-def text_of(found: Inspection) -> str:
-    """For people: the volume, a line per tablet, what is quarantined, what is wrong."""
-    who = found.instance
-    lines = [f"volume {found.folder}"]
-    if who is not None:
-        lines.append(f"member {who.uuid}, cluster {who.cluster}, started {who.incarnation} times")
-    lines.append(f"table: epoch {found.epoch}, {found.partitions} partitions; {len(found.tablets)} tablets")
-    rows = [HEADS, *map(_row, found.tablets)]
+def text_of(inspection: Inspection) -> str:
+    """Render an inspection for people: the volume, a line per tablet, quarantine, problems."""
+    instance = inspection.instance
+    lines = [f"volume {inspection.folder}"]
+    if instance is not None:
+        lines.append(
+            f"member {instance.uuid}, cluster {instance.cluster}, started {instance.incarnation} times"
+        )
+    lines.append(
+        f"table: epoch {inspection.epoch}, {inspection.partitions} partitions; "
+        f"{len(inspection.tablets)} tablets"
+    )
+    rows = [HEADS, *map(_row, inspection.tablets)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
     for row in rows:
         lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for each in (entry for tablet in found.tablets for entry in tablet.quarantined):
+    for each in (entry for tablet in inspection.tablets for entry in tablet.quarantined):
         lines.append(
             f"quarantined: partition {each.partition}, generation {each.generation}, {each.entries} entries"
         )
-    lines += [_service_line(each) for each in found.services]
-    lines += [f"put aside: {each.name}, {each.bytes} bytes: {each.reason}" for each in found.volumes]
-    lines += [f"PROBLEM: {each}" for each in found.problems]
-    how = "everything was read" if found.verified else "files were read; --verify reads data and logs too"
-    lines.append(f"{len(found.problems)} problems ({how})")
+    lines += [_service_line(each) for each in inspection.services]
+    lines += [
+        f"quarantined volume: {each.name}, {each.bytes} bytes: {each.reason}" for each in inspection.volumes
+    ]
+    lines += [f"PROBLEM: {each}" for each in inspection.problems]
+    how = (
+        "all data was read"
+        if inspection.verified
+        else "only files were read; --verify also reads data and logs"
+    )
+    lines.append(f"{len(inspection.problems)} problems ({how})")
     return "\n".join(lines)
 
 
 def _service_line(each: ServiceMigration) -> str:
-    """A migration that services heard begin."""
-    ends = {None: "its end is not known yet", True: "committed", False: "rolled back"}
+    """Format a migration whose begin services were notified of."""
+    ends = {None: "not ended yet", True: "committed", False: "rolled back"}
     return (
         f"services: partition {each.partition}, {each.type} {each.id} of row {each.base}, here "
         f"{each.endpoint} from index {each.current} to {each.new}: {ends[each.committed]}"

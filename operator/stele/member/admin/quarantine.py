@@ -1,9 +1,7 @@
-"""Data of deleted tablets, and volumes put aside: list, look into, restore, purge.
+"""Quarantine of deleted tablets and damaged volumes: list, read, restore, purge (docs/internals/member.md).
 
-See docs/internals/member.md, "Quarantine".
-
-Nothing here gives a right to serve: a restored tablet is one that the table does not name, like that of a
-member which was away. The master takes it into a row, by COPY from the log, or has it deleted again.
+A restored tablet gets no right to serve: the table does not name it, as with that of a member which was away.
+The master takes it into a row, by COPY from the log, or has it deleted again.
 """
 
 import base64
@@ -30,7 +28,7 @@ ENTRIES_PAGE = 1000
 
 
 class Quarantine:
-    """Every change is idempotent and holds the partition's lock."""
+    """Operations on the quarantine. Each is idempotent and holds the partition's lock."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -59,10 +57,10 @@ class Quarantine:
         raise BadInput(f"partition {partition}: generation {generation} is not in quarantine", "NOT_FOUND")
 
     async def restore(self, partition: int, generation: int) -> None:
-        """A tombstone is READY again, with all that it held; nothing when that was done already.
+        """Restore a tombstone to READY with all its data; does nothing if it was restored before.
 
-        Raise BadInput (NOT_FOUND), Conflict (MIGRATION_ACTIVE), or Refused: ILLEGAL_STATE, NOT_NEEDED (the
-        row has all its copies), INCOMPLETE (not all that it held is still here).
+        Raises BadInput (NOT_FOUND), Conflict (MIGRATION_ACTIVE), or Refused: ILLEGAL_STATE, NOT_NEEDED (the
+        row has all its copies), INCOMPLETE (some of its operations are gone).
         """
         node = self._node
         replica = node.replicas.get(partition)
@@ -80,9 +78,11 @@ class Quarantine:
             restored, data = node.tablets.held(partition, generation)
             block = replica.block
             assert block is not None
-            left = tuple(each for each in block.quarantined if each != entry)
-            made = msgspec.structs.replace(block, state=state, generation=generation, quarantined=left)
-            await node.metadata.save_block(replica, made)
+            quarantined = tuple(each for each in block.quarantined if each != entry)
+            restored_block = msgspec.structs.replace(
+                block, state=state, generation=generation, quarantined=quarantined
+            )
+            await node.metadata.save_block(replica, restored_block)
             drop_log_tail(node.tablets, partition, generation)
             replica.tablet.log, replica.keyspaces = restored, dict(data.keyspaces)
             replica.flushed, replica.broken = restored.applied[1], ""
@@ -100,8 +100,8 @@ class Quarantine:
         near = any(link.ready for member, link in node.links.items() if member in row.members)
         if full and near:
             raise Refused(
-                f"row {row.version} {row.replicas} has all its copies; a restored one would be deleted "
-                "again. To look into it, read its entries",
+                f"row {row.version} {row.replicas} has all its copies, so a restored one would be deleted "
+                "again; to see its content, read its entries",
                 "NOT_NEEDED",
             )
 
@@ -112,13 +112,13 @@ class Quarantine:
             raise Refused(f"{error}; read its entries instead", "INCOMPLETE") from error
         if last < entry.last:
             raise Refused(
-                f"it held operations up to {entry.last}, here are those up to {last}; "
+                f"it had operations up to {entry.last}, but only those up to {last} are here; "
                 "read its entries instead",
                 "INCOMPLETE",
             )
 
     async def _bring_back(self, replica: Replica, entry: Quarantined) -> None:
-        """The log is nobody's until a superblock says that it is of this generation."""
+        """Rebuild the log, which has no owner until a superblock assigns it to this generation."""
         node, block = self._node, replica.block
         assert block is not None
         await node.metadata.save_block(replica, msgspec.structs.replace(block, generation=0))
@@ -128,7 +128,7 @@ class Quarantine:
         failpoints.hit("restore.read")
 
     async def purge(self, partition: int, generation: int) -> bool:
-        """Delete quarantined data now. Whether there was any."""
+        """Delete quarantined data now; return whether there was any."""
         node = self._node
         replica = node.replicas.get(partition)
         if replica is None:
@@ -142,9 +142,9 @@ class Quarantine:
         return True
 
     async def entries(self, partition: int, generation: int) -> AsyncGenerator[bytes]:
-        """Entries as lines of JSON, [keyspace, key, value, expire_at_ms] with key and value in base64.
+        """Iterate entries as JSON lines, [keyspace, key, value, expire_at_ms], key and value in base64.
 
-        From one view; what was only in the log of a tablet that was deleted is not among them.
+        All are from one view. Operations that a deleted tablet had only in its log are not included.
         """
         self._entry(partition, generation)
         node, (begin, end) = self._node, keys.tablet_range(partition, generation)
@@ -159,12 +159,12 @@ class Quarantine:
     # -- volumes
 
     async def purge_volume(self, name: str) -> bool:
-        """Delete a volume that was put aside. Whether it was there."""
+        """Delete a quarantined volume; return whether it existed."""
         node = self._node
-        gone = await node.background.in_thread(node.volume.purge_volume, name)
-        if gone:
+        deleted = await node.background.in_thread(node.volume.purge_volume, name)
+        if deleted:
             log.warning("volume %s was purged", name)
-        return gone
+        return deleted
 
 
 def _entry_line(entry: tuple[bytes, bytes]) -> bytes:

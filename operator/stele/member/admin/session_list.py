@@ -1,4 +1,4 @@
-"""What this member says of the copy sessions that are read from it (`wire.admin`)."""
+"""Copy sessions that are read from this member (`wire.admin`)."""
 
 import msgspec
 
@@ -12,14 +12,15 @@ _decode = msgspec.json.Decoder(SentSessions).decode
 
 
 async def session_list(node: Node, sessions: CopySessions) -> SessionList:
-    """All that were not closed, oldest first; the transfer process is asked what it sent."""
+    """Return all sessions that are not closed, oldest first, with the bytes that the transfer process
+    sent."""
     sent = await _sent(sessions)
     listed = sorted(sessions.known.items(), key=lambda item: item[1].began)
     return SessionList(tuple(_facts(node, name, each, sent) for name, each in listed))
 
 
 async def _sent(sessions: CopySessions) -> dict[str, SentSession] | None:
-    """By session; one that it never opened is not in it. None when the process does not answer."""
+    """Return sent bytes by session, without those never opened. None when the process does not answer."""
     try:
         answer = _decode(await sessions.transfer.call("GET", "/v1/sessions"))
     except (Refused, Unavailable, msgspec.MsgspecError):

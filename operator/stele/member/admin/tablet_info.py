@@ -1,4 +1,4 @@
-"""What this member says of its tablets one by one (`wire.admin`)."""
+"""Details of this member's tablets (`wire.admin`)."""
 
 from stele.core.control.commands import OpId
 from stele.core.tablet.lifecycle import state_name
@@ -10,9 +10,9 @@ from stele.wire.storage import keys
 
 
 def tablet_list(node: Node, after: int, limit: int) -> TabletList:
-    """Up to `limit` tablets of partitions greater than `after`, in order."""
-    wanted = sorted(partition for partition in node.replicas if partition > after)
-    shown = wanted[:limit]
+    """Return up to `limit` tablets of partitions greater than `after`, in order."""
+    remaining = sorted(partition for partition in node.replicas if partition > after)
+    shown = remaining[:limit]
     return TabletList(
         uuid=node.uuid,
         name=node.settings.name,
@@ -20,7 +20,7 @@ def tablet_list(node: Node, after: int, limit: int) -> TabletList:
         epoch=node.table.epoch,
         stamp=str(node.table.stamp),
         tablets=tuple(tablet_facts(node.tablets, node.replicas[partition]) for partition in shown),
-        next=shown[-1] if len(shown) < len(wanted) else None,
+        next=shown[-1] if len(shown) < len(remaining) else None,
     )
 
 
@@ -70,11 +70,11 @@ def _behind(replica: Replica) -> dict[str, int]:
 
 
 def quarantined_tablets(tablets: TabletStore, replica: Replica) -> list[QuarantinedTablet]:
-    """The tablet's generations that were given up, with what the data says of itself."""
-    found = []
+    """Return the tablet's quarantined generations, with the totals of their data."""
+    generations = []
     for entry in () if replica.block is None else replica.block.quarantined:
         state = tablets.read_state(replica.partition, entry.generation)
-        found.append(
+        generations.append(
             QuarantinedTablet(
                 partition=replica.partition,
                 generation=entry.generation,
@@ -85,4 +85,4 @@ def quarantined_tablets(tablets: TabletStore, replica: Replica) -> list[Quaranti
                 bytes=sum(size for _, size in state.keyspaces.values()),
             )
         )
-    return found
+    return generations

@@ -1,6 +1,9 @@
-"""Bulk loads at a member: the owner logs one operation that names a file, every replica ingests its own.
+"""Bulk loads at a member: the owner logs an operation that names a file, and every replica ingests its own.
 
-The data and the tablet's state (applied OpId, totals, which loads it took in) come into the database as one.
+The transfer process builds a file below `loads/` before the log names it. A replica accepts such an operation
+only when it has the file, so every in-sync replica can apply it. Files stay until the operation is trimmed
+from the log. The data and the tablet's state (applied OpId, totals, list of loads) enter the database
+atomically.
 """
 
 import asyncio
@@ -35,13 +38,13 @@ from stele.wire.storage.volume import APPLIED, DataState, encode_state
 log = logging.getLogger("stele.bulk")
 
 BATCH_MAX = 16
-"""So many tablets' files are taken in with one flush, and one call of the database: clients wait for it."""
+"""Tablets whose files are ingested with one flush and one call of the database, which clients wait for."""
 AGAIN_SECONDS = 1.0
 
 
 @dataclass(eq=False)
 class BulkLoads:
-    """See the module. What it does on the event loop is bounded; files are read and made in threads."""
+    """Bulk loads of one member. Work on the event loop is bounded; files are read and built in threads."""
 
     _local: LocalLoads
     _tablets: TabletStore
@@ -70,7 +73,7 @@ class BulkLoads:
     # -- what loaders ask
 
     def place(self, load: str, partition: int) -> LoadPlace:
-        """Where files are to be made, and whether this tablet has the load already."""
+        """Return for which generation to build files, and whether this tablet has applied the load."""
         replica = self._tablets.replicas.get(partition)
         version = self._tablets.rows[partition].version
         if replica is None or replica.broken:
@@ -91,15 +94,15 @@ class BulkLoads:
         return next((entry for entry in found if entry.load == load), None)
 
     def taken(self, load: str) -> tuple[int, ...]:
-        """Partitions that this member owns and that took the load in."""
+        """Return the partitions that this member owns and that have applied the load."""
         mine = [r for r in self._tablets.replicas.values() if r.owner is not None and r.owner.serving]
         return tuple(r.partition for r in mine if self._remembered(r, load) is not None)
 
     async def take_in(self, load: str, partition: int, order: LoadOrder) -> Loaded:
-        """Log the load, once, and wait until all that are in sync have it and it is applied here.
+        """Log the load once, and wait until all in-sync replicas have it and it is applied here.
 
-        Raise Stale (NOT_OWNER, STALE_VERSION: place the files again), Refused (NOT_STAGED, BUSY, and why
-        nothing may be written), Conflict (the id was used for something else), Uncertain (ask again).
+        Raises Stale (NOT_OWNER, STALE_VERSION: stage the files again), Refused (NOT_STAGED, BUSY, or why
+        writes are refused), Conflict (the id was used for other rows), Uncertain (retry).
         """
         replica = self._serving(partition)
         known = self._remembered(replica, load)
@@ -109,11 +112,13 @@ class BulkLoads:
             await self._until_applied(replica, index or self._log(replica, load, order))
             known = self._remembered(replica, load)
         if known is None:
-            raise Unavailable(f"partition {partition}: load {load} is applied, and not remembered; try again")
+            raise Unavailable(
+                f"partition {partition}: load {load} was applied but is no longer listed; retry with a new id"
+            )
         if (known.entries, known.crc32c) != (order.entries, order.crc32c):
             raise Conflict(
-                f"partition {partition}: load {load} brought {known.entries} entries with crc32c "
-                f"{known.crc32c} before; take another id for other rows",
+                f"partition {partition}: load {load} has applied {known.entries} entries with crc32c "
+                f"{known.crc32c} already; use another id for other rows",
                 "LOAD_CONFLICT",
             )
         return known
@@ -126,7 +131,7 @@ class BulkLoads:
         return replica
 
     def _log(self, replica: Replica, load: str, order: LoadOrder) -> int:
-        """Append the operation; its index."""
+        """Append the operation and return its index."""
         self._check(replica, load, order)
         owner = replica.owner
         assert owner is not None
@@ -134,7 +139,8 @@ class BulkLoads:
         record = load_record(owner.term, order.keyspace.encode(), load.encode(), value)
         index = replica.tablet.log.last[1] + 1
         replica.loads[index] = load
-        # The log's last operation cannot be trimmed, and the load's files go with the load.
+        # A trailing no-op, since a log's last operation is never trimmed, and the load's files are kept until
+        # then.
         self._replicator.append(replica, [record, noop_record(owner.term)])
         return index
 
@@ -143,17 +149,21 @@ class BulkLoads:
         assert owner is not None
         missing = {self._tablets.me, *owner.waited_for} - set(order.members)
         if order.version != row.version or missing:
-            text = f"row {row.version} {row.replicas} needs the files, and {sorted(missing)} lack them"
+            text = (
+                f"row {row.version} {row.replicas} needs the files, but members {sorted(missing)} lack them"
+            )
             raise Stale(f"partition {replica.partition}: {text}")
         refusal = self._executor.refusal_at(owner)
         if refusal is not None:
             raise Refused(refusal.text, refusal.code)
         if replica.loading:
-            raise Refused(f"partition {replica.partition} takes another load in: try again", "BUSY")
+            raise Refused(f"partition {replica.partition} is applying another load: retry", "BUSY")
         made = self._local.files.manifest(load, replica.partition, replica.generation, order.crc32c)
         wanted = (order.keyspace, order.entries, order.bytes)
         if made is None or (made.keyspace, made.entries, made.bytes) != wanted:
-            raise Refused(f"partition {replica.partition}: load {load} is not staged like this", "NOT_STAGED")
+            raise Refused(
+                f"partition {replica.partition}: load {load} is not staged with these rows", "NOT_STAGED"
+            )
 
     async def _until_applied(self, replica: Replica, index: int) -> None:
         request = Request(RequestKind.EXECUTE, replica.partition, b"", self._background.loop.create_future())
@@ -180,7 +190,8 @@ class BulkLoads:
             self._ingest(ready)
 
     async def _prepare(self, job: LoadJob) -> "tuple[list[str], DataState] | None":
-        """The files to take in and the state that they lead to; None when the job is over, or tried again."""
+        """Return the files to ingest and the resulting state; None when the job is obsolete or will be
+        retried."""
         if not job.current:
             self._end(job)
             return None
@@ -189,19 +200,19 @@ class BulkLoads:
         except (SteleError, OSError) as error:
             if isinstance(error, Corrupt):
                 self._local.distrust(job)
-            log.warning("partition %d: load %s waits: %s", job.replica.partition, job.load, error)
+            log.warning("partition %d: load %s is delayed: %s", job.replica.partition, job.load, error)
             self._background.spawn(self._again(job))
             return None
 
     async def _again(self, job: LoadJob) -> None:
-        """Its file is lost or damaged: make it of the run, which a member of the row has, and try again.
+        """Rebuild a lost or damaged file from the run of a member of the row, and retry.
 
-        When none has it, the tablet goes offline: a copy brings what the load brought.
+        When no member has it, the tablet goes offline, to be replaced by a copy.
         """
         replica, row = job.replica, job.replica.tablet.row
         there = self._local.manifest(job) is not None
         if not there and not await self._local.fetch(job, tuple(sorted(row.members))) and job.current:
-            text = f"the file of bulk load {job.load} is lost, and no member of row {row.version} has it"
+            text = f"the file of bulk load {job.load} is lost and no member of row {row.version} has it"
             self._tablets.break_off(replica, Corrupt(text))
         await asyncio.sleep(AGAIN_SECONDS)
         self._end(job)
@@ -211,11 +222,14 @@ class BulkLoads:
         self._replicator.to_apply(job.replica)
 
     def _make(self, job: LoadJob) -> tuple[list[str], DataState]:
-        """In the executor. Nothing of the tablet is applied meanwhile, so what is read stays true."""
+        """Read and build files in a thread.
+
+        Nothing of the tablet is applied meanwhile, so reads stay valid.
+        """
         partition, generation, folder = job.replica.partition, job.generation, self._local.folder(job.load)
         manifest = self._local.manifest(job)
         if manifest is None:
-            raise Refused(f"the file of partition {partition} is not here", "NOT_STAGED")
+            raise Refused(f"the file of partition {partition} is missing", "NOT_STAGED")
         term = job.log.term_at(job.index)
         assert term is not None
         view = self._tablets.engine.view()
@@ -241,17 +255,18 @@ class BulkLoads:
 
     @staticmethod
     def _linked(folder: Path, manifest: LoadManifest) -> str:
-        """A second name of the SST file: the database takes it away; the first stays as long as the log."""
+        """Return a hard link to the SST file: the ingest consumes it, while the file stays as long as the
+        log."""
         path = folder / file_name(manifest.partition, manifest.generation, manifest.crc32c, "sst")
         if sum_file(path) != (manifest.sst_bytes, manifest.sst_crc32c):
-            raise Corrupt(f"{path.name} of load {manifest.load} is not what its manifest says")
+            raise Corrupt(f"{path.name} of load {manifest.load} does not match its manifest")
         link = path.with_suffix(".in")
         link.unlink(missing_ok=True)
         os.link(path, link)
         return str(link)
 
     def _totals(self, job: LoadJob, manifest: LoadManifest, view: View) -> dict[bytes, tuple[int, int]]:
-        """Entries and bytes by keyspace, once the load is in: less those that it replaces."""
+        """Return entries and bytes by keyspace after the load, less the entries that it replaces."""
         totals, keyspace = dict(job.replica.keyspaces), manifest.keyspace.encode()
         count, size = totals.get(keyspace, (0, 0))
         if count:
@@ -267,7 +282,7 @@ class BulkLoads:
         return totals
 
     def _ingest(self, ready: "list[tuple[LoadJob, tuple[list[str], DataState]]]") -> None:
-        """On the event loop: no reader sees a part, and no cached value outlives it."""
+        """Ingest on the event loop, so that no reader sees a part, and no cached value outlives it."""
         for job, _ in ready:
             if not job.current:
                 self._end(job)
@@ -278,7 +293,7 @@ class BulkLoads:
         try:
             self._tablets.engine.ingest([path for _, (paths, _) in current for path in paths])
         except SteleError as error:
-            log.error("%d bulk loads wait: %s", len(current), error)
+            log.error("%d bulk loads are delayed: %s", len(current), error)
             for job, _ in current:
                 self._background.spawn(self._again(job))
             return

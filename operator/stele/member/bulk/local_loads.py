@@ -29,7 +29,7 @@ log = logging.getLogger("stele.bulk")
 
 @dataclass(slots=True)
 class LoadJob:
-    """One load that is next to be applied. It is over when the tablet has another log or generation."""
+    """A load to apply next. It is obsolete when the tablet has another log or generation."""
 
     replica: Replica
     index: int
@@ -73,7 +73,7 @@ class LocalLoads:
     # -- what the log says
 
     def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
-        """Whether the file of a logged load is here; if not, the transfer process is to get it."""
+        """Return whether the file of a logged load is here; if not, have the transfer process fetch it."""
         job = _job(replica, 0, record)
         if self.manifest(job) is not None:
             return True
@@ -93,13 +93,16 @@ class LocalLoads:
     # -- files
 
     async def _fetch(self, job: LoadJob, source: int) -> None:
-        """The owner sends the operation again until the file is here; when it has none, a copy is needed."""
+        """Fetch the file.
+
+        The owner resends the operation until it is here; without a file a copy is needed.
+        """
         await self.fetch(job, (source,))
 
     async def fetch(self, job: LoadJob, sources: tuple[int, ...]) -> bool:
-        """Let the transfer process make this member's file: of a run here, or one of `sources`.
+        """Have the transfer process build this member's file, from a local run or one of `sources`.
 
-        False when all of them say that they do not have it (any more).
+        Returns False when none of them has it (any more).
         """
         partition, gone = job.replica.partition, True
         try:
@@ -126,13 +129,13 @@ class LocalLoads:
         return not gone
 
     def distrust(self, job: LoadJob) -> None:
-        """The SST file is damaged: without its manifest it is not there, and made again of the run."""
+        """Delete a damaged SST file and its manifest, so that it is built again from the run."""
         for kind in ("json", "sst"):
             name = file_name(job.replica.partition, job.generation, job.value.crc32c, kind)
             (self.folder(job.load) / name).unlink(missing_ok=True)
 
     def _drop(self, load: str, partition: int) -> None:
-        """The manifests first: a file without one counts as not there."""
+        """Delete manifests first: a file without one counts as missing."""
         folder = self.folder(load)
         for pattern in (f"{partition}-*.json", f"{partition}-*"):
             for path in folder.glob(pattern):
@@ -140,7 +143,7 @@ class LocalLoads:
         _remove_empty(folder)
 
     async def collect_garbage(self, replicas: Iterable[Replica]) -> None:
-        """Remove what no log names and nobody touched for long: loads that were given up."""
+        """Delete files that no log names and that have been untouched for long: those of abandoned loads."""
         named = {(load, replica.partition) for replica in replicas for load in replica.loads.values()}
         await self._background.in_thread(self._delete_unnamed, named)
 
@@ -168,7 +171,7 @@ def _job(replica: Replica, index: int, record: bytes) -> LoadJob:
 
 
 def partition_of(path: Path) -> int:
-    """Of a run, an SST file or a manifest; -1 for a piece."""
+    """Return the partition of a run, SST file or manifest; -1 for a piece."""
     if path.suffix == ".piece":
         return -1
     number = path.name.partition(".")[0].partition("-")[0]

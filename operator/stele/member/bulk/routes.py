@@ -1,11 +1,11 @@
-"""HTTP of bulk loads and exports on a member's admin port; the bytes themselves go to its transfer process.
+"""HTTP of bulk loads and exports on a member's admin port; the data goes to its transfer process.
 
 GET    /v1/bulk/table                          members and rows, for routing
-GET    /v1/bulk/loads/<load>                   which partitions of this owner took it in (`LoadList`)
-GET    /v1/bulk/loads/<load>/partitions/<p>    where files are to be made (`LoadPlace`)
-POST   /v1/bulk/loads/<load>/partitions/<p>    to the owner: take the load in (`LoadOrder`)
-POST   /v1/bulk/snapshots/<session>            to the owner: a checkpoint to read from (`SnapshotOrder`)
-DELETE /v1/bulk/snapshots/<session>            it is not needed any more
+GET    /v1/bulk/loads/<load>                   partitions of this owner that applied it (`LoadList`)
+GET    /v1/bulk/loads/<load>/partitions/<p>    where to build files (`LoadPlace`)
+POST   /v1/bulk/loads/<load>/partitions/<p>    to the owner: apply the load (`LoadOrder`)
+POST   /v1/bulk/snapshots/<session>            to the owner: open a checkpoint (`SnapshotOrder`)
+DELETE /v1/bulk/snapshots/<session>            close it
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ T = TypeVar("T", LoadOrder, SnapshotOrder)
 
 @dataclass(eq=False)
 class BulkRoutes:
-    """Handlers. An error that is no SteleError is answered by the application."""
+    """Handlers. The application answers errors other than SteleError."""
 
     _settings: Settings
     _tablets: TabletStore
@@ -46,7 +46,7 @@ class BulkRoutes:
     _sessions: CopySessions
 
     def add_routes(self, app: web.Application) -> None:
-        """Serve from this application."""
+        """Add the routes."""
         app.router.add_get("/v1/bulk/table", self._table)
         app.router.add_get("/v1/bulk/loads/{load}", self._taken)
         app.router.add_get("/v1/bulk/loads/{load}/partitions/{partition}", self._place)
@@ -78,16 +78,16 @@ class BulkRoutes:
         return _json(await self._loads.take_in(load, partition, order))
 
     async def _open(self, request: web.Request) -> web.Response:
-        """Every acknowledged write of these partitions is in the checkpoint: the lease is looked at first."""
+        """Open a checkpoint with every acknowledged write: the read leases are checked first."""
         name = _session(request)
         order = _decoded(SnapshotOrder, await request.read())
         for partition in order.partitions:
             self._check_reads(partition)
         result = await self._sessions.open_session(m.OpenSession(name, order.partitions, order.lease_seconds))
         if result.session is None:
-            raise Refused(result.detail or "the checkpoint is being made", "BUSY")
+            raise Refused(result.detail or "the checkpoint is being created", "BUSY")
         for partition in order.partitions:
-            # An export wants no log behind its checkpoint.
+            # An export needs no log after its checkpoint.
             self._sessions.open[name].floor.pop(partition, None)
         return _json(result.session)
 

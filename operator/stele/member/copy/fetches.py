@@ -1,4 +1,4 @@
-"""At the destination: copies that this member's own transfer process makes, and the staging folders."""
+"""Destination side of Direct copies: jobs of this member's transfer process, and staging directories."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class _Fetch:
 
 @dataclass(eq=False)
 class Fetches:
-    """Direct copies by session. Spark's tasks write into staging too, and this member hears of them last."""
+    """Direct copies by session. Spark's tasks write into staging too, but this member learns of them last."""
 
     _settings: Settings
     _volume: Volume
@@ -56,18 +56,18 @@ class Fetches:
         self._staged: tuple[str, ...] = ()
 
     async def fetch(self, name: str, command: m.FetchDirect) -> m.Result:
-        """Let the own transfer process copy. Asked again while it runs or is done: the same.
+        """Start a copy by this pod's transfer process; a repetition does nothing while it runs or is done.
 
         Raises Refused: NO_SPACE, UNKNOWN_MEMBER, BUSY.
         """
-        known = self._fetches.get(name)
-        if known is not None and known.report.state is not m.FetchState.FAILED:
+        existing = self._fetches.get(name)
+        if existing is not None and existing.report.state is not m.FetchState.FAILED:
             return m.Result()
         source = self._table.members.get(command.source)
         if source is None:
-            raise Refused(f"member {command.source} is not known here", "UNKNOWN_MEMBER")
-        if known is None and len(self._fetches) >= FETCHES_MAX:
-            raise Refused(f"{FETCHES_MAX} copies are known here; close their sessions first", "BUSY")
+            raise Refused(f"member {command.source} is not in this member's table", "UNKNOWN_MEMBER")
+        if existing is None and len(self._fetches) >= FETCHES_MAX:
+            raise Refused(f"{FETCHES_MAX} copies are listed here; close their sessions first", "BUSY")
         self._check_space(sum(item.bytes for item in command.items))
         job = CopyJob(
             session=name,
@@ -82,13 +82,13 @@ class Fetches:
         return m.Result()
 
     def _check_space(self, coming_bytes: int) -> None:
-        """As it is now: the master decided by what was told it a while ago."""
+        """Check the present free space: the master decided by an earlier report."""
         if lack := lack_of_space(coming_bytes, self._volume.free_bytes()):
             raise Refused(lack, "NO_SPACE")
 
     async def _follow(self, fetch: _Fetch, job: CopyJob) -> None:
-        """Start the copy and ask how far it is until it ended; what goes wrong is in the report."""
-        heard = self._background.now()
+        """Start the copy and poll its status until it ends; errors go into the report."""
+        answered = self._background.now()
         started = False
         while fetch.report.state is m.FetchState.RUNNING:
             try:
@@ -96,12 +96,12 @@ class Fetches:
                     await self._transfer.call("POST", "/v1/copies", _encode(job))
                     started = True
                 status = _status(await self._transfer.call("GET", f"/v1/copies/{job.session}"))
-                heard = self._background.now()
+                answered = self._background.now()
                 fetch.report = _fetch_report(job.session, status)
             except Refused as error:
                 fetch.fail(m.Reason.of(error))
             except (Unavailable, msgspec.MsgspecError) as error:
-                if self._background.now() - heard > FETCH_SILENCE_SECONDS_MAX:
+                if self._background.now() - answered > FETCH_SILENCE_SECONDS_MAX:
                     fetch.fail(m.Reason("UNAVAILABLE", f"the transfer process does not answer: {error}"))
             await asyncio.sleep(POLL_SECONDS)
 
@@ -109,11 +109,11 @@ class Fetches:
         return tuple(fetch.report for fetch in self._fetches.values())
 
     def staged(self) -> tuple[str, ...]:
-        """Sessions with a staging folder here at the last look; the master ends those it does not know."""
+        """Return the sessions with a staging directory at the last scan; the master ends unknown ones."""
         return self._staged
 
     async def close(self, name: str) -> None:
-        """Stop a copy and remove what came of it. Unknown is done already."""
+        """Stop a copy and delete its files. Idempotent."""
         fetch = self._fetches.pop(name, None)
         if fetch is not None and fetch.task is not None:
             fetch.task.cancel()
@@ -121,7 +121,7 @@ class Fetches:
         if fetch is not None or path.exists():
             await self._cancel_copy(name)
         await self._background.in_thread(remove_session, path)
-        self._staged = tuple(each for each in self._staged if each != name)
+        self._staged = tuple(staged for staged in self._staged if staged != name)
 
     async def _cancel_copy(self, session: str) -> None:
         try:
@@ -130,25 +130,26 @@ class Fetches:
             log.debug("session %s: its copy could not be cancelled: %s", session, error)
 
     async def collect_garbage(self) -> None:
-        """Look for staging folders; what no master ends goes when nobody wrote to it for long."""
+        """Scan staging directories; delete those that no master ends and that have been untouched for
+        long."""
         self._staged = await self._background.in_thread(self._look, frozenset(self._fetches))
 
     def _look(self, known: frozenset[str]) -> tuple[str, ...]:
-        """In the executor."""
-        found = []
+        """Scan in a thread."""
+        sessions = []
         for path in self._volume.path(STAGING).iterdir():
             if path.name not in known and self._age_seconds(path) > limits.STAGING_AGE_SECONDS:
                 remove_session(path)
             elif not path.name.startswith("."):
-                # Only what can be the name of a session: a master can end nothing else.
-                found.append(path.name)
-        return tuple(sorted(found)[: limits.STAGED_REPORTED_MAX])
+                # Only possible names of sessions, since a master can end nothing else.
+                sessions.append(path.name)
+        return tuple(sorted(sessions)[: limits.STAGED_REPORTED_MAX])
 
     def _age_seconds(self, path: Path) -> float:
-        """Since anything in it was written; a file that grows keeps its folder."""
+        """Return the time since the last write; a growing file keeps its directory."""
         try:
             inside = list(path.iterdir()) if _is_folder(path) else []
-            newest = max(each.lstat().st_mtime for each in (path, *inside))
+            newest = max(path_inside.lstat().st_mtime for path_inside in (path, *inside))
         except FileNotFoundError:
             return 0.0
         return self._background.wall() - newest
@@ -164,9 +165,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def remove_session(path: Path) -> None:
-    """A folder of a session, its description first: without it there is no session.
+    """Delete a session's directory, its description first: without it the session does not exist.
 
-    Whoever writes below `staging/` may have put a file or a link there: that goes, and not what it points to.
+    A process that can write to `staging/` may have put a file or a link there: it is deleted, but not its
+    target.
     """
     if not _is_folder(path):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Takes finished copies in: check the manifests, move the files into the database, let the tablets live."""
+"""Ingests finished copies: checks manifests, moves files into the database, activates the tablets."""
 
 import asyncio
 import logging
@@ -32,12 +32,12 @@ log = logging.getLogger("stele.ingest")
 READ_BYTES = 1024 * 1024
 COUNT_ENTRIES = 1000
 INGESTED_TOGETHER_MAX = 4
-"""Files that RocksDB takes in by one call, 1 to 2 ms each."""
+"""Files that RocksDB ingests in one call, 1 to 2 ms each."""
 
 
 @dataclass(eq=False)
 class Ingester:
-    """Each tablet goes READY under its new generation, or stays as it was."""
+    """Ingests copies: a tablet becomes READY under its new generation, or stays as it was."""
 
     _settings: Settings
     _volume: Volume
@@ -49,16 +49,16 @@ class Ingester:
         self._files = _Files(self._tablets.engine, self._background)
 
     async def ingest(self, command: m.Ingest) -> m.Result:
-        """All partitions of the command, or an error that names the first that could not be."""
+        """Ingest all partitions of the command. Raises the error of the first that failed."""
         folder = self._folder(command.session)
         for partition in command.partitions:
             if not 0 <= partition < len(self._tablets.rows):
                 raise Refused(f"partition {partition} is not in this member's table", "BAD_REQUEST")
         work = (self._ingest_one(folder, command.session, partition) for partition in command.partitions)
-        # All come to their end, so that none goes on behind the answer.
-        for ended in await asyncio.gather(*work, return_exceptions=True):
-            if isinstance(ended, BaseException):
-                raise ended
+        # Wait for all of them, so that none continues after the reply.
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
         return m.Result()
 
     def _folder(self, session: str) -> Path:
@@ -85,8 +85,8 @@ class Ingester:
                 replica.busy = False
 
     async def _take_in(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
-        wanted = (session, replica.partition, copy.generation)
-        manifest = await self._background.in_thread(self._check, folder, wanted)
+        expected = (session, replica.partition, copy.generation)
+        manifest = await self._background.in_thread(self._check, folder, expected)
         begin, end = keys.tablet_range(replica.partition, copy.generation)
         if await self._background.in_thread(self._holds, begin, end):
             self._tablets.engine.drop_data(begin, end)
@@ -95,7 +95,7 @@ class Ingester:
             await self._files.take_in([str(folder / file) for file in manifest.files], (begin, end))
         failpoints.hit("ingest.ingested")
         state = await self._background.in_thread(self._check_state, manifest)
-        # The old log first: its operations must never be taken for what follows the new data.
+        # The old log goes first: its operations must never be taken for successors of the new data.
         await keep_log_tail(self._tablets, self._background, replica)
         self._tablets.clear_log(replica)
         await self._metadata.sync_log()
@@ -113,7 +113,7 @@ class Ingester:
 
     @staticmethod
     def _next_block(replica: Replica, copy: CopyRecord, until_s: float) -> Superblock:
-        """What served is given up like a tablet that is deleted."""
+        """Return the superblock after the ingest; a serving tablet is quarantined as if it was deleted."""
         block = replica.block
         assert block is not None
         if block.state is TabletState.READY:
@@ -125,8 +125,9 @@ class Ingester:
     # -- in the executor
 
     def _holds(self, begin: bytes, end: bytes) -> bool:
-        """Whether an earlier try left anything. Where nothing is nothing may be deleted: RocksDB would write
-        all that is in memory to disk before it takes the file in.
+        """Return whether an earlier attempt left data.
+
+        An empty range must not be deleted: RocksDB would then flush its memtables before it ingests the file.
         """
         try:
             return bool(self._tablets.engine.scan(begin, end, 1))
@@ -134,28 +135,28 @@ class Ingester:
             return True
 
     @staticmethod
-    def _check(folder: Path, wanted: tuple[str, int, int]) -> Manifest:
-        """The manifest, when it is complete and is what (session, partition, generation) waits for."""
-        session, partition, _ = wanted
+    def _check(folder: Path, expected: tuple[str, int, int]) -> Manifest:
+        """Return the manifest if it is complete and that of `wanted`: (session, partition, generation)."""
+        session, partition, _ = expected
         path = folder / f"{partition}.json"
         try:
             manifest = decode_manifest(path.read_bytes(), f"{session}/{path.name}")
         except FileNotFoundError:
             raise Refused(f"{path.name} is not in staging/{session}", "NOT_FOUND") from None
-        found = (manifest.session, manifest.partition, manifest.generation)
-        if found != wanted:
-            raise Stale(f"the manifest is of {found}, {wanted} is expected", "STALE_COPY")
+        actual = (manifest.session, manifest.partition, manifest.generation)
+        if actual != expected:
+            raise Stale(f"the manifest is of {actual}, but {expected} was expected", "STALE_COPY")
         for fragment in manifest.fragments:
             if fragment.file:
                 _check_file(folder, fragment)
         return manifest
 
     def _check_state(self, manifest: Manifest) -> DataState:
-        """What the ingested data says of itself; the counts again when the copy left expired entries out."""
+        """Return the state of the ingested data, recounted if the copy dropped expired entries."""
         state = self._tablets.read_state(manifest.partition, manifest.generation)
         if state.applied != manifest.applied:
             raise Corrupt(
-                f"partition {manifest.partition}: the data is at {state.applied}, its manifest says "
+                f"partition {manifest.partition}: the data is at {state.applied}, but its manifest says "
                 f"{manifest.applied}"
             )
         counted = sum(count for count, _ in state.keyspaces.values())
@@ -166,21 +167,21 @@ class Ingester:
         return state
 
     def _recount(self, manifest: Manifest) -> DataState:
-        engine, found = self._tablets.engine, dict[bytes, tuple[int, int]]()
+        engine, counts = self._tablets.engine, dict[bytes, tuple[int, int]]()
         begin, end = keys.tablet_range(manifest.partition, manifest.generation)
         while page := engine.scan(begin, end, COUNT_ENTRIES):
             for data_key, value in page:
                 split = keys.split_user(data_key)
                 if split is not None:
-                    count, size = found.get(split[0], (0, 0))
-                    found[split[0]] = (count + 1, size + len(split[1]) + len(value))
+                    count, size = counts.get(split[0], (0, 0))
+                    counts[split[0]] = (count + 1, size + len(split[1]) + len(value))
             begin = page[-1][0] + b"\0"
-        return DataState(manifest.applied, found)
+        return DataState(manifest.applied, counts)
 
 
 @dataclass
 class _Waiting:
-    """Files of one tablet, the range that its keys are in, and who is told when they are in."""
+    """Files of one tablet, the range of its keys, and the future of their ingest."""
 
     paths: list[str]
     within: tuple[bytes, bytes]
@@ -192,9 +193,9 @@ class _Waiting:
 
 
 class _Files:
-    """Moves files of several tablets into the database at once: most of what it costs is paid per call.
+    """Ingests files of several tablets at once, since most of the cost is per call.
 
-    No more than `INGESTED_TOGETHER_MAX`, because RocksDB's Python binding holds Python's lock meanwhile, and
+    At most `INGESTED_TOGETHER_MAX` files, because RocksDB's Python binding holds the GIL meanwhile and
     clients wait.
     """
 
@@ -204,65 +205,67 @@ class _Files:
         self._task: asyncio.Task[None] | None = None
 
     async def take_in(self, paths: list[str], within: tuple[bytes, bytes]) -> None:
-        """Return when the files are in; raise what their ingestion raised, Corrupt for keys that are not
-        within [begin, end).
+        """Ingest files, returning when they are in the database.
+
+        Raises the error of the ingest, and Corrupt for keys outside of [begin, end).
         """
-        one = _Waiting(paths, within, self._background.loop.create_future())
-        self._waiting.append(one)
+        request = _Waiting(paths, within, self._background.loop.create_future())
+        self._waiting.append(request)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-        await one.ended
+        await request.ended
 
     async def _run(self) -> None:
         while self._waiting:
-            some, self._waiting = self._waiting, []
-            # One of them that is at fault is told alone: the others must not suffer for it.
-            left = await self._each(self._within, some)
-            while left:
-                count = _together(left)
-                await self._each(self._ingest, left[:count])
-                left = left[count:]
+            batch, self._waiting = self._waiting, []
+            # A faulty request fails alone, without affecting the others.
+            remaining = await self._each(self._within, batch)
+            while remaining:
+                count = _together(remaining)
+                await self._each(self._ingest, remaining[:count])
+                remaining = remaining[count:]
         self._task = None
 
     async def _each(
-        self, work: Callable[[list[_Waiting]], Awaitable[list[_Waiting]]], some: list[_Waiting]
+        self, work: Callable[[list[_Waiting]], Awaitable[list[_Waiting]]], requests: list[_Waiting]
     ) -> list[_Waiting]:
-        """Those that `work` went well for: of all at once, or else of one after the other."""
+        """Run `work` on all requests, or on each if that fails; return those that succeeded."""
         try:
-            return await work(some)
+            return await work(requests)
         except Exception as error:  # noqa: BLE001  it is raised where it is waited for
-            if len(some) == 1:
-                some[0].fail(error)
+            if len(requests) == 1:
+                requests[0].fail(error)
                 return []
-        return [fine for one in some for fine in await self._each(work, [one])]
+        return [succeeded for request in requests for succeeded in await self._each(work, [request])]
 
-    async def _within(self, some: list[_Waiting]) -> list[_Waiting]:
-        """Those whose files hold keys of their own tablet alone: a checksum does not tell whose they are."""
-        paths, loop = [path for one in some for path in one.paths], self._background.loop
-        # Not in the thread of the database: what is checked there meanwhile is read together next time.
-        found = dict(
+    async def _within(self, requests: list[_Waiting]) -> list[_Waiting]:
+        """Return the requests whose files only hold keys of their own tablet, which a checksum does not
+        show."""
+        paths, loop = [path for request in requests for path in request.paths], self._background.loop
+        # Not in the database's thread, so that concurrent requests are checked together next time.
+        bounds_of = dict(
             zip(paths, await loop.run_in_executor(None, self._engine.file_bounds, paths), strict=True)
         )
-        for one in some:
-            for path in one.paths:
-                if not one.within[0] <= found[path][0] <= found[path][1] < one.within[1]:
-                    one.fail(_foreign(path, one.within, found[path]))
-        return [one for one in some if not one.ended.done()]
+        for request in requests:
+            for path in request.paths:
+                if not request.within[0] <= bounds_of[path][0] <= bounds_of[path][1] < request.within[1]:
+                    request.fail(_foreign(path, request.within, bounds_of[path]))
+        return [request for request in requests if not request.ended.done()]
 
-    async def _ingest(self, some: list[_Waiting]) -> list[_Waiting]:
-        paths = [path for one in some for path in one.paths]
+    async def _ingest(self, requests: list[_Waiting]) -> list[_Waiting]:
+        paths = [path for request in requests for path in request.paths]
         await self._background.in_thread(self._engine.ingest, paths)
-        for one in some:
-            if not one.ended.done():
-                one.ended.set_result(None)
-        return some
+        for request in requests:
+            if not request.ended.done():
+                request.ended.set_result(None)
+        return requests
 
 
 def _together(waiting: list[_Waiting]) -> int:
-    """How many of those that wait go together: one, or as many as fit."""
+    """Return how many requests are ingested together: one, or as many as fit."""
     files = count = 0
-    for one in waiting:
-        files += len(one.paths)
+    for request in waiting:
+        files += len(request.paths)
         if count and files > INGESTED_TOGETHER_MAX:
             break
         count += 1
@@ -272,8 +275,8 @@ def _together(waiting: list[_Waiting]) -> int:
 def _foreign(path: str, within: tuple[bytes, bytes], found: tuple[bytes, bytes]) -> Corrupt:
     shown = [key[: keys.TABLET_PREFIX_BYTES].hex() for key in (*found, within[0])]
     return Corrupt(
-        f"{Path(path).name}: its keys begin with {shown[0]} to {shown[1]}, those of this tablet and "
-        f"generation with {shown[2]}; the file is of something else, copy the tablet again"
+        f"{Path(path).name}: its keys begin with {shown[0]} to {shown[1]}, but those of this tablet and "
+        f"generation with {shown[2]}; the file belongs to another tablet; copy the tablet again"
     )
 
 
@@ -286,6 +289,6 @@ def _check_file(folder: Path, fragment: Fragment) -> None:
                 crc = crc32c(piece, crc)
                 size += len(piece)
     except FileNotFoundError:
-        raise Refused(f"{path.name} is not in staging any more", "NOT_FOUND") from None
+        raise Refused(f"{path.name} is missing from staging", "NOT_FOUND") from None
     if (size, crc) != (fragment.file_bytes, fragment.file_crc32c):
-        raise Corrupt(f"{path.name}: {size} bytes with crc32c {crc}; its manifest says otherwise")
+        raise Corrupt(f"{path.name}: {size} bytes with crc32c {crc}, which differs from its manifest")

@@ -1,8 +1,8 @@
-"""What the log of a given-up generation has and its data has not: kept beside the data, in the same range.
+"""Operations that a quarantined generation has in its log but not in its data, saved beside the data.
 
-The keys of a partition's log belong to one generation, that of the superblock. Before they are for another
-one, operations that the data lacks are put aside: each generation in quarantine is whole by itself, however
-many there are, and goes as a whole.
+The keys of a partition's log belong to the generation of its superblock. Before another generation uses them,
+operations that the data lacks are saved aside: each quarantined generation is complete by itself, and is
+deleted as a whole.
 """
 
 import asyncio
@@ -25,7 +25,11 @@ PAGE_OPERATIONS = 1000
 
 
 async def keep_log_tail(tablets: TabletStore, background: Background, replica: Replica) -> None:
-    """On disk on return. Nothing where the log is nobody's. Hold the partition's lock; nothing is logged."""
+    """Save the unapplied operations; they are on disk on return. Does nothing when no generation owns the
+    log.
+
+    Hold the partition's lock, with no operations being logged.
+    """
     block = replica.block
     if block is None or not owns_log(block):
         return
@@ -35,12 +39,12 @@ async def keep_log_tail(tablets: TabletStore, background: Background, replica: R
         if await _copy(tablets, replica, block.generation):
             await background.in_thread(tablets.engine.flush)
     except Corrupt as error:
-        log.warning("partition %d: damaged, its log is not kept: %s", replica.partition, error)
+        log.warning("partition %d: damaged, so its log cannot be kept: %s", replica.partition, error)
     failpoints.hit("quarantine.log_aside")
 
 
 async def _copy(tablets: TabletStore, replica: Replica, generation: int) -> bool:
-    """Whether a crash could take anything of what the generation holds."""
+    """Copy the operations; return whether a crash could lose any data of the generation."""
     engine, partition = tablets.engine, replica.partition
     drop_log_tail(tablets, partition, generation)
     bounds = engine.log_bounds(*log_range(partition))
@@ -55,7 +59,7 @@ async def _copy(tablets: TabletStore, replica: Replica, generation: int) -> bool
 
 
 async def restore_log_tail(tablets: TabletStore, partition: int, generation: int) -> None:
-    """Put operations that were put aside into the log, which must be empty. On disk after the next sync."""
+    """Copy saved operations back into the log, which must be empty. On disk after the next sync."""
     begin, end = log_tail_range(partition, generation)
     while page := tablets.engine.scan(begin, end, PAGE_OPERATIONS, limits.ENGINE_WRITE_BYTES_MAX):
         if not tablets.has_room(sum(len(record) for _, record in page)):
@@ -66,7 +70,7 @@ async def restore_log_tail(tablets: TabletStore, partition: int, generation: int
 
 
 def last_quarantined(tablets: TabletStore, partition: int, generation: int) -> OpId:
-    """The last operation of a generation in quarantine, by its data and what was put aside with it."""
+    """Return the last operation of a quarantined generation, from its data and the saved operations."""
     key = tablets.engine.last_key(*log_tail_range(partition, generation))
     if key is None:
         return tablets.read_state(partition, generation).applied
@@ -76,7 +80,7 @@ def last_quarantined(tablets: TabletStore, partition: int, generation: int) -> O
 
 
 def drop_log_tail(tablets: TabletStore, partition: int, generation: int) -> None:
-    """Of a try that was interrupted, or what is in the log again."""
+    """Delete saved operations: those of an interrupted attempt, or those that are in the log again."""
     span = log_tail_range(partition, generation)
     if tablets.engine.scan(*span, 1):
         tablets.engine.drop_data(*span)

@@ -1,4 +1,4 @@
-"""At the source: copy sessions, which are checkpoints with a lease (docs/internals/copy.md)."""
+"""Source side of copies: sessions, which are checkpoints with a lease (docs/internals/copy.md)."""
 
 import asyncio
 import logging
@@ -38,9 +38,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class SourceSession:
-    """One session. `floor`: the last operation that it does not need, by partition.
+    """One session. `floor` is, by partition, the last operation that it does not need.
 
-    `ended` is why it ended by itself: then nothing of it is left but that, until it is closed.
+    `ended` is why it ended by itself; nothing else of it is then left until it is closed.
     """
 
     began: float
@@ -55,16 +55,17 @@ class SourceSession:
 
     @property
     def info(self) -> m.SessionInfo | None:
-        """What was opened; None while the checkpoint is being made."""
-        made = self.task.done() and not self.task.cancelled() and self.task.exception() is None
-        return self.task.result() if made else None
+        """The opened session; None while the checkpoint is being created."""
+        opened = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return self.task.result() if opened else None
 
 
 @dataclass(eq=False)
 class CopySessions:
-    """Open sessions end by CloseSession, when nobody renews their lease, and when they hold too much disk.
+    """Open sessions. A session ends by CloseSession, when its lease expires, or when it holds too much disk
+    space.
 
-    `fetches` are the copies to this member; closing a session ends it on either side.
+    `fetches` are the copies to this member; closing a session ends it on both sides.
     """
 
     _settings: Settings
@@ -82,23 +83,23 @@ class CopySessions:
 
     @property
     def open(self) -> dict[str, SourceSession]:
-        """Sessions that did not end."""
+        """The sessions that have not ended."""
         return {name: session for name, session in self.known.items() if not session.ended}
 
     def pin(self, partition: int) -> int:
-        """The last operation that no open session needs."""
+        """Return the last operation that no open session needs."""
         floors = (s.floor[partition] for s in self.known.values() if partition in s.floor)
         return min(floors, default=2**62)
 
     def unpin(self, partition: int) -> None:
-        """No session needs the partition's log any more: what it copied may be too old when it ends."""
+        """Release the partition's log for all sessions; their copies of it may be too old in the end."""
         for session in self.known.values():
             session.floor.pop(partition, None)
 
     # -- commands
 
     async def open_session(self, command: m.OpenSession) -> m.Result:
-        """Flush, checkpoint, describe. Asked again it renews the lease and gives the same answer.
+        """Flush, checkpoint and describe. A repetition renews the lease and returns the same session.
 
         Raises Refused: SESSION_LOST, BUSY, ILLEGAL_STATE.
         """
@@ -112,7 +113,7 @@ class CopySessions:
         session.engine = command.engine or session.engine
         done, _ = await asyncio.wait([session.task], timeout=5.0)
         if not done:
-            return m.Result(m.WAIT, "the checkpoint is being made", wait_ms=200)
+            return m.Result(m.WAIT, "the checkpoint is being created", wait_ms=200)
         if session.task.exception() is not None:
             self.known.pop(name, None)
         info = session.task.result()
@@ -124,7 +125,7 @@ class CopySessions:
             raise Refused(f"session {name} is not open here", "SESSION_LOST")
         if len(self.open) >= limits.SESSIONS_PER_MEMBER_MAX:
             count = limits.SESSIONS_PER_MEMBER_MAX
-            raise Refused(f"{count} sessions are open, and a member has no more; close one first", "BUSY")
+            raise Refused(f"{count} sessions are open, which is the limit; close one first", "BUSY")
         floor = {
             p: self._tablets.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)
         }
@@ -141,7 +142,7 @@ class CopySessions:
             replica = self._tablets.replicas.get(partition)
             if replica is None or not replica.ready:
                 state = state_name(None if replica is None else replica.state)
-                raise Refused(f"partition {partition} is {state} here; READY is needed", "ILLEGAL_STATE")
+                raise Refused(f"partition {partition} is {state} here; it must be READY", "ILLEGAL_STATE")
         return list(partitions)
 
     async def _checkpoint(self, name: str, partitions: list[int], command: m.OpenSession) -> m.SessionInfo:
@@ -152,7 +153,7 @@ class CopySessions:
         return self._volume.path(CHECKPOINTS) / name
 
     def _make(self, folder: Path, held: "list[_Held]", command: m.OpenSession) -> m.SessionInfo:
-        """In the executor. The applied OpIds are read from the checkpoint itself, so they cannot disagree."""
+        """Create the checkpoint in a thread, and read the applied OpIds from the checkpoint itself."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self._engine.checkpoint(str(folder / "db"))
@@ -170,20 +171,20 @@ class CopySessions:
         return info
 
     async def _set_rate(self, name: str, session: SourceSession, rate: int) -> None:
-        """The transfer process reads it from the session's description."""
+        """Change the rate in the session's description, which the transfer process reads."""
         if session.bytes_per_second != rate:
             await self._background.in_thread(self._change_rate, self._folder(name), rate)
             session.bytes_per_second = rate
 
     @staticmethod
     def _change_rate(folder: Path, rate: int) -> None:
-        """In the executor, as what removes the session: a removed one stays so. Raise Corrupt."""
+        """Change the rate in a thread, unless the session was removed. Raises Corrupt."""
         described = read_session(folder)
         if described is not None:
             _write_description(folder, msgspec.structs.replace(described, bytes_per_second=rate))
 
     async def close_session(self, command: m.CloseSession) -> m.Result:
-        """Forget it, at source or destination. Unknown is done already."""
+        """Close the session, as its source or destination. Idempotent."""
         name = plain(command.session)
         session = self.known.pop(name, None)
         if session is not None:
@@ -193,11 +194,11 @@ class CopySessions:
         return m.Result()
 
     async def fetch(self, command: m.FetchDirect) -> m.Result:
-        """See `Fetches.fetch`."""
+        """Run `Fetches.fetch`."""
         return await self.fetches.fetch(plain(command.session), command)
 
     async def cancel(self, name: str, reason: str) -> None:
-        """End a session because a user says so. Raises Refused (NOT_FOUND)."""
+        """End a session on a user's request. Raises Refused (NOT_FOUND)."""
         if plain(name) not in self.open:
             raise Refused(f"there is no open session {name} here", "NOT_FOUND")
         await self._end(name, reason)
@@ -205,7 +206,7 @@ class CopySessions:
     # -- reports
 
     def reports(self) -> tuple[m.SessionReport, ...]:
-        """All sessions that were not closed; of exports, which their readers close, only those that ended."""
+        """Return all sessions that are not closed; of exports, which readers close, only ended ones."""
         now = self._background.now()
         return tuple(
             m.SessionReport(name, max(0, int((each.until - now) * 1000)), each.held_bytes, each.ended)
@@ -216,13 +217,13 @@ class CopySessions:
     # -- time
 
     async def _watch(self) -> None:
-        """End what is overdue or holds too much, while any session is open."""
+        """While any session is open, end those that are overdue or hold too much disk space."""
         try:
             while self.open:
                 await asyncio.sleep(limits.SESSION_WATCH_SECONDS)
                 now = self._background.now()
                 for name in [name for name, session in self.open.items() if session.until <= now]:
-                    await self._end(name, "nobody renewed its lease")
+                    await self._end(name, "its lease expired")
                 await self._bound_disk()
         finally:
             self._watching = False
@@ -235,16 +236,20 @@ class CopySessions:
         for name, size in held.items():
             if name in self.open:
                 self.known[name].held_bytes = size
-        most = max(held, key=lambda name: (held[name], name))
+        largest = max(held, key=lambda name: (held[name], name))
         free = self._volume.free_bytes()
-        if held[most] > limits.SESSION_HELD_BYTES_MAX:
-            limit = f"a session may hold {limits.SESSION_HELD_BYTES_MAX} at most"
-            await self._end(most, f"its checkpoint holds {held[most]} bytes beyond the database; {limit}")
-        elif held[most] and free < limits.SESSIONS_FREE_BYTES_MIN:
-            await self._end(most, f"{free} bytes of the volume are free, its checkpoint holds {held[most]}")
+        if held[largest] > limits.SESSION_HELD_BYTES_MAX:
+            limit = f"the limit is {limits.SESSION_HELD_BYTES_MAX}"
+            await self._end(
+                largest, f"its checkpoint holds {held[largest]} bytes beyond the database; {limit}"
+            )
+        elif held[largest] and free < limits.SESSIONS_FREE_BYTES_MIN:
+            await self._end(
+                largest, f"{free} bytes of the volume are free, its checkpoint holds {held[largest]}"
+            )
 
     def _held(self, names: list[str]) -> dict[str, int]:
-        """In the executor: bytes of files that only checkpoints have, by session."""
+        """Return the bytes of files that only checkpoints have, by session; run in a thread."""
         live = {inode for inode, _ in _files(self._volume.path(DATA))}
         return {
             name: sum(size for inode, size in _files(self._folder(name) / "db") if inode not in live)
@@ -252,7 +257,7 @@ class CopySessions:
         }
 
     async def _end(self, name: str, reason: str) -> None:
-        """The session is over for those that copy; the master reads why."""
+        """End a session by itself; the master reads the reason."""
         session = self.known.get(name)
         if session is None or session.ended:
             return
@@ -270,7 +275,8 @@ class CopySessions:
         await self._background.in_thread(remove_session, folder)
 
     def _report_damage(self, folder: Path) -> None:
-        """A checkpoint has the files of the database: what could not be read there is damaged here."""
+        """Take damaged tablets offline: a checkpoint shares the database's files, so its damage is the
+        tablet's."""
         for path in folder.glob(damage_note("*", "*")):
             partition, generation = map(int, path.name.split("-")[1:])
             replica = self._tablets.replicas.get(partition)
@@ -278,7 +284,7 @@ class CopySessions:
                 self._tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
 
     async def collect_garbage(self) -> None:
-        """Remove folders that belong to no session."""
+        """Remove directories that belong to no session."""
         await self._background.in_thread(self._delete_folders, frozenset(self.open))
         await self.fetches.collect_garbage()
 
@@ -288,7 +294,7 @@ class CopySessions:
                 remove_session(path)
 
     def _is_open(self, name: str) -> bool:
-        """Safe in any thread: one look, while sessions come and go."""
+        """Return whether the session is open. Safe in any thread: a single lookup."""
         session = self.known.get(name)
         return session is not None and not session.ended
 
@@ -304,21 +310,21 @@ def _write_description(folder: Path, described: SessionFile) -> None:
 
 
 def _files(folder: Path) -> list[tuple[int, int]]:
-    """(inode, bytes) of each file."""
-    found = []
+    """Return (inode, bytes) of each file."""
+    files = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                told = entry.stat(follow_symlinks=False)
-                found.append((told.st_ino, told.st_size))
+                stat = entry.stat(follow_symlinks=False)
+                files.append((stat.st_ino, stat.st_size))
     except FileNotFoundError:
         return []
-    return found
+    return files
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A tablet as a session is opened: its row, and the last operation that each member is known to hold."""
+    """A tablet when its session opens: its row, and the last operation that each member is known to hold."""
 
     partition: int
     generation: int
@@ -342,9 +348,9 @@ def _describe(get: "object", tablet: _Held, me: int) -> m.SessionTablet:
 
 
 def plain(session: str) -> str:
-    """The session's name as a folder's name. Raises Refused (BAD_REQUEST)."""
+    """Return the session's name if it is valid as a directory name. Raises Refused (BAD_REQUEST)."""
     if not session or "/" in session or session.startswith(".") or len(session) > 200:
         raise Refused(
-            f"session is {session!r}; it must be a plain name of at most 200 letters", "BAD_REQUEST"
+            f"session is {session!r}; it must be a plain name of at most 200 characters", "BAD_REQUEST"
         )
     return session

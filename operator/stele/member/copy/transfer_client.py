@@ -1,4 +1,4 @@
-"""The transfer process in the other container of this pod, over HTTP."""
+"""HTTP client of the transfer process in the other container of this pod."""
 
 import aiohttp
 
@@ -11,14 +11,14 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 class LocalTransfer:
-    """See ports.Transfer."""
+    """Implements ports.Transfer."""
 
     def __init__(self, settings: Settings) -> None:
         self._root = http_root(settings.local_host, settings.transfer_port)
         self._http: aiohttp.ClientSession | None = None
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """See ports.Transfer."""
+        """Implement ports.Transfer."""
         if self._http is None:
             self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS_MAX))
         try:

@@ -17,7 +17,7 @@ from stele.member.replication.request import Request
 
 
 class Counters(msgspec.Struct):
-    """Commands since the process started; `forwarded` and `errors` count requests."""
+    """Commands since the start of the process; `forwarded` and `errors` count requests."""
 
     reads: int = 0
     writes: int = 0
@@ -39,7 +39,8 @@ class Answers:
 
     @property
     def has_room(self) -> bool:
-        """For more operations that are not committed, and replies that wait for that or for a lease."""
+        """Whether there is room for more uncommitted operations, and for replies waiting for commits or
+        leases."""
         few = self.pending_bytes < limits.PENDING_BYTES_MAX
         return few and self.held_bytes < limits.HELD_REPLIES_BYTES_MAX
 
@@ -50,7 +51,7 @@ class Answers:
         replica.waiters.append(request)
 
     def applied(self, replica: Replica) -> None:
-        """More is applied: answer what waited for it, in order."""
+        """Answer, in order, the requests whose operations are applied now."""
         waiters, applied = replica.waiters, replica.tablet.log.applied[1]
         while waiters and waiters[0].index <= applied:
             request = waiters.popleft()
@@ -73,8 +74,10 @@ class Answers:
         request.done(request.replies)
 
     def may_read(self, replica: Replica) -> bool:
-        """Whether what is applied here holds all that was acknowledged: by a lease of every replica, and of a
-        learner that is waited for: a row that names it may have been stored, and another owner with it.
+        """Return whether the applied state includes every acknowledged write.
+
+        That takes a lease of every replica, and of a learner that writes wait for: a row that names it may
+        have been stored, and another owner with it.
         """
         owner = replica.owner
         # A frozen partition answers what it took before: it is handed over only when nothing waits any more.
@@ -83,7 +86,7 @@ class Answers:
         return self._lease_holder.may_read(replica.partition, owner.term, owner.waited_for, self._now())
 
     def leases_changed(self) -> None:
-        """Answer the reads that only lacked a lease."""
+        """Answer the reads that only waited for a lease."""
         replicas, self._waiting_for_lease = self._waiting_for_lease, {}
         for replica in replicas.values():
             waiting = replica.waiting_for_lease.copy()
@@ -99,9 +102,9 @@ class Answers:
             request.bytes = 0
 
     def give_up(self, replica: Replica, *, follows: bool) -> list[Request]:
-        """This member serves the tablet no more. Returns the requests that may be sent elsewhere.
+        """Stop serving the tablet, and return the requests that can be sent elsewhere.
 
-        What was logged is answered all the same when this member `follows` the new owner and that commits it.
+        Logged writes are still answered if this member `follows` the new owner and that one commits them.
         """
         waiting = (*replica.waiters, *replica.waiting_for_lease)
         replica.waiters.clear()
@@ -121,7 +124,7 @@ class Answers:
         return again
 
     def cut(self, replica: Replica, index: int) -> None:
-        """Operations after `index` were taken back: their requests may or may not come true."""
+        """Fail the writes after `index`, which were truncated from the log, as uncertain."""
         kept = [request for request in replica.waiters if request.index <= index]
         for request in replica.waiters:
             if request.index > index:
@@ -131,7 +134,7 @@ class Answers:
         replica.waiters.extend(kept)
 
     def expire(self, replica: Replica, now: float) -> None:
-        """Fail what waits longer than its deadline."""
+        """Fail requests that have waited past their deadline."""
         while replica.waiters and replica.waiters[0].deadline <= now:
             request = replica.waiters.popleft()
             self._release(request)
@@ -146,7 +149,7 @@ class Answers:
                 self.fail(request)
 
     def fail(self, request: Request) -> None:
-        """No lease came in time."""
+        """Fail a request that got no lease in time."""
         if request.wrote:
             self.uncertain(request)
             return

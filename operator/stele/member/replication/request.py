@@ -81,7 +81,7 @@ class Request:
         return True
 
     def reset(self) -> None:
-        """As if it had not run: for a request that logged nothing."""
+        """Return a request that logged nothing to its initial state."""
         self.index = 0
         self.reads = False
         self.replies = []

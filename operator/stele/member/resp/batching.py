@@ -1,9 +1,8 @@
-"""What all connections ask in one turn of the event loop, gathered by partition.
+"""Collects the requests of all connections in one turn of the event loop, by partition.
 
-Commands on single keys that came in the same turn become one request to the store for each partition. That is
-what makes a pipelined command cheap: the price of a request is shared by all that came with it. Reads travel
-apart from writes, so that they do not wait for a disk; a batch of one connection that has both stays
-together, because its commands run in their order.
+Single-key commands that arrive in the same turn become one request per partition, which makes pipelined
+commands cheap: they share the cost of a request. Reads are sent separately from writes, so that they do not
+wait for a disk. A batch of one connection with both stays together, since its commands run in order.
 """
 
 from collections import Counter, deque
@@ -21,7 +20,7 @@ from stele.wire.resp import Request
 
 BATCH_COMMANDS_MAX = 256
 GATHERED_COMMANDS_MAX = 2048
-"""Of one connection, and of all: what is gathered and did not run yet."""
+"""Commands that are collected and have not run: per connection, and in total."""
 
 _GET = {b"GET"}
 _SHAPES = {
@@ -30,14 +29,14 @@ _SHAPES = {
     for length in (range(arity, arity + 1) if arity > 0 else range(-arity, ARGUMENTS_MAX + 1))
     for spelt in (name, name.lower())
 }
-"""The name of a command on a single key by its spelling and its number of arguments, if that is right."""
+"""Maps the spelling and the number of arguments of valid single-key commands to their names."""
 
 
 class ConnectionBatch:
-    """Commands of one connection that run together; `finish` is called once no reply is `missing`.
+    """Commands of one connection that run together; `finish` is called when no reply is `missing`.
 
-    `later`: some had no room for their replies and did not run; LATER stands in their places. `bytes`: those
-    of the replies that came.
+    `later` means that some did not run for lack of room, and have LATER as their reply. `bytes` counts those
+    of the replies.
     """
 
     __slots__ = ("bytes", "finish", "later", "missing", "replies", "requests")
@@ -58,7 +57,7 @@ class ConnectionBatch:
 
 
 class PartitionBatch:
-    """The commands of one partition: the outcome of one request, told to the batches."""
+    """The commands of one partition: the outcome of one request, passed on to the batches."""
 
     __slots__ = ("commands", "failure", "finished", "held", "places")
 
@@ -97,7 +96,7 @@ class PartitionBatch:
 
 
 class BatchCollector:
-    """Gathers, and runs what was gathered when the turn ends. `failure` makes a reply of an error."""
+    """Collects commands, and runs them at the end of the turn. `failure` converts an error to a reply."""
 
     def __init__(
         self,
@@ -121,10 +120,10 @@ class BatchCollector:
     def gather(
         self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[ConnectionBatch], None]
     ) -> ConnectionBatch | None:
-        """A batch of the leading requests that can be, if any; `size` is about their bytes. An empty one says
-        to wait for the next turn.
+        """Return a batch of the leading single-key requests of about `size` bytes, None if there are none.
 
-        Nothing is missing when it is answered already; else `finish` is called later.
+        An empty batch means: wait for the next turn. Nothing is missing when it is answered already;
+        otherwise `finish` is called later.
         """
         if self._commands >= GATHERED_COMMANDS_MAX or not self._turn_budget.fits(1):
             return ConnectionBatch([], [], 0, finish)
@@ -143,10 +142,10 @@ class BatchCollector:
         if self._commands + len(taken) > limits.REQUEST_COMMANDS_MAX:
             self._close_long(partition_batches, keyspace, partitions)
         for slot, partition in enumerate(partitions):
-            home = (keyspace, partition)
-            partition_batch = partition_batches.get(home)
+            key = (keyspace, partition)
+            partition_batch = partition_batches.get(key)
             if partition_batch is None:
-                partition_batch = partition_batches[home] = PartitionBatch(self._failure, self._held)
+                partition_batch = partition_batches[key] = PartitionBatch(self._failure, self._held)
             partition_batch.commands.append(taken[slot])
             partition_batch.places.append((batch, slot))
         self._gathered(len(taken), size)
@@ -158,17 +157,19 @@ class BatchCollector:
         keyspace: bytes,
         partitions: Sequence[int],
     ) -> None:
-        """Nothing more joins requests that would get too long. A batch's commands of one partition stay
-        together: of two requests the second may run before the rest of the first.
+        """Close requests that would become too long.
+
+        A batch's commands of one partition stay together: of two requests the second could run before the
+        rest of the first.
         """
-        for partition, more in Counter(partitions).items():
-            home = (keyspace, partition)
-            partition_batch = partition_batches.get(home)
+        for partition, count in Counter(partitions).items():
+            key = (keyspace, partition)
+            partition_batch = partition_batches.get(key)
             if (
                 partition_batch is not None
-                and len(partition_batch.commands) + more > limits.REQUEST_COMMANDS_MAX
+                and len(partition_batch.commands) + count > limits.REQUEST_COMMANDS_MAX
             ):
-                self._full.append((home, partition_batches.pop(home)))
+                self._full.append((key, partition_batches.pop(key)))
 
     def _gathered(self, commands: int, size: int) -> None:
         self._commands += commands
@@ -180,15 +181,15 @@ class BatchCollector:
             self._turn_budget.later(1, self._run)
 
     def _close_batches(self) -> None:
-        """Nothing more joins these requests. Reads go first: they need not see what comes with them."""
+        """Close all requests. Reads go first: they need not see writes of the same turn."""
         partition_batches = [*self._full, *self._reads.items(), *self._writes.items()]
         room = first_room(len(partition_batches))
-        self._ready.extend((home, partition_batch, room) for home, partition_batch in partition_batches)
+        self._ready.extend((key, partition_batch, room) for key, partition_batch in partition_batches)
         self._full, self._reads, self._writes = [], {}, {}
         self._bytes = 0
 
     def _run(self) -> None:
-        """Start what was gathered, as much as fits in a turn."""
+        """Start the collected requests, as many as fit into a turn."""
         self._scheduled = False
         self._close_batches()
         while self._ready:
@@ -206,18 +207,18 @@ class BatchCollector:
 
 
 def fitting(requests: list[Request], most: int) -> tuple[list[Request], int]:
-    """As many of the first requests as take at most so many bytes, and how many these take."""
+    """Return the leading requests with at most `most` bytes, and their size."""
     size = 0
-    for place, args in enumerate(requests):
-        more = sum(map(len, args))
-        if size + more > most:
-            return requests[:place], size
-        size += more
+    for index, args in enumerate(requests):
+        request_bytes = sum(map(len, args))
+        if size + request_bytes > most:
+            return requests[:index], size
+        size += request_bytes
     return requests, size
 
 
 def leading(requests: list[Request]) -> tuple[list[Request], set[bytes]]:
-    """The first requests that are commands on a single key, with a right number of arguments; their names."""
+    """Return the leading valid single-key commands, and their names."""
     taken = requests[:BATCH_COMMANDS_MAX]
     shapes = {(args[0], len(args)) for args in taken}
     if not shapes <= _SHAPES.keys():

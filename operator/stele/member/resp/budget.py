@@ -1,4 +1,4 @@
-"""The memory that replies take between the owner of a partition and the socket of the client."""
+"""Memory of replies between a partition's owner and the client's socket."""
 
 import asyncio
 from collections import deque
@@ -9,16 +9,16 @@ from stele.member import limits
 
 
 class TooManyRepliesError(Exception):
-    """The connection that made it too much is closed."""
+    """Too many reply bytes are held; the connection that exceeded the limit is closed."""
 
     def __init__(self) -> None:
         super().__init__(
-            f"replies of more than {limits.REPLIES_BYTES_MAX} bytes wait at this member: connect again later"
+            f"replies of more than {limits.REPLIES_BYTES_MAX} bytes wait at this member: reconnect later"
         )
 
 
 class ReplyBytes:
-    """Of all connections of a member: `held` is what is there, and what was promised to who asks for more."""
+    """Reply bytes of all connections of a member: held, and reserved for requests that need more room."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -26,7 +26,7 @@ class ReplyBytes:
 
     @property
     def scarce(self) -> bool:
-        """Whether somebody waits for room."""
+        """Whether a request waits for room."""
         return bool(self._waiting)
 
     @property
@@ -34,19 +34,19 @@ class ReplyBytes:
         return self.held > limits.REPLIES_BYTES_MAX
 
     def add(self, size: int) -> None:
-        """So much more is held, or less."""
+        """Add to the held bytes, or subtract."""
         self.held += size
         while size < 0 and self._waiting and self._has_room(self._waiting[0][0]):
-            wanted, future = self._waiting.popleft()
+            size_wanted, future = self._waiting.popleft()
             if not future.done():
-                self.held += wanted
+                self.held += size_wanted
                 future.set_result(None)
 
     def _has_room(self, size: int) -> bool:
         return self.held + size <= limits.LARGE_REPLIES_BYTES_MAX
 
     async def take(self, size: int, seconds: float) -> None:
-        """Wait until there is room for so much, and hold it. Raise Unavailable when it takes longer."""
+        """Wait for room and reserve it. Raises Unavailable after `seconds`."""
         if not self._waiting and self._has_room(size):
             self.held += size
             return
@@ -60,7 +60,7 @@ class ReplyBytes:
                 return
             with suppress(ValueError):
                 self._waiting.remove((size, future))
-            text = f"replies of {self.held} bytes wait for clients of this member to read them; try again"
+            text = f"replies of {self.held} bytes wait for clients of this member to read them; retry"
             raise Unavailable(text) from None
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():

@@ -1,9 +1,8 @@
-"""Patterns of SCAN: Redis's globs (`*`, `?`, `[a-c]`, `[^x]`, backslash), none of them slow for others.
+"""Patterns of SCAN: Redis's globs (`*`, `?`, `[a-c]`, `[^x]`, backslash), bounded in time.
 
-A pattern is cut at its stars into pieces, each of which takes a fixed number of bytes: the first must be
-where the key begins, the last where it ends, and each one between is looked for from the end of the one
-before. So no key takes more steps than its length times that of the pattern. The steps are counted as entries
-of the turn.
+A pattern is split at its stars into pieces of fixed length: the first must match at the start of the key, the
+last at its end, and each one between is searched from the end of the previous one. A key therefore takes at
+most its length times that of the pattern in steps, which count as entries of the turn.
 """
 
 import re
@@ -15,20 +14,20 @@ from stele.member.turn_budget import TurnBudget
 PATTERN_BYTES_MAX = 1024
 
 STEPS_PER_ENTRY = 4096
-"""Comparisons of a byte of a key with one of a pattern that count as one entry of a turn (3 to 4 us)."""
+"""Byte comparisons that count as one entry of a turn (3 to 4 us)."""
 
 WINDOW_STEPS_MAX = 128 * STEPS_PER_ENTRY
-"""A search that takes more is done window by window, so that others have their turn between them."""
+"""Longer searches run in windows, so that other work gets its turn."""
 
 READ_BYTES_PER_ENTRY = 4
-"""Bytes of a pattern that are read for one entry of a turn."""
+"""Bytes of a pattern that are compiled per entry of a turn."""
 
 _SEVERAL = (b".", b"[", b"(")
-"""With these begin the expressions that stand for several bytes, or none."""
+"""Prefixes of expressions that do not match exactly one fixed byte."""
 
 
 class Piece(NamedTuple):
-    """What is between two stars: it takes `size` bytes, and `steps` at each place where it may begin."""
+    """The part between two stars: it matches `size` bytes, and takes `steps` per candidate position."""
 
     expression: re.Pattern[bytes]
     size: int
@@ -36,7 +35,7 @@ class Piece(NamedTuple):
 
 
 class Pattern:
-    """Tests keys. `steps` is what that took so far, at most."""
+    """Matches keys. `steps` is an upper bound of the steps taken so far."""
 
     def __init__(self, pattern: bytes, turn_budget: TurnBudget) -> None:
         pieces = _pieces(pattern)
@@ -48,7 +47,7 @@ class Pattern:
         self.steps = 0
 
     async def matches(self, key: bytes) -> bool:
-        """Whether the pattern stands for the whole key."""
+        """Return whether the pattern matches the whole key."""
         self.steps += self._least
         at, end = self._first.size, len(key) - self._last.size
         if len(key) < self._least or not self._first.expression.match(key):
@@ -64,25 +63,25 @@ class Pattern:
         return True
 
     async def _find(self, piece: Piece, key: bytes, at: int, end: int) -> int:
-        """Where the first of these in the key ends; -1 when there is none."""
+        """Return the end of the first match in key[at:end], -1 for none."""
         last = end - piece.size
         while at <= last:
-            places = min(last + 1 - at, WINDOW_STEPS_MAX // piece.steps)
-            until = at + places - 1 + piece.size
-            before, self.steps = self.steps, self.steps + places * piece.steps
+            positions = min(last + 1 - at, WINDOW_STEPS_MAX // piece.steps)
+            until = at + positions - 1 + piece.size
+            before, self.steps = self.steps, self.steps + positions * piece.steps
             entries = self.steps // STEPS_PER_ENTRY - before // STEPS_PER_ENTRY
             if entries:
-                found = await self._turn_budget.run(entries, partial(piece.expression.search, key, at, until))
+                match = await self._turn_budget.run(entries, partial(piece.expression.search, key, at, until))
             else:
-                found = piece.expression.search(key, at, until)
-            if found is not None:
-                return found.end()
-            at += places
+                match = piece.expression.search(key, at, until)
+            if match is not None:
+                return match.end()
+            at += positions
         return -1
 
 
 async def read_pattern(pattern: bytes, turn_budget: TurnBudget) -> Pattern:
-    """ValueError when it is too long."""
+    """Compile a pattern. Raises ValueError when it is too long."""
     if len(pattern) > PATTERN_BYTES_MAX:
         raise ValueError(f"pattern of {len(pattern)} bytes is longer than the {PATTERN_BYTES_MAX} allowed")
     return await turn_budget.run(
@@ -91,7 +90,7 @@ async def read_pattern(pattern: bytes, turn_budget: TurnBudget) -> Pattern:
 
 
 def _pieces(pattern: bytes) -> list[Piece]:
-    """The parts between the stars."""
+    """Compile the parts between the stars."""
     pieces: list[list[bytes]] = [[]]
     at = 0
     while at < len(pattern):
@@ -106,7 +105,7 @@ def _pieces(pattern: bytes) -> list[Piece]:
 
 
 def _piece(expressions: list[bytes]) -> Piece:
-    """Bytes that all stand for themselves are found in one pass over the key."""
+    """Compile one part; literal parts are found in one pass over the key."""
     size, literal = len(expressions), not any(each.startswith(_SEVERAL) for each in expressions)
     return Piece(re.compile(b"".join(expressions), re.DOTALL), size, 1 if literal else size)
 
@@ -123,7 +122,7 @@ def _one(pattern: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """A set of characters; one that is not closed ends with the pattern, as in Redis."""
+    """Parse a character class; an unclosed one ends with the pattern, as in Redis."""
     negated = pattern[at : at + 1] == b"^"
     at += negated
     body = b""

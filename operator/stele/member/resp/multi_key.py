@@ -1,4 +1,4 @@
-"""From requests to single-key commands by partition, and from their replies back to one per request."""
+"""Splits requests into single-key commands by partition, and joins their replies."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from stele.member import limits
 from stele.wire.resp import Request
 
 SEGMENT_COMMANDS_MAX = 1024
-"""Commands of one connection that are planned together; a request of more keys runs in pieces."""
+"""Commands of one connection that are planned together; a longer request runs in pieces."""
 
-LATER = Failure("LATER", "the command did not run yet")
-"""Stands for the reply of a command that did not run, because there was no room for it."""
+LATER = Failure("LATER", "the command has not run yet")
+"""Reply of a command that did not run for lack of room."""
 
 Combine = Callable[[Sequence[Reply]], Reply]
 
@@ -43,7 +43,7 @@ def _each_pair(request: Request) -> list[Request]:
     return [[b"SET", request[at], request[at + 1]] for at in range(1, len(request), 2)]
 
 
-# Name -> how a request of many keys becomes single-key commands, and how their replies become one.
+# Name -> how a multi-key request is split into single-key commands, and how replies are joined.
 MANY_KEYS: dict[bytes, tuple[Callable[[Request], list[Request]], Combine]] = {
     b"DEL": (_each_key(b"DEL"), _sum),
     b"UNLINK": (_each_key(b"UNLINK"), _sum),
@@ -55,12 +55,12 @@ MANY_KEYS: dict[bytes, tuple[Callable[[Request], list[Request]], Combine]] = {
 
 
 def first_room(groups: int) -> int:
-    """The room that each of so many partitions gets for its replies, when all are asked at once."""
+    """Return the room for replies of each partition when all are requested at once."""
     return min(limits.REPLY_BYTES, limits.FIRST_REPLIES_BYTES // max(1, groups))
 
 
 def pieces(name: bytes, request: Request) -> Iterator[Request]:
-    """The same request for a part of its keys each, if it may have many and their number is right."""
+    """Split a multi-key request with a valid number of keys into requests of limited size."""
     step = 2 if name == b"MSET" else 1
     if name not in MANY_KEYS or (len(request) - 1) % step:
         yield request
@@ -71,7 +71,7 @@ def pieces(name: bytes, request: Request) -> Iterator[Request]:
 
 
 def join(name: bytes, replies: Sequence[Reply]) -> Reply:
-    """The reply to a request of those to its `pieces`."""
+    """Join the replies of a request's `pieces`."""
     if name not in MANY_KEYS:
         return replies[0]
     if name == b"MGET":
@@ -80,16 +80,16 @@ def join(name: bytes, replies: Sequence[Reply]) -> Reply:
 
 
 def is_keyed(name: bytes) -> bool:
-    """Whether the (upper-case) command works on keys, so that it goes to the store."""
+    """Return whether the (upper-case) command works on keys, and so goes to the store."""
     return name in ARITIES or name in MANY_KEYS or name == ONCE
 
 
 @dataclass(slots=True)
 class Segment:
-    """Requests that may run together: their commands, and which of the replies belong to which request.
+    """Requests that may run together, and which replies belong to which request.
 
-    `groups` maps a partition to the places of its commands in `commands`. Commands on one partition keep
-    their order; those on different partitions run at the same time.
+    `groups` maps a partition to the indexes of its commands in `commands`. Commands of one partition run in
+    order, those of different partitions concurrently.
     """
 
     partitions: int
@@ -101,7 +101,7 @@ class Segment:
         return bool(self.answers)
 
     def add(self, name: bytes, request: Request) -> None:
-        """Add a keyed request; `name` is its name in upper case."""
+        """Add a keyed request with its upper-case name."""
         many = MANY_KEYS.get(name)
         if many is not None:
             self._add_many(name, request, many)
@@ -119,7 +119,7 @@ class Segment:
         self.answers.append(too_large(command) or self._place(command, key))
 
     def _add_once(self, request: Request) -> None:
-        """The owner checks the rest, because it answers other members too."""
+        """Add STELE.ONCE; the owner checks the rest, as it also gets requests of other members."""
         if len(request) < -ARITY:
             self.answers.append(WRONG_NUMBER)
         else:
@@ -143,40 +143,40 @@ class Segment:
         self.answers.append((combine, begin, len(self.commands)))
 
     def _place(self, command: Request, key: bytes) -> int:
-        place = len(self.commands)
+        index = len(self.commands)
         self.commands.append(command)
-        self.groups.setdefault(partition_of(key, self.partitions), []).append(place)
-        return place
+        self.groups.setdefault(partition_of(key, self.partitions), []).append(index)
+        return index
 
     def calls(self, places: list[int]) -> list[list[int]]:
-        """The places of one group, cut into calls of a limited size that are made one after the other."""
+        """Split the indexes of one group into calls of limited size, to be made one after the other."""
         if len(places) == 1:
             return [places]
         calls: list[list[int]] = []
         size = limits.REQUEST_BYTES
         for place in places:
-            more = sum(map(len, self.commands[place]))
-            if size + more > limits.REQUEST_BYTES or len(calls[-1]) >= limits.REQUEST_COMMANDS_MAX:
+            command_bytes = sum(map(len, self.commands[place]))
+            if size + command_bytes > limits.REQUEST_BYTES or len(calls[-1]) >= limits.REQUEST_COMMANDS_MAX:
                 calls.append([])
                 size = 0
             calls[-1].append(place)
-            size += more
+            size += command_bytes
         return calls
 
     def key(self, place: int) -> bytes:
-        """By which the command found its partition."""
+        """Return the key that determines the command's partition."""
         command = self.commands[place]
         return command[4] if command[0] == ONCE else command[1]
 
     def places(self, number: int) -> range:
-        """The commands of one request."""
+        """Return the indexes of one request's commands."""
         answer = self.answers[number]
         if isinstance(answer, Failure):
             return range(0)
         return range(answer, answer + 1) if isinstance(answer, int) else range(answer[1], answer[2])
 
     def reply(self, number: int, results: Sequence[Reply]) -> Reply:
-        """The reply to one request, from one result per command."""
+        """Return the reply to one request, given one result per command."""
         answer = self.answers[number]
         if isinstance(answer, int):
             return results[answer]

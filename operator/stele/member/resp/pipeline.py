@@ -1,8 +1,8 @@
-"""Runs what does not go in the turn of all: requests of one connection, one segment after the other.
+"""Runs the requests of one connection that cannot join a common batch, segment by segment.
 
-What is asked at once is asked with little room for replies, so that they fit in memory together. Commands
-that did not run for want of room are asked again, one partition after the other, in the order of the
-requests, and each reply is written before the next is asked for.
+The first attempt reserves little room for replies, so that all fit into memory together. Commands that did
+not run for lack of room are sent again, one partition after the other in the order of requests, and each
+reply is written before the next is requested.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from stele.member.resp.session_commands import ClientSession, Server, answer
 from stele.wire.resp import Request, encode_map, encode_reply
 
 WRITE_BYTES = 64 * 1024
-"""Replies are written when they are about so many bytes."""
+"""Replies are written when they reach about this size."""
 
 ALONE_BYTES = 4 * 1024
-"""After so many bytes of answers about the member itself others get their turn."""
+"""After this many bytes of replies about the member itself, other connections get a turn."""
 
 Put = Callable[[list[bytes]], Awaitable[None]]
 
 
 class Host(Server, Protocol):
-    """What is needed of the RESP server."""
+    """The part of the RESP server that is used here."""
 
     replies: ReplyBytes
 
@@ -44,8 +44,10 @@ class Host(Server, Protocol):
 
 
 class PipelineRunner:
-    """For what one connection asked until all of it is answered; `put` takes the bytes of replies, and waits
-    while the client does not read. After a wait for room in vain, what follows takes the room that is there.
+    """Runs the requests of one connection until all are answered.
+
+    `put` takes the bytes of replies, and waits while the client does not read. After a wait for room has
+    timed out, further commands only use the room that is free.
     """
 
     def __init__(self, server: Host, session: ClientSession, put: Put) -> None:
@@ -59,9 +61,7 @@ class PipelineRunner:
         self._wait_seconds = limits.WAIT_SECONDS_MAX
 
     async def run(self, requests: Sequence[Request]) -> None:
-        """Run them and write their replies, in order. Never raises for what a client sent but
-        TooManyRepliesError.
-        """
+        """Run requests and write their replies, in order. Raises nothing but TooManyRepliesError."""
         try:
             await self._run(requests)
         finally:
@@ -83,14 +83,14 @@ class PipelineRunner:
             if self._session.quitting:
                 break
             if self._out_bytes >= ALONE_BYTES:
-                # A long answer was work: some commands look at a thousand names, or at all clients.
+                # A long reply was work: some commands process a thousand names, or all clients.
                 await self._write()
                 await asyncio.sleep(0)
         await self._flush(segment)
         await self._write()
 
     async def complete(self, requests: Sequence[Request], results: list[Reply]) -> None:
-        """Write the replies of commands on single keys that ran already, and run those that are LATER."""
+        """Write the replies of single-key commands that have run, and run those that are LATER."""
         segment = self._segment()
         for request in requests:
             segment.add(request[0].upper(), request)
@@ -113,16 +113,16 @@ class PipelineRunner:
             self._encode(await self._pieces(name, request))
             return
         try:
-            made = await answer(self._server, self._session, name, request)
+            reply = await answer(self._server, self._session, name, request)
         except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
-            made = self._server.failure(error)
-        if isinstance(made, dict):
-            encode_map(made, self._out, self._session.resp3)
+            reply = self._server.failure(error)
+        if isinstance(reply, dict):
+            encode_map(reply, self._out, self._session.resp3)
         else:
-            self._encode(made)
+            self._encode(reply)
 
     async def _pieces(self, name: bytes, request: Request) -> Reply:
-        """The reply to a request of very many keys, which runs piece by piece."""
+        """Return the reply to a request with very many keys, which runs piece by piece."""
         replies: list[Reply] = []
         size = 0
         for piece in pieces(name, request):
@@ -142,7 +142,7 @@ class PipelineRunner:
             await self._give(segment, await self._first(segment))
 
     async def _first(self, segment: Segment) -> list[Reply]:
-        """Ask all partitions at once; what has no room is LATER."""
+        """Send to all partitions at once; commands without room for their reply are LATER."""
         results: list[Reply] = [LATER] * len(segment.commands)
         room = first_room(len(segment.groups))
         groups = [self._group(segment, partition, results, room) for partition in segment.groups]
@@ -158,7 +158,7 @@ class PipelineRunner:
             raise TooManyRepliesError
 
     async def _group(self, segment: Segment, partition: int, results: list[Reply], room: int) -> None:
-        """The commands of one partition, call after call, until one has no room."""
+        """Run the commands of one partition, call after call, until one has no room."""
         for call in segment.calls(segment.groups[partition]):
             ran = await self._ask(segment, partition, call, results, room)
             if ran < len(call) or self._server.replies.is_full:
@@ -167,44 +167,44 @@ class PipelineRunner:
     async def _ask(
         self, segment: Segment, partition: int, call: list[int], results: list[Reply], room: int
     ) -> int:
-        """How many of these commands ran. An error answers all of them."""
-        commands = [segment.commands[place] for place in call]
+        """Run commands and return how many ran. An error answers all of them."""
+        commands = [segment.commands[index] for index in call]
         try:
             replies = await self._server.store.execute(partition, self._session.keyspace, commands, room)
         except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
             replies = [self._server.failure(error)] * len(call)
-        for place, reply in zip(call, replies, strict=False):
-            results[place] = reply
+        for index, reply in zip(call, replies, strict=False):
+            results[index] = reply
         self._hold(sum(map(_size, replies)))
         return len(replies)
 
     async def _give(self, segment: Segment, results: list[Reply]) -> None:
         for number in range(len(segment.answers)):
-            places = segment.places(number)
-            if any(results[place] is LATER for place in places):
+            indexes = segment.places(number)
+            if any(results[index] is LATER for index in indexes):
                 await self._write()
             self._encode(await self._whole(segment, number, results, 0))
-            for place in places:
-                self._encoded += _size(results[place])
-                results[place] = None
+            for index in indexes:
+                self._encoded += _size(results[index])
+                results[index] = None
             if self._out_bytes >= WRITE_BYTES:
                 await self._write()
 
     async def _whole(self, segment: Segment, number: int, results: list[Reply], size: int) -> Reply:
-        """The reply to one request of the segment, of which `size` bytes are there already."""
-        for place in segment.places(number):
-            if results[place] is LATER:
-                await self._later(segment, place, results)
-            size += _size(results[place])
+        """Return the reply to one request of the segment, `size` bytes of which are there already."""
+        for index in segment.places(number):
+            if results[index] is LATER:
+                await self._later(segment, index, results)
+            size += _size(results[index])
             if size > limits.REQUEST_REPLY_BYTES_MAX:
                 return _too_long(size)
         return segment.reply(number, results)
 
     async def _later(self, segment: Segment, place: int, results: list[Reply]) -> None:
-        """Ask again: with room for any reply, and the commands on that partition behind this one, too."""
+        """Run a command again, with room for any reply, and the later commands of its partition with it."""
         partition = partition_of(segment.key(place), segment.partitions)
-        behind = [p for p in segment.groups[partition] if p >= place and results[p] is LATER]
-        call = next(iter(segment.calls(behind)))
+        waiting = [p for p in segment.groups[partition] if p >= place and results[p] is LATER]
+        call = next(iter(segment.calls(waiting)))
         room = REPLY_BYTES_MAX + limits.REPLY_BYTES
         try:
             await self._server.replies.take(room, self._wait_seconds)
@@ -218,7 +218,7 @@ class PipelineRunner:
             self._server.replies.add(-room)
         self._check()
         if not ran:
-            text = f"partition {partition}: its owner has no room for any reply"
+            text = f"partition {partition}: its owner returned no reply despite room for any"
             results[place] = self._server.failure(Corrupt(text))
 
     def _encode(self, reply: Reply) -> None:
@@ -241,5 +241,5 @@ def _size(reply: Reply) -> int:
 def _too_long(size: int) -> Failure:
     most = limits.REQUEST_REPLY_BYTES_MAX
     return Failure(
-        "ERR", f"reply of {size} bytes and more: at most {most} are given; ask for fewer keys at once"
+        "ERR", f"reply of {size} bytes or more exceeds the limit of {most}; request fewer keys at once"
     )

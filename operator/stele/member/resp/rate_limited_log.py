@@ -1,11 +1,11 @@
-"""Limits how often a line is logged, and counts those that are suppressed."""
+"""Limits how often a line is logged, and counts suppressed lines."""
 
 import time
 from collections.abc import Callable
 
 
 class RateLimitedLog:
-    """One line in `seconds`."""
+    """Admits one line per `seconds`."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -14,7 +14,7 @@ class RateLimitedLog:
         self._suppressed = 0
 
     def admit(self) -> int | None:
-        """How many lines were suppressed before this one; None: this one is suppressed, too."""
+        """Return how many lines were suppressed before this one; None when this one is suppressed."""
         if self._now() < self._next_at:
             self._suppressed += 1
             return None

@@ -1,11 +1,10 @@
-"""The RESP server: where any Redis client reads and writes, whichever member it is connected to.
+"""The RESP server, through which any Redis client can read and write all data at any member.
 
-One connection is one `asyncio.Protocol`. Commands on single keys run in batches that all connections share
-(`batching`); anything else runs in a task of the connection, and a batch never runs beside it. Requests that
-came together run together: those of one partition in their order, those of different partitions at the same
-time; replies go out in the order of the requests. A session command (SELECT, SCAN, ...) waits for all
-before it. What a connection may keep waiting is limited; above that, nothing more is read from it until it is
-worked off.
+A connection is an `asyncio.Protocol`. Single-key commands run in batches shared by all connections
+(`batching`). Other commands run in a task of the connection, never concurrently with a batch of it. Requests
+that arrive together run together: those of one partition in order, those of different partitions
+concurrently. Replies are sent in the order of requests. A session command (SELECT, SCAN, ...) waits for all
+earlier ones. Beyond its limit of waiting requests, a connection is not read until they are done.
 """
 
 import asyncio
@@ -31,15 +30,15 @@ from stele.wire.resp import ARGUMENT_BYTES, Request, RequestReader, chunks, enco
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often is looked whether others need the room of replies that a client does not read."""
+"""Interval of checks whether others need the room held by replies that a client does not read."""
 
 DEFECT_SECONDS = 60.0
-"""One defect in this time is logged; the others are counted."""
+"""Unexpected errors are logged once per this interval; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RespServerLimits:
-    """Bounds of the RESP server. Each is either back-pressure (nothing is read) or an error that names it."""
+    """Limits of the RESP server. Each causes either back-pressure (no reads) or an error that names it."""
 
     clients_max: int = 10_000
     pipeline_commands_max: int = 4096
@@ -59,19 +58,19 @@ async def start_resp_server(
     limits: RespServerLimits | None = None,
     turn_budget: TurnBudget | None = None,
 ) -> "RespServer":
-    """Listen for clients; port 0 takes a free one (see `port`). OSError when the port cannot be had."""
+    """Listen for clients; port 0 picks a free one (see `port`). Raises OSError when it cannot listen."""
     server = RespServer(store, limits or RespServerLimits(), turn_budget)
     await server.listen(bind, port)
     return server
 
 
 class RespServer:
-    """The listening socket and its connections. `waiting_bytes` is always the sum over the connections."""
+    """The listening socket and its connections. `waiting_bytes` is the sum over all connections."""
 
     def __init__(
         self, store: KeyValueService, limits: RespServerLimits, turn_budget: TurnBudget | None = None
     ) -> None:
-        """`turn_budget` is that of the store, when it counts what it does."""
+        """`turn_budget` is the one that the store uses, if any."""
         self.store = store
         self.limits = limits
         self.positions = Positions()
@@ -90,18 +89,18 @@ class RespServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port in use."""
         assert self._listener is not None
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def listen(self, bind: str, port: int) -> None:
-        """Begin to accept clients."""
+        """Start to accept clients."""
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
         self._listener = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
 
     async def close(self, grace_seconds: float = 5.0) -> None:
-        """Accept nobody, let running requests end for at most `grace_seconds`, then close all connections."""
+        """Stop accepting, let running requests finish within `grace_seconds`, and close all connections."""
         if self._listener is not None:
             self._listener.close()
         running = [future for connection in self._open if (future := connection.stop()) is not None]
@@ -111,11 +110,11 @@ class RespServer:
             connection.abort()
 
     def sessions(self) -> Iterable[ClientSession]:
-        """Of all open connections."""
+        """Return the sessions of all open connections."""
         return [connection.session for connection in self._open]
 
     def facts(self) -> dict[str, str | int]:
-        """For INFO."""
+        """Return the fields of INFO."""
         return {
             "tcp_port": self.port,
             "connected_clients": len(self._open),
@@ -126,7 +125,7 @@ class RespServer:
         }
 
     def admit(self, connection: "_Connection") -> bool:
-        """Whether there is room for one more."""
+        """Register a connection; False when there is no room."""
         self._counts["total_connections_received"] += 1
         if len(self._open) >= self.limits.clients_max:
             self._counts["rejected_connections"] += 1
@@ -135,15 +134,15 @@ class RespServer:
         return True
 
     def forget(self, connection: "_Connection") -> None:
-        """The connection is gone."""
+        """Unregister a closed connection."""
         self._open.discard(connection)
 
     def next_id(self) -> int:
-        """Number of the next connection."""
+        """Return the number of the next connection."""
         return next(self._ids)
 
     def count(self, commands: int) -> None:
-        """So many were taken to run."""
+        """Count commands that are about to run."""
         self._counts["total_commands_processed"] += commands
 
     def gather(
@@ -153,14 +152,14 @@ class RespServer:
         size: int,
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
-        """Let the leading requests run in the turn of all; None: the first one is not for it."""
+        """Run the leading requests in the common batch; None when the first one cannot."""
         batch = self.collector.gather(session.keyspace, queue, size, finish)
         if batch is not None:
             self.count(len(batch.replies))
         return batch
 
     def failure(self, error: BaseException) -> Failure:
-        """The reply for an error of the store. Anything but a SteleError is a defect, logged as one."""
+        """Convert an error of the store to a reply. Anything but a SteleError is logged as a defect."""
         return _failure(error)
 
 
@@ -179,13 +178,15 @@ def _failure(error: BaseException) -> Failure:
         return Failure("UNCERTAIN", _plain(error))
     if isinstance(error, SteleError):
         return Failure("ERR", str(error))
-    if (more := _defects.admit()) is not None:
-        log.error("a request failed by a defect (%d more since the last was logged)", more, exc_info=error)
+    if (suppressed := _defects.admit()) is not None:
+        log.error(
+            "a request failed with an unexpected error (%d more were not logged)", suppressed, exc_info=error
+        )
     return Failure("ERR", f"internal error {type(error).__name__}; the member's log has the details")
 
 
 class _Connection(asyncio.Protocol):
-    """Bytes in, batches to the server, bytes out."""
+    """One connection: parses requests, batches them, writes replies."""
 
     def __init__(self, server: RespServer) -> None:
         self._server = server
@@ -206,20 +207,20 @@ class _Connection(asyncio.Protocol):
         self.session = ClientSession(0, "")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.session = ClientSession(self._server.next_id(), f"{peer[0]}:{peer[1]}")
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
         if not self._server.admit(self):
             self._transport.write(
-                b"-ERR max number of clients reached: this member takes %d\r\n" % self._limits.clients_max
+                b"-ERR max number of clients reached: this member accepts %d\r\n" % self._limits.clients_max
             )
             self._transport.close()
             self._stopping = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Part of asyncio.Protocol. What runs is left to end: its writes may be under way elsewhere."""
+        """Implement asyncio.Protocol. Running commands finish: their writes may be in flight elsewhere."""
         self._stopping = self._gone = True
         self._queue.clear()
         self._hold(0)
@@ -227,7 +228,7 @@ class _Connection(asyncio.Protocol):
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         if self._stopping:
             return
         reader = self._reader
@@ -251,7 +252,7 @@ class _Connection(asyncio.Protocol):
         return self._in_batch or self._task is not None
 
     def _go_on(self) -> None:
-        """Run what is queued: in the turn of all as far as that can be, else in a task."""
+        """Run queued requests: in the common batch where possible, else in a task."""
         while self._queue and self._writable.is_set():
             batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
             if batch is None:
@@ -269,13 +270,13 @@ class _Connection(asyncio.Protocol):
             self._on_idle()
 
     def _continue(self) -> None:
-        """There is a new turn."""
+        """Continue in a new turn."""
         self._end_batch()
         if not self._transport.is_closing():
             self._go_on()
 
     def _finish(self, batch: ConnectionBatch) -> None:
-        """All commands that ran in the turn have their replies."""
+        """Handle a batch whose commands all have replies."""
         self._end_batch()
         if not self._transport.is_closing():
             if batch.later:
@@ -299,7 +300,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(b"".join(out))
 
     def _on_idle(self) -> None:
-        """All that was asked is answered."""
+        """Handle the end of all requests."""
         self._hold(self._reader.buffered_bytes)
         if self._stopping:
             self._transport.close()
@@ -307,24 +308,24 @@ class _Connection(asyncio.Protocol):
             self._resume()
 
     def eof_received(self) -> bool:
-        """Part of asyncio.Protocol. What was asked is still answered, then the connection closes."""
+        """Implement asyncio.Protocol. Pending requests are answered before the connection closes."""
         self._stopping = True
         return self._busy
 
     def pause_writing(self) -> None:
-        """Part of asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         self._writable.clear()
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._server.replies.add(self._unsent_bytes)
 
     def resume_writing(self) -> None:
-        """Part of asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         self._writable.set()
         unsent, self._unsent_bytes = self._unsent_bytes, 0
         self._server.replies.add(-unsent)
 
     def stop(self) -> "asyncio.Future[None] | None":
-        """Read nothing more; what still runs, if anything does."""
+        """Stop reading; return a future of running requests, None if there are none."""
         self._stopping = True
         self._pause()
         if self._in_batch:
@@ -334,7 +335,7 @@ class _Connection(asyncio.Protocol):
         return self._task
 
     def abort(self) -> None:
-        """Close without waiting for anything."""
+        """Close immediately."""
         self._transport.abort()
 
     def _is_full(self) -> bool:
@@ -358,16 +359,16 @@ class _Connection(asyncio.Protocol):
 
     def _refuse_bytes(self) -> None:
         limit = self._limits.waiting_bytes_max
-        self._refuse(f"requests of more than {limit} bytes wait at this member: connect again later")
+        self._refuse(f"requests of more than {limit} bytes wait at this member: reconnect later")
 
     def _refuse(self, reason: object, code: str = "ERR") -> None:
-        """The one that makes it too much is closed; the others go on."""
+        """Close this connection, which exceeded a limit; others are unaffected."""
         self._transport.write(f"-{code} {reason}\r\n".encode())
         self._transport.close()
         self._stopping = True
 
     async def _work(self, begun: ConnectionBatch | None = None) -> None:
-        """Run what is queued until nothing is; then this task ends and the next data starts another."""
+        """Run queued requests until there are none; later data starts a new task."""
         runner = PipelineRunner(self._server, self.session, self._put)
         try:
             if not self._writable.is_set():
@@ -377,12 +378,12 @@ class _Connection(asyncio.Protocol):
             while self._queue and not self._transport.is_closing():
                 await self._batch(runner)
         except ConnectionResetError:
-            pass  # The client is gone, and what did not run needs not.
+            pass  # The client disconnected; remaining requests are dropped.
         except TooManyRepliesError as error:
-            # The commands ran: their writes are done, or may be.
+            # The commands ran, so their writes may have been applied.
             self._refuse(error, "UNCERTAIN")
         except Exception:
-            log.exception("connection %s is closed after a defect", self.session.address)
+            log.exception("connection %s is closed after an unexpected error", self.session.address)
             self._transport.close()
         finally:
             self._task = None
@@ -406,7 +407,10 @@ class _Connection(asyncio.Protocol):
             self._resume()
 
     async def _put(self, out: list[bytes]) -> None:
-        """Write, and wait while the client reads more slowly. ConnectionResetError when it is gone."""
+        """Write, waiting while the client reads more slowly.
+
+        Raises ConnectionResetError when it disconnected.
+        """
         for chunk in chunks(out, WRITE_BYTES):
             if self._transport.is_closing():
                 raise ConnectionResetError
@@ -415,16 +419,18 @@ class _Connection(asyncio.Protocol):
                 await self._until_written()
 
     async def _until_written(self) -> None:
-        """Wait for a client that asks faster than it reads; cut off one that does not read at all."""
+        """Wait for a client that sends faster than it reads; disconnect one that does not read at all."""
         loop = asyncio.get_running_loop()
-        begin, most = loop.time(), self._limits.stalled_seconds_max
+        begin, limit_seconds = loop.time(), self._limits.stalled_seconds_max
         while not self._writable.is_set():
             if self._server.replies.scarce:
-                most = min(most, self._limits.stalled_seconds_max_scarce)
-            left = begin + most - loop.time()
+                limit_seconds = min(limit_seconds, self._limits.stalled_seconds_max_scarce)
+            left = begin + limit_seconds - loop.time()
             if left <= 0:
                 address = self.session.address
-                log.warning("connection %s is closed: it read no reply for %s seconds", address, most)
+                log.warning(
+                    "connection %s is closed: it read no reply for %s seconds", address, limit_seconds
+                )
                 self._transport.abort()
                 return
             with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What a connection asks of itself and the server: HELLO, SELECT, CLIENT, INFO, COMMAND, SCAN, DBSIZE."""
+"""Commands about the connection and the server: HELLO, SELECT, CLIENT, INFO, COMMAND, SCAN, DBSIZE."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Request
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
-REDIS_VERSION = "7.4.0"  # What tools that look at the version may expect of the commands that are offered.
+REDIS_VERSION = "7.4.0"  # Tells tools which commands to expect.
 CLIENT_NAME_BYTES_MAX = 256
 COMMAND_NAMES_MAX = 1024
 DBSIZE_PARTITIONS_AT_ONCE = 64
@@ -38,7 +38,7 @@ OK = Simple("OK")
 
 @dataclass(slots=True)
 class ClientSession:
-    """The state of one connection."""
+    """State of one connection."""
 
     id: int
     address: str
@@ -50,18 +50,18 @@ class ClientSession:
     quitting: bool = False
 
     def reset(self) -> None:
-        """As if the connection were new."""
+        """Return to the state of a new connection."""
         self.keyspace, self.database, self.name, self.resp3 = b"default", b"0", b"", False
 
     def line(self) -> str:
-        """One line of CLIENT LIST."""
+        """Return its line of CLIENT LIST."""
         parts = {"id": str(self.id), "addr": self.address, "name": self.name.decode("ascii", "replace")}
         parts |= {"db": self.database.decode(), "resp": "3" if self.resp3 else "2"}
         return " ".join(f"{key}={value}" for key, value in parts.items())
 
 
 class Server(Protocol):
-    """What the session commands need of the RESP server."""
+    """The part of the RESP server that session commands use."""
 
     store: KeyValueService
     positions: Positions
@@ -73,11 +73,11 @@ class Server(Protocol):
 
 
 class _RefusedError(Exception):
-    """A request that is answered with `-ERR <text>` and changes nothing."""
+    """The request is answered with `-ERR <text>` and changes nothing."""
 
 
 async def answer(server: Server, session: ClientSession, name: bytes, request: Request) -> Answer:
-    """Run one session command; `name` is in upper case. Errors of the store pass through."""
+    """Run one session command with its upper-case name. Errors of the store pass through."""
     known = _COMMANDS.get(name)
     if known is None:
         return unknown(request[0])
@@ -92,8 +92,8 @@ async def answer(server: Server, session: ClientSession, name: bytes, request: R
 
 
 def unknown(name: bytes) -> Failure:
-    """The error for what is not offered, with what is."""
-    return Failure("ERR", f"unknown command '{text_of(name)}'; Stele offers {_OFFERED}")
+    """Return the error for an unknown command, with the supported ones."""
+    return Failure("ERR", f"unknown command '{text_of(name)}'; supported are {_OFFERED}")
 
 
 def _ping(server: Server, session: ClientSession, request: Request) -> Answer:
@@ -118,7 +118,7 @@ def _reset(server: Server, session: ClientSession, request: Request) -> Answer:
 
 def _auth(server: Server, session: ClientSession, request: Request) -> Answer:
     raise _RefusedError(
-        "AUTH <password> called without any password configured: no password is set, leave AUTH out"
+        "AUTH <password> called without any password configured: no password is set, so do not send AUTH"
     )
 
 
@@ -137,7 +137,7 @@ def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
         option = word.upper()
         if place == 0:
             if word not in (b"2", b"3"):
-                return Failure("NOPROTO", "unsupported protocol version: 2 and 3 are spoken")
+                return Failure("NOPROTO", "unsupported protocol version: expected 2 or 3")
             resp3 = word == b"3"
         elif option == b"SETNAME" and (given := next(rest, None)) is not None:
             name = _client_name(given)
@@ -158,12 +158,12 @@ def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
 
 
 def _select(server: Server, session: ClientSession, request: Request) -> Answer:
-    """A number n means the keyspace `dbn`, but 0 means `default`; anything else is a keyspace's name."""
+    """Select the keyspace `dbn` for a number n, `default` for 0, or the named keyspace."""
     wanted = request[1]
     if not _KEYSPACE.fullmatch(wanted) or wanted.startswith(b"-"):
         raise _RefusedError(
-            f"invalid DB index: '{text_of(wanted)}' is neither a number from 0 on nor the name of a keyspace"
-            f" (1 to {KEYSPACE_BYTES_MAX} of a-z, 0-9 and -, not first)"
+            f"invalid DB index: '{text_of(wanted)}' is neither a number of 0 or above nor a keyspace's name"
+            f" (1 to {KEYSPACE_BYTES_MAX} of a-z, 0-9 and -, not starting with -)"
         )
     if wanted.isdigit():
         number = int(wanted)
@@ -192,13 +192,13 @@ def _client(server: Server, session: ClientSession, request: Request) -> Answer:
         return "".join(f"{one.line()}\n" for one in chosen).encode()
     raise _RefusedError(
         f"unknown subcommand or wrong number of arguments for '{text_of(request[1])}';"
-        " offered are ID, GETNAME, SETNAME, SETINFO, LIST and INFO"
+        " expected ID, GETNAME, SETNAME, SETINFO, LIST and INFO"
     )
 
 
 def _client_info(session: ClientSession, key: bytes, value: bytes) -> Answer:
     if key not in (b"LIB-NAME", b"LIB-VER"):
-        raise _RefusedError(f"Unrecognized option '{text_of(key)}': LIB-NAME and LIB-VER are known")
+        raise _RefusedError(f"Unrecognized option '{text_of(key)}': expected LIB-NAME or LIB-VER")
     session.library[key] = _client_name(value)
     return OK
 
@@ -221,13 +221,13 @@ def _command(server: Server, session: ClientSession, request: Request) -> Answer
     if what in (b"", b"INFO"):
         names = [name.upper() for name in request[2:]] or list(OFFERED)
         if len(names) > COMMAND_NAMES_MAX:
-            raise _RefusedError(f"{len(names)} names; at most {COMMAND_NAMES_MAX} are described at once")
+            raise _RefusedError(f"{len(names)} names; at most {COMMAND_NAMES_MAX} are allowed")
         return [_describe(name) for name in names]
-    raise _RefusedError(f"unknown subcommand '{text_of(request[1])}'; offered are COUNT, LIST, DOCS and INFO")
+    raise _RefusedError(f"unknown subcommand '{text_of(request[1])}'; expected COUNT, LIST, DOCS or INFO")
 
 
 def _describe(name: bytes) -> Reply:
-    """[name, arity, flags, first key, last key, step]: what a client needs to find the keys."""
+    """Return [name, arity, flags, first key, last key, step], by which clients find keys."""
     if name not in OFFERED:
         return None
     flags: list[Reply] = [Simple("write" if is_write(name) or name == b"MSET" else "readonly")]
@@ -242,8 +242,8 @@ def _describe(name: bytes) -> Reply:
 
 def _keys(server: Server, session: ClientSession, request: Request) -> Answer:
     raise _RefusedError(
-        "KEYS is not offered, because all others would wait for it; use SCAN 0 MATCH pattern COUNT 1000"
-        " and go on with the cursor it answers until that is 0"
+        "KEYS is not supported, since it would block all clients; use SCAN 0 MATCH pattern COUNT 1000"
+        " and repeat with the returned cursor until it is 0"
     )
 
 
@@ -264,7 +264,7 @@ async def _scan(server: Server, session: ClientSession, request: Request) -> Ans
 
 
 def _scan_options(request: Request) -> dict[bytes, bytes]:
-    """Each at most once, because to read a pattern is work."""
+    """Parse options; each is allowed once, as compiling a pattern is expensive."""
     options: dict[bytes, bytes] = {}
     for at in range(2, len(request), 2):
         word = request[at].upper()
@@ -282,7 +282,7 @@ def _number(raw: bytes, text: str) -> int:
 
 
 async def _dbsize(server: Server, session: ClientSession, request: Request) -> Answer:
-    """Entries of the keyspace, partition by partition: not a single moment, as nothing stops the writers."""
+    """Count a keyspace's entries partition by partition; not atomic, since writes continue."""
     store, total = server.store, 0
     for begin in range(0, store.partitions, DBSIZE_PARTITIONS_AT_ONCE):
         some = range(begin, min(begin + DBSIZE_PARTITIONS_AT_ONCE, store.partitions))
@@ -290,7 +290,7 @@ async def _dbsize(server: Server, session: ClientSession, request: Request) -> A
     return total
 
 
-# Name -> (arity as in Redis, how to run it).
+# Name -> (arity as in Redis, handler).
 _COMMANDS: dict[bytes, tuple[int, Callable[[Server, ClientSession, Request], Answer | Awaitable[Answer]]]] = {
     b"PING": (-1, _ping),
     b"ECHO": (2, _echo),

@@ -1,9 +1,9 @@
-"""Tells the services of this member of migrations: each begin once, and then one commit or rollback.
+"""Notifies this member's services of migrations: each begin once, followed by one commit or rollback.
 
-What was begun is on the volume before a service hears of it, and is taken off after it heard how it ended: a
-member that restarts in between tells the end from what is persisted (it may tell it a second time). Nothing
-here holds a migration up for longer than the limit of a call, and nothing but one thing stops it: state that
-a service did not hand out before its owner changes.
+A begun migration is on the volume before services are notified, and removed after they were notified of its
+end: a member that restarts in between derives the end from persisted state, and may notify twice. Services
+delay a migration by at most the time limit of a call. Only one thing blocks it: a service that fails to hand
+out its state before the owner changes.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ from stele.wire.storage.volume import ServiceMigration, ServicesFile
 log = logging.getLogger("stele.services")
 
 APPLIED_SECONDS_MAX = 5.0
-"""How long a commit waits until what was prepared is applied here, or the new owner serves."""
+"""How long a commit event waits until the prepared state is applied here, or the new owner serves."""
 _LOOK_SECONDS = 0.01
 
 
 class Services:
-    """Without services every method returns at once, and nothing is written."""
+    """Notifications of services. Without services, every method returns at once and nothing is written."""
 
     def __init__(
         self,
@@ -70,28 +70,28 @@ class Services:
         return bool(self._runners)
 
     async def start(self) -> None:
-        """Start them, then end what was begun before a restart and cannot go on."""
+        """Start the services, and end migrations that a restart interrupted for good."""
         if not self._runners:
             return
         started = await asyncio.gather(*(self._start(runner) for runner in self._runners))
         self._runners = [runner for runner, fine in zip(self._runners, started, strict=True) if fine]
-        for each in self._volume.load_services().begun:
-            if each.committed is None:
-                self._recover(_read(each))
+        for stored in self._volume.load_services().begun:
+            if stored.committed is None:
+                self._recover(_read(stored))
             else:
-                self._end(_read(each), each.committed)
+                self._end(_read(stored), stored.committed)
 
     async def _start(self, runner: ServiceRunner) -> bool:
         try:
             context = MemberContext(self._view, runner.name, self._ending)
             await runner.call("start", context, seconds=START_SECONDS_MAX)
         except ServiceError:
-            log.error("service %s is left out: it did not start", runner.name)
+            log.error("service %s is disabled: it did not start", runner.name)
             return False
         return True
 
     def _recover(self, record: Begun) -> None:
-        """After a restart: by the row, else by what this member promised for the migration."""
+        """Resume or end a migration after a restart, according to the row or to this member's promises."""
         partition = record.event.partition
         replica = self._tablets.replicas.get(partition)
         row = self._tablets.rows[partition] if partition < len(self._tablets.rows) else Partition(0, ())
@@ -102,7 +102,7 @@ class Services:
             self._end(record, bool(committed))
 
     async def stop(self) -> None:
-        """Let what is under way end, then stop them."""
+        """Finish pending notifications, then stop the services."""
         tails = list(self._tails.values())
         if tails:
             await asyncio.wait(tails, timeout=START_SECONDS_MAX / 2)
@@ -117,9 +117,9 @@ class Services:
     # -- a migration that feeds a destination
 
     def begin(self, command: m.StartTabletCopy | m.AddLearner, destination: int) -> None:
-        """The migration of this command begins here; again it changes nothing. Hold the partition's lock.
+        """Begin the migration of this command; a repetition does nothing. Hold the partition's lock.
 
-        A master that does not say what the row will be has it told when the row comes.
+        When an older master omits the resulting row, services are notified when the row changes.
         """
         partition = command.partition
         if not self._runners or not command.result:
@@ -142,16 +142,19 @@ class Services:
         self._enqueue(partition, partial(self._notify_begin, record))
 
     async def until_notified(self, partition: PartitionId) -> None:
-        """Wait until services heard all that happened to the partition. Hold no lock: they may be slow."""
+        """Wait until services have been notified of all events of the partition.
+
+        Hold no lock: they may be slow.
+        """
         tail = self._tails.get(partition)
         if tail is not None:
             await asyncio.wait([tail])
 
     async def prepare(self, replica: Replica, id: str, *, frozen: bool) -> None:
-        """Log what services want to be known at the destination, once when it begins and once when frozen.
+        """Log the state that services prepare for the destination, once at the begin and once when frozen.
 
-        Raise Refused when the partition is `frozen` and a service failed: its state would be lost. Hold no
-        lock: services may be slow.
+        Raises Refused when the partition is `frozen` and a service failed, as its state would be lost. Hold
+        no lock, since services may be slow.
         """
         record = self._begun.get(replica.partition)
         if not self._runners or record is None or record.event.id != id:
@@ -159,34 +162,38 @@ class Services:
         if (replica.partition, id, frozen) in self._prepared:
             return
         try:
-            found = await asyncio.gather(*(runner.prepared(record.event) for runner in self._runners))
+            prepared = await asyncio.gather(*(runner.prepared(record.event) for runner in self._runners))
             if self._begun.get(replica.partition) is not record:
                 raise ServiceError("the migration ended meanwhile")
-            self._log(replica, [change for changes in found for change in changes], id if frozen else "")
+            self._log(replica, [change for changes in prepared for change in changes], id if frozen else "")
         except ServiceError as error:
             if frozen:
-                text = f"{error}; what it keeps would be lost with the change of the owner"
+                text = f"{error}; its state would be lost by changing the owner"
                 raise Refused(text, "SERVICE_FAILED") from None
-            log.warning("partition %d: its copy begins without what failed: %s", replica.partition, error)
+            log.warning(
+                "partition %d: the copy starts without the state of a failed service: %s",
+                replica.partition,
+                error,
+            )
         self._prepared.add((replica.partition, id, frozen))
 
     def _log(self, replica: Replica, changes: list[Change], frozen: str) -> None:
-        """`frozen` is the migration that the partition must be frozen for, empty for none."""
+        """Log prepared changes. `frozen` is the migration that the partition must be frozen for, or empty."""
         owner = replica.owner
         if owner is None or owner.phase is not Phase.SERVING or owner.frozen != frozen:
-            raise ServiceError("the partition is not served here any more, or was frozen or thawed meanwhile")
+            raise ServiceError("the partition is no longer served here, or was frozen or thawed meanwhile")
         refusal = self._executor.log_changes(replica, changes)
         if refusal is not None:
             raise ServiceError(f"{refusal.code}: {refusal.text}")
 
     def aborted(self, partition: PartitionId, id: str) -> None:
-        """The migration with this id was rolled back here, if it had begun."""
+        """Handle the rollback of a migration, if it had begun here."""
         record = self._begun.get(partition)
         if record is not None and record.event.id == id:
             self._end(record, False)
 
     def row_changed(self, partition: PartitionId, before: Partition, row: Partition) -> None:
-        """A newer published row took effect."""
+        """Handle a newer published row."""
         if not self._runners:
             return
         record = self._begun.get(partition)
@@ -203,13 +210,13 @@ class Services:
     # -- notifying
 
     def _to_notify(self, record: Begun, committed: bool) -> None:
-        """From here until it is told no service serves the partition."""
+        """Record an end; no service serves the partition until it is notified."""
         self._ending.setdefault(record.event.partition, []).append((record, committed))
 
     def _is_notified(self, record: Begun, committed: bool) -> None:
-        left = self._ending[record.event.partition]
-        left.remove((record, committed))
-        if not left:
+        pending = self._ending[record.event.partition]
+        pending.remove((record, committed))
+        if not pending:
             del self._ending[record.event.partition]
 
     def _end(self, record: Begun, committed: bool) -> None:
@@ -224,7 +231,7 @@ class Services:
         await self._notify("before_migration", record.event)
 
     async def _notify_change(self, record: Begun) -> None:
-        """Of a row that came without a begin."""
+        """Notify of a row change without a preceding begin."""
         await self._notify_begin(record)
         await self._notify_end(record, True)
 
@@ -240,7 +247,7 @@ class Services:
         await asyncio.gather(*(runner.notify(method, event) for runner in self._runners))
 
     async def _applied(self, partition: PartitionId) -> None:
-        """Wait until this member has applied what its log holds now; as the owner, until it serves."""
+        """Wait until this member has applied its present log or, as the owner, until it serves."""
         replica = self._tablets.replicas.get(partition)
         end = self._background.now() + APPLIED_SECONDS_MAX
         last = (0, 0) if replica is None else replica.tablet.log.last
@@ -254,7 +261,7 @@ class Services:
     def _enqueue(
         self, partition: PartitionId, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> "asyncio.Task[None]":
-        """Run the work after what was begun before it for this partition."""
+        """Run the work after earlier work for this partition."""
         before = self._tails.get(partition)
 
         async def run() -> None:
@@ -276,11 +283,11 @@ class Services:
         try:
             await self._writer.save(SERVICES, ServicesFile(tuple(records)))
         except OSError as error:
-            log.error("what services are told is not on disk, a restart may miss an end: %s", error)
+            log.error("notifications of services could not be saved, so a restart may miss an end: %s", error)
 
 
 def _goes_on(replica: Replica, record: Begun) -> bool:
-    """Whether the migration can still be committed after a restart of this member, by what it promised."""
+    """Return whether the migration can still be committed after a restart, by this member's promises."""
     meta, id = replica.meta, record.event.id
     if record.event.endpoint is Endpoint.DESTINATION:
         return meta.copy is not None and meta.copy.id == id

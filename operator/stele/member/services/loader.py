@@ -1,4 +1,4 @@
-"""Finds the services that are installed beside the member (entry points, `stele.services`)."""
+"""Discovers the services installed beside the member (entry points, `stele.services`)."""
 
 import logging
 import re
@@ -22,32 +22,34 @@ _METHODS = (
 )
 
 
-def load_services(found: Iterable[EntryPoint] | None = None) -> dict[str, MigrationAwareService]:
-    """Services by name, in the order of their names. One that cannot be used is logged and left out.
+def load_services(entries: Iterable[EntryPoint] | None = None) -> dict[str, MigrationAwareService]:
+    """Return the services by name, in order. One that cannot be used is logged and skipped.
 
-    A member without it still serves its tablets: a package that does not load must not cost a replica.
+    The member still serves its tablets: a package that fails to load must not cost a replica.
     """
-    made: dict[str, MigrationAwareService] = {}
-    for entry in sorted(entry_points(group=GROUP) if found is None else found, key=lambda each: each.name):
-        fault = _name_fault(entry.name, made)
+    services: dict[str, MigrationAwareService] = {}
+    for entry in sorted(
+        entry_points(group=GROUP) if entries is None else entries, key=lambda each: each.name
+    ):
+        fault = _name_fault(entry.name, services)
         if not fault:
             try:
-                made[entry.name] = _make(entry)
+                services[entry.name] = _make(entry)
                 log.info("service %s: %s", entry.name, entry.value)
                 continue
-            except Exception as error:  # noqa: BLE001  whatever happens while others' code is imported
+            except Exception as error:  # noqa: BLE001  importing foreign code can raise anything
                 fault = f"{type(error).__name__}: {error}"
-        log.error("service %s (%s) is left out: %s", entry.name, entry.value, fault)
-    return made
+        log.error("service %s (%s) is disabled: %s", entry.name, entry.value, fault)
+    return services
 
 
-def _name_fault(name: str, made: dict[str, MigrationAwareService]) -> str:
+def _name_fault(name: str, services: dict[str, MigrationAwareService]) -> str:
     if not _NAME.fullmatch(name):
         return "its name must be 1 to 40 of a-z, 0-9 and -"
-    if name in made:
+    if name in services:
         return "another installed package has a service of that name"
-    if len(made) >= SERVICES_MAX:
-        return f"{SERVICES_MAX} services are loaded; that is the limit"
+    if len(services) >= SERVICES_MAX:
+        return f"{SERVICES_MAX} services are loaded, which is the limit"
     return ""
 
 

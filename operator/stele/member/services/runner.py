@@ -1,4 +1,4 @@
-"""One service: its thread, its limits, and what it sees of the member. Nothing it does reaches further."""
+"""Runs one service: its thread, its limits, and its view of the member, isolated from everything else."""
 
 import asyncio
 import logging
@@ -26,10 +26,10 @@ from stele.wire.storage.log_record import Change
 log = logging.getLogger("stele.services")
 
 CALL_SECONDS_MAX = 2.0
-"""How long a call may take, in the queue of its service too. What takes longer goes on, unheeded."""
+"""Time limit of a call, including the wait in the queue of its service. A late result is ignored."""
 START_SECONDS_MAX = 10.0
 CALLS_WAITING_MAX = 1000
-"""Calls in the queue of a service that is stuck; above it what happens is not told."""
+"""Queued calls of a stuck service, above which it is no longer notified."""
 PREPARED_BYTES_MAX = 1024 * 1024
 PREPARED_KEYS_MAX = 10_000
 NAMESPACES_MAX = 100
@@ -39,11 +39,11 @@ R = TypeVar("R")
 
 
 class ServiceError(Exception):
-    """A service raised, took too long, or gave what it must not; the text says so."""
+    """A service raised, timed out, or returned an invalid value."""
 
 
 class ServiceRunner:
-    """Calls the methods of one service in one thread, in the order of the calls."""
+    """Calls the methods of one service in one thread, in order."""
 
     def __init__(self, name: str, service: MigrationAwareService) -> None:
         self.name = name
@@ -51,10 +51,12 @@ class ServiceRunner:
         self._thread = _Caller(f"service-{name}")
 
     async def call(self, method: str, *args: object, seconds: float = CALL_SECONDS_MAX) -> Any:
-        """What the method returns. Raise ServiceError, which is logged."""
+        """Call the method and return its result. Raises ServiceError, after logging it."""
         if self._thread.waiting >= CALLS_WAITING_MAX:
-            log.error("service %s: %s is not told, %d calls wait", self.name, method, CALLS_WAITING_MAX)
-            raise ServiceError(f"service {self.name}: {CALLS_WAITING_MAX} calls wait; it is stuck")
+            log.error(
+                "service %s: %s is dropped, since %d calls are queued", self.name, method, CALLS_WAITING_MAX
+            )
+            raise ServiceError(f"service {self.name}: {CALLS_WAITING_MAX} calls are queued; it is stuck")
         work = asyncio.wrap_future(self._thread.submit(lambda: self._guarded(method, args)))
         try:
             done, _ = await asyncio.wait([work], timeout=seconds)
@@ -69,38 +71,38 @@ class ServiceRunner:
     def _guarded(self, method: str, args: tuple[object, ...]) -> object:
         try:
             return getattr(self._service, method)(*args)
-        except BaseException as error:  # Of the code of others; SystemExit too must not end the member.
+        except BaseException as error:  # Foreign code: not even SystemExit may end the member.
             raise ServiceError(f"{method} failed with {type(error).__name__}: {error}") from error
 
     async def notify(self, method: str, event: PartitionMigrationEvent) -> None:
-        """Call a method that only hears of an event. An error is logged, and that is all."""
+        """Call a method that is only notified of an event; errors are logged."""
         try:
             await self.call(method, event)
         except ServiceError:
             return
 
     async def prepared(self, event: PartitionMigrationEvent) -> list[Change]:
-        """What the service wants to be replicated, within the limit of one call. Raise ServiceError."""
+        """Return the state that the service wants replicated, within the time limit. Raises ServiceError."""
         loop = asyncio.get_running_loop()
         end = loop.time() + CALL_SECONDS_MAX
         namespaces: Collection[str] = ("",)
         if hasattr(self._service, "namespaces"):
             namespaces = self._checked_namespaces(await self.call("namespaces", event))
-        made: list[Change] = []
+        prepared: list[Change] = []
         for namespace in namespaces:
-            left = max(0.0, end - loop.time())
-            changes = await self.call("prepare_replication", event, namespace, seconds=left)
+            remaining = max(0.0, end - loop.time())
+            changes = await self.call("prepare_replication", event, namespace, seconds=remaining)
             fault = _fault(changes)
             if fault:
                 log.error("service %s: prepare_replication: %s", self.name, fault)
                 raise ServiceError(f"service {self.name}: prepare_replication: {fault}")
             keyspace = service_keyspace(self.name, namespace)
-            made += [Change(keyspace, key, value) for key, value in sorted(changes.items())]
-        return made
+            prepared += [Change(keyspace, key, value) for key, value in sorted(changes.items())]
+        return prepared
 
-    def _checked_namespaces(self, found: Any) -> list[str]:
-        """Sorted, so that every member logs them alike."""
-        names = sorted({str(each) for each in found}) if isinstance(found, Collection) else [""]
+    def _checked_namespaces(self, value: Any) -> list[str]:
+        """Return the namespaces, sorted so that every member logs them in the same order."""
+        names = sorted({str(each) for each in value}) if isinstance(value, Collection) else [""]
         wrong = next((name for name in names if not _NAMESPACE.fullmatch(name)), None)
         if wrong is None and len(names) <= NAMESPACES_MAX:
             return names
@@ -110,12 +112,12 @@ class ServiceRunner:
         raise ServiceError(f"service {self.name}: {text}")
 
     def close(self) -> None:
-        """Call nothing more; a call that is stuck is left alone."""
+        """Call nothing more; a stuck call is abandoned."""
         self._thread.close()
 
 
 class _Caller:
-    """One thread that runs what it is given, in order. The process may end while it is stuck."""
+    """A daemon thread that runs work in order; it does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
@@ -143,19 +145,19 @@ class _Caller:
 
 
 def _fault(changes: object) -> str:
-    """What is wrong with what a service wants to be stored; empty when nothing is."""
+    """Return what is wrong with the changes of a service; empty when they are valid."""
     if not isinstance(changes, Mapping):
-        return f"it gave {type(changes).__name__}, a mapping of bytes to bytes (or None) is expected"
+        return f"it returned {type(changes).__name__}; expected a mapping of bytes to bytes (or None)"
     size = 0
     for key, value in changes.items():
         if not isinstance(key, bytes) or not isinstance(value, bytes | None):
-            return f"{key!r:.60}: {value!r:.60}; bytes and bytes (or None) are expected"
+            return f"{key!r:.60}: {value!r:.60}; expected bytes and bytes (or None)"
         if len(key) > KEY_BYTES_MAX or len(value or b"") > VALUE_BYTES_MAX:
-            return f"a key of {len(key)} or its value of {len(value or b'')} bytes is too long"
+            return f"a key of {len(key)} or its value of {len(value or b'')} bytes exceeds its limit"
         size += len(key) + len(value or b"")
     if size > PREPARED_BYTES_MAX or len(changes) > PREPARED_KEYS_MAX:
         most = f"at most {PREPARED_BYTES_MAX} bytes and {PREPARED_KEYS_MAX} keys"
-        return f"{size} bytes in {len(changes)} keys, {most} go at once: store the rest before, with put"
+        return f"{size} bytes in {len(changes)} keys; {most} are allowed: store the rest beforehand with put"
     return ""
 
 
@@ -170,10 +172,10 @@ class MemberView:
 
 
 class MemberContext:
-    """`services.Context` for one service. Its methods wait for the member's event loop."""
+    """`services.Context` of one service. Its methods block on the member's event loop."""
 
     def __init__(self, view: MemberView, service: str, not_notified: Container[int]) -> None:
-        """`not_notified` are the partitions with a migration that ended and is not told yet."""
+        """`not_notified` are the partitions with an ended migration that services do not know of yet."""
         self._view, self._service, self._not_notified = view, service, not_notified
         self._tablets = view.tablets
 
@@ -217,9 +219,7 @@ class MemberContext:
 
     def put(self, partition: int, changes: Changes, namespace: str = "") -> None:
         if len(changes) > COMMANDS_MAX:
-            raise BadInput(
-                f"changes has {len(changes)} keys, expected at most {COMMANDS_MAX}: put them in parts"
-            )
+            raise BadInput(f"changes has {len(changes)} keys, expected at most {COMMANDS_MAX}: split them")
         commands = [
             (b"DEL", key) if value is None else (b"SET", key, value) for key, value in changes.items()
         ]

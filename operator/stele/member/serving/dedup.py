@@ -1,7 +1,7 @@
-"""Runs `STELE.ONCE` at the owner: the write, and what is remembered of it, are one operation of the log.
+"""Runs `STELE.ONCE` at the owner: the write and its deduplication entry are one operation of the log.
 
-What is remembered is read like any key: from what the log makes of it, committed or not. So a second attempt
-that comes while the first is under way gets the same reply, at the same moment.
+Deduplication entries are read like any key, including uncommitted changes, so a second attempt during the
+first gets the same reply at the same time.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from stele.wire.storage.keys import SERVICE, after_prefix
 from stele.wire.storage.log_record import Change
 
 Read = Callable[[bytes], Stored | None]
-"""What the log makes of a data key; the answer then waits for it."""
+"""Returns the value of a data key after all logged operations; the reply then waits for their commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request. `refusal` is why nothing may be written now, if it may not."""
+    """One request. `refusal` is why writes are refused at present, if they are."""
 
     keyspace: bytes
     args: Sequence[bytes]
@@ -40,28 +40,32 @@ class Attempt:
 
 
 def run_once(engine: Engine, replica: Replica, attempt: Attempt, read: Read) -> tuple[Reply, list[Change]]:
-    """The reply, and what to log as one operation before it is given: nothing, for one given before."""
+    """Return the reply, and the changes to log as one operation first; none for a repeated request."""
     args, now_ms = attempt.args, attempt.now_ms
     failure = check_once(args)
     if failure is not None:
         return failure, []
     client, sequence = args[1], int(args[2])
-    known = read(replica.prefix(SERVICE) + client)
-    if known is not None:
-        last = decode_remembered(known[0])
+    stored = read(replica.prefix(SERVICE) + client)
+    if stored is not None:
+        last = decode_remembered(stored[0])
         if last.sequence >= sequence:
             return _again(client, sequence, last), []
     if attempt.refusal is not None:
         return attempt.refusal, []
-    made = evaluate(args[3:], read(replica.prefix(attempt.keyspace) + args[4]), now_ms)
-    reply = encode_replies([made.reply])
+    evaluation = evaluate(args[3:], read(replica.prefix(attempt.keyspace) + args[4]), now_ms)
+    reply = encode_replies([evaluation.reply])
     if len(reply) > REPLY_BYTES_MAX:
         return too_long(len(reply)), []
     entry = encode_remembered(Remembered(sequence, now_ms, reply))
-    gone = _clients(engine, replica).remember(client, now_ms, len(client) + len(entry))
-    if gone is None:
+    forgotten = _clients(engine, replica).remember(client, now_ms, len(client) + len(entry))
+    if forgotten is None:
         return NO_ROOM, []
-    return made.reply, [*_change(attempt.keyspace, made), Change(SERVICE, client, entry), *map(_forget, gone)]
+    return evaluation.reply, [
+        *_change(attempt.keyspace, evaluation),
+        Change(SERVICE, client, entry),
+        *map(_forget, forgotten),
+    ]
 
 
 def _again(client: bytes, sequence: int, last: Remembered) -> Reply:
@@ -70,11 +74,11 @@ def _again(client: bytes, sequence: int, last: Remembered) -> Reply:
     try:
         return decode_replies(last.reply)[0]
     except (BadRepliesError, IndexError) as error:
-        raise Corrupt(f"the reply that is remembered of a client: {error}") from error
+        raise Corrupt(f"the remembered reply of a client: {error}") from error
 
 
-def _change(keyspace: bytes, made: Evaluation) -> list[Change]:
-    op = made.op
+def _change(keyspace: bytes, evaluation: Evaluation) -> list[Change]:
+    op = evaluation.op
     if op is None:
         return []
     if isinstance(op, Put):
@@ -87,7 +91,7 @@ def _forget(client: bytes) -> Change:
 
 
 def _clients(engine: Engine, replica: Replica) -> RememberedClients:
-    """Read once per term: when an owner begins to serve, all that was logged before is applied."""
+    """Return the remembered clients, read once per term: a new owner has applied all earlier operations."""
     if replica.clients is None:
         prefix = replica.prefix(SERVICE)
         page = engine.scan(prefix, after_prefix(prefix), CLIENTS_MAX + 1)

@@ -1,7 +1,7 @@
-"""The owner runs requests: evaluate, log, answer once committed; see docs/reference/protocol.md, "Leases".
+"""Executes requests at the owner: evaluate, log, and reply once committed (docs/reference/protocol.md).
 
-A request's reads see what its partition's log makes of the key, committed or not; then the answer waits until
-all that was seen is committed. So a client never reads what could still be lost.
+Reads need leases. They see the effect of all logged operations, committed or not; the reply then waits until
+everything that was read is committed. A client thus never reads data that could still be lost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ class CommandExecutor:
         self.counters = self._answers.counters
 
     def run(self, replica: Replica, request: Request) -> None:
-        """Take the request; it is answered now or once it is committed and a lease allows it."""
+        """Execute a request; it is answered now, or once it is committed and a lease allows it."""
         if request.kind is RequestKind.EXECUTE:
             self._execute(replica, request)
             self.turn_budget.spend(len(request.replies), request.reply_bytes + request.bytes)
@@ -84,7 +84,7 @@ class CommandExecutor:
         refusal = self.refusal_at(owner)
         for args in request.commands:
             if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
-                # The commonest write, as `evaluate` does it, but nothing needs to be read for it.
+                # A plain SET, the most common write, needs no read of the old value.
                 records.append(put_record(term, keyspace, args[1], args[2], 0))
                 pending[prefix + args[1]] = ((args[2], 0), index + len(records))
                 replies.append(OK)
@@ -95,25 +95,25 @@ class CommandExecutor:
             stored: Stored | None = None
             if len(args) > 1:
                 data_key = prefix + args[1]
-                ahead = pending.get(data_key) if pending else None
-                if ahead is not None:
-                    stored = ahead[0]
-                    # Everything so far: the answers of a tablet then go out in the order of its log.
+                pending_value = pending.get(data_key) if pending else None
+                if pending_value is not None:
+                    stored = pending_value[0]
+                    # Wait for everything so far, so that a tablet's replies are sent in the order of its log.
                     request.index = index + len(records)
                 elif (raw := self._engine.get(data_key)) is not None:
                     stored = unpack_value(raw)
-            made = evaluate(args, stored, now_ms)
-            if type(made.reply) is bytes and not request.takes(len(made.reply)):
-                break  # It did not run, nor do those behind it: their order is kept.
-            if made.op is None:
+            evaluation = evaluate(args, stored, now_ms)
+            if type(evaluation.reply) is bytes and not request.takes(len(evaluation.reply)):
+                break  # Neither this command nor later ones run, which keeps their order.
+            if evaluation.op is None:
                 request.reads = True
-                replies.append(made.reply)
+                replies.append(evaluation.reply)
             elif refusal is not None:
                 replies.append(refusal)
             else:
-                self._log(replica, request, made, records, owner.term)
-                pending[data_key] = (_after(made), index + len(records))
-                replies.append(made.reply)
+                self._log(replica, request, evaluation, records, owner.term)
+                pending[data_key] = (_after(evaluation), index + len(records))
+                replies.append(evaluation.reply)
         self.counters.writes += len(records)
         self.counters.reads += len(replies) - len(records)
         if records:
@@ -123,7 +123,8 @@ class CommandExecutor:
             self._replicator.append(replica, records)
 
     def refusal_at(self, owner: Owner) -> Failure | None:
-        """Why nothing may be written to the tablet now; a backup's full volume counts as the owner's own."""
+        """Return why writes to the tablet are refused now; a full volume of a backup counts as the
+        owner's own."""
         full, refusal = self._replicator.full, self._gate.refusal
         if refusal is not None or not full:
             return refusal
@@ -136,15 +137,15 @@ class CommandExecutor:
         partitions: Sequence[int],
         keys: Sequence[bytes],
     ) -> list[Reply] | None:
-        """Committed values that a lease allows to be read, without a request; None when one is not.
+        """Return committed values that leases allow to be read directly; None when one cannot be.
 
-        As much as fits in this turn, so perhaps only of the first keys, or none.
+        Returns as many as fit into this turn: perhaps only the first ones, or none.
         """
-        most = limits.TURN_ENTRIES_MAX - self.turn_budget.entries
-        if len(keys) > most:
-            partitions, keys = partitions[: max(0, most)], keys[: max(0, most)]
+        entries_left = limits.TURN_ENTRIES_MAX - self.turn_budget.entries
+        if len(keys) > entries_left:
+            partitions, keys = partitions[: max(0, entries_left)], keys[: max(0, entries_left)]
         now, now_ms = self._now(), int(self._wall() * 1000)
-        get, found, left = self._engine.get, list[Reply](), limits.REPLY_BYTES
+        get, replies, room = self._engine.get, list[Reply](), limits.REPLY_BYTES
         try:
             for partition, key in zip(partitions, keys, strict=True):
                 replica = replicas.get(partition)
@@ -155,18 +156,18 @@ class CommandExecutor:
                     return None
                 stored = get(data_key)
                 if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
-                    found.append(None)
+                    replies.append(None)
                     continue
-                found.append(stored[EXPIRY_BYTES:])
-                left -= len(stored)
-                if left <= 0:
+                replies.append(stored[EXPIRY_BYTES:])
+                room -= len(stored)
+                if room <= 0:
                     break
         except Corrupt:
-            return None  # A request finds it again, and puts the tablet offline.
-        self.turn_budget.spend(len(found), limits.REPLY_BYTES - left)
-        self.counters.reads += len(found)
-        self._answers.latencies["read"].add(0.0, len(found))
-        return found or None
+            return None  # A request hits the same damage and takes the tablet offline.
+        self.turn_budget.spend(len(replies), limits.REPLY_BYTES - room)
+        self.counters.reads += len(replies)
+        self._answers.latencies["read"].add(0.0, len(replies))
+        return replies or None
 
     def _serves_reads(self, replica: Replica, now: float) -> bool:
         owner = replica.owner
@@ -176,15 +177,15 @@ class CommandExecutor:
         return not others or self._lease_holder.may_read(replica.partition, owner.term, others, now)
 
     def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
-        """A command that is answered as before when it ran before; see `member.serving.dedup`."""
+        """Execute a command, or repeat its reply if it has run before; see `member.serving.dedup`."""
         at, pending, owner = replica.tablet.log.last[1] + len(records), replica.pending, replica.owner
         assert owner is not None
 
         def read(data_key: bytes) -> Stored | None:
-            ahead = pending.get(data_key)
-            if ahead is not None:
+            pending_value = pending.get(data_key)
+            if pending_value is not None:
                 request.index = at
-                return ahead[0]
+                return pending_value[0]
             raw = self._engine.get(data_key)
             return None if raw is None else unpack_value(raw)
 
@@ -198,41 +199,41 @@ class CommandExecutor:
         _look_ahead(replica, changes, at + 1)
 
     def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> int:
-        """Log the removal of those stored entries that are expired and not about to change; how many."""
+        """Log the removal of stored entries that are expired and unchanged since; return how many."""
         owner, now_ms = replica.owner, int(self._wall() * 1000)
         assert owner is not None
-        gone = [
+        removals = [
             Change(*split, None)
             for data_key, stored in page
             if data_key not in replica.pending
             and _expired(stored, now_ms)
             and (split := split_user(data_key))
         ]
-        if gone:
-            _look_ahead(replica, gone, replica.tablet.log.last[1] + 1)
-            self._replicator.append(replica, [batch_record(owner.term, gone)])
-        return len(gone)
+        if removals:
+            _look_ahead(replica, removals, replica.tablet.log.last[1] + 1)
+            self._replicator.append(replica, [batch_record(owner.term, removals)])
+        return len(removals)
 
     def log_changes(self, replica: Replica, changes: Sequence[Change]) -> Failure | None:
-        """Log what differs from what is stored, as one operation, also while clients have to wait.
+        """Log the changes that differ from stored values, as one operation, even while clients have to wait.
 
-        The refusal when nothing may be written to the tablet now.
+        Returns the refusal when writes to the tablet are refused now.
         """
         owner = replica.owner
         assert owner is not None
         assert owner.phase is Phase.SERVING
-        fresh = [change for change in changes if self._differs(replica, change)]
-        refusal = self.refusal_at(owner) if fresh else None
-        if fresh and refusal is None:
-            _look_ahead(replica, fresh, replica.tablet.log.last[1] + 1)
-            self._replicator.append(replica, [batch_record(owner.term, fresh)])
+        effective = [change for change in changes if self._differs(replica, change)]
+        refusal = self.refusal_at(owner) if effective else None
+        if effective and refusal is None:
+            _look_ahead(replica, effective, replica.tablet.log.last[1] + 1)
+            self._replicator.append(replica, [batch_record(owner.term, effective)])
         return refusal
 
     def _differs(self, replica: Replica, change: Change) -> bool:
         data_key = replica.prefix(change.keyspace) + change.key
-        ahead = replica.pending.get(data_key)
-        if ahead is not None:
-            return ahead[0] != (None if change.value is None else (change.value, change.expire_at_ms))
+        pending_value = replica.pending.get(data_key)
+        if pending_value is not None:
+            return pending_value[0] != (None if change.value is None else (change.value, change.expire_at_ms))
         stored = self._engine.get(data_key)
         if stored is None or change.value is None:
             return (stored is None) is not (change.value is None)
@@ -247,7 +248,7 @@ class CommandExecutor:
             records.append(delete_record(term, keyspace, op.key))
 
     def _scan(self, replica: Replica, request: Request) -> tuple[list[bytes], bytes | None]:
-        """Keys greater than `after` that did not expire; up to where it was looked, None at the end."""
+        """Return the unexpired keys greater than `after`, and how far the scan got, None at the end."""
         prefix = replica.prefix(request.keyspace)
         begin, end = prefix + request.after + b"\0", after_prefix(prefix)
         limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
@@ -262,7 +263,7 @@ class CommandExecutor:
 
 
 def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None:
-    """Note what operation `index`, which was logged just now, makes of entries."""
+    """Record the values of entries after operation `index`, which was just logged."""
     for change in changes:
         after = None if change.value is None else (change.value, change.expire_at_ms)
         replica.pending[replica.prefix(change.keyspace) + change.key] = (after, index)
@@ -281,5 +282,5 @@ def _expired(stored: bytes, now_ms: int) -> bool:
     return 0 < int.from_bytes(stored[:EXPIRY_BYTES], "big") <= now_ms
 
 
-def _after(made: Evaluation) -> Stored | None:
-    return (made.op.value, made.op.expire_at_ms) if isinstance(made.op, Put) else None
+def _after(evaluation: Evaluation) -> Stored | None:
+    return (evaluation.op.value, evaluation.op.expire_at_ms) if isinstance(evaluation.op, Put) else None

@@ -1,7 +1,7 @@
-"""Removes expired entries in the background: a bounded piece of the owned tablets at a time, by the log.
+"""Removes expired entries in the background, through the log, a bounded number at a time.
 
-Nobody sees an expired entry; this only gives its room back. The owner's clock decides what goes, and that is
-logged, so that all replicas remove the same.
+Expired entries are invisible already; this reclaims their space. The owner's clock decides, and removals are
+logged, so that all replicas remove the same entries.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ENTRY_BYTES_MIN = 64
 
 @dataclass(eq=False)
 class Expiry:
-    """Goes round: partition by partition, and through each from where it was left."""
+    """Cycles through owned partitions, resuming each where it stopped."""
 
     _tablets: TabletStore
     _executor: CommandExecutor
@@ -30,9 +30,9 @@ class Expiry:
     _after: bytes = b""
 
     def run_once(self) -> int:
-        """Look at some entries; how many of them are to go. Nothing while writes are refused or wait.
+        """Process some entries and return how many were removed; none while writes are refused or delayed.
 
-        A tablet whose data is found damaged goes offline; the others are looked at all the same.
+        A tablet with damaged data is taken offline; the others are still processed.
         """
         if self._gate.refusal is PASSIVE or not self._answers.has_room:
             return 0
@@ -59,14 +59,14 @@ class Expiry:
         return removed
 
     def _current(self, owned: list[int]) -> int:
-        """The partition that is looked at: this one until its end, then the next."""
+        """Return the current partition until its end, then the next."""
         if not self._after or self._partition not in owned:
             self._partition = next((p for p in owned if p > self._partition), owned[0])
             self._after = b""
         return self._partition
 
     def _page(self, replica: Replica, entries_max: int, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        """The next entries: of about so many bytes, as far as their mean tells."""
+        """Return the next entries, whose number follows from the tablet's mean entry size."""
         mean_bytes = max(ENTRY_BYTES_MIN, replica.size_bytes // max(1, replica.entries))
         limit = max(1, min(entries_max, bytes_max // mean_bytes))
         begin, end = tablet_range(replica.partition, replica.generation)

@@ -1,8 +1,8 @@
-"""Routes requests to their partition's owner, here or at another member: the `KeyValueService` of a member.
+"""Routes requests to their partition's owner, here or at another member: a member's `KeyValueService`.
 
-While the owner is not known, is moving or cannot be reached, requests of a partition wait in one queue, in
-the order in which they came. One request's commands run in their order; two requests that are under way at
-the same time may run in any order, so the RESP server sends the next only when the one before was answered.
+While the owner is unknown, moving or unreachable, requests of a partition wait in one queue in order of
+arrival. Commands of one request run in order. Two concurrent requests may run in any order, so the RESP
+server sends the next one only after the reply.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class RequestRouter:
     # -- the end
 
     def stop(self) -> None:
-        """Take no new request, from clients or members, and refuse those that wait for an owner."""
+        """Reject new requests, from clients and members, and fail those that wait for an owner."""
         self.stopping = True
         self._unanswered = [each for each in self._tablets.replicas.values() if _owes(each)]
         waiting, self._waiting = self._waiting, {}
@@ -77,14 +77,14 @@ class RequestRouter:
             self._give_up(request, STOPPING)
 
     def abandon(self) -> None:
-        """Answer what is still under way: nothing was done, or it may or may not be."""
+        """Answer all pending requests: not done, or uncertain."""
         for replica in self._tablets.replicas.values():
             self.send_again(self._answers.give_up(replica, follows=False))
         for link in self._links.values():
             self.lost(link.take_requests())
 
     def busy(self) -> bool:
-        """Whether a request that was taken before `stop` is not answered: only tablets of then owe one."""
+        """Return whether a request from before `stop` is unanswered; new requests cannot be pending."""
         self._unanswered = [each for each in self._unanswered if _owes(each)]
         return bool(self._unanswered) or any(link.requests for link in self._links.values())
 
@@ -120,7 +120,8 @@ class RequestRouter:
     def read_now(
         self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
     ) -> list[Reply] | None:
-        """None also when another member owns a key, or requests wait for an owner: they go in their order."""
+        """Return None also when another member owns a key, or requests wait for an owner, to keep their
+        order."""
         if self._waiting or self.stopping:
             return None
         return self._executor.read_now(self._tablets.replicas, keyspace, partitions, keys)
@@ -160,7 +161,9 @@ class RequestRouter:
             raise Unavailable(STOPPING)
         partitions = self.partitions
         if not partitions:
-            raise Unavailable("the master has not told this member its table yet; try again", code="LOADING")
+            raise Unavailable(
+                "this member has not received a partition table from the master yet; retry", code="LOADING"
+            )
         if not 0 <= partition < partitions:
             raise BadInput(f"partition is {partition}; it must be 0 to {partitions - 1}")
         request = Request(kind, partition, keyspace, outcome)
@@ -176,14 +179,14 @@ class RequestRouter:
             self._enqueue(request)
 
     def _enqueue(self, request: Request) -> None:
-        """Wait, in the order of arrival."""
+        """Queue a request in order of arrival."""
         if self.stopping:
             self._give_up(request, STOPPING)
             return
         size = _bytes(request.commands)
         full = self._queued >= limits.QUEUE_REQUESTS_MAX or self._queued_bytes + size > limits.QUEUE_BYTES_MAX
         if full:
-            text = f"{self._queued} requests of {self._queued_bytes} bytes wait here; try again later"
+            text = f"{self._queued} requests of {self._queued_bytes} bytes wait here; retry later"
             self._give_up(request, f"partition {request.partition}: {text}")
             return
         self._queued += 1
@@ -197,9 +200,9 @@ class RequestRouter:
             queue.extend(ordered)
 
     def drain(self, partition: int) -> None:
-        """Something changed for the partition: let go what can."""
+        """Dispatch the partition's queued requests as far as possible, after a change."""
         while queue := self._waiting.get(partition):
-            # Out of the queue first: a request that runs may bring others back to the queue's front.
+            # Dequeue first: running a request may put others at the front of the queue.
             request = queue.popleft()
             if not request.future.done() and not self._dispatch(request):
                 self._waiting.setdefault(partition, queue).appendleft(request)
@@ -208,7 +211,7 @@ class RequestRouter:
         self._waiting.pop(partition, None)
 
     def _drain_later(self, request: Request) -> None:
-        """In a turn in which it fits."""
+        """Drain the partition in a turn with room for the request."""
         partition = request.partition
         if partition not in self._due:
             self._due.add(partition)
@@ -227,7 +230,7 @@ class RequestRouter:
             self.drain(partition)
 
     def _dispatch(self, request: Request) -> bool:
-        """Run it here or send it to its owner; False when it has to wait."""
+        """Run a request here or send it to its owner; False when it has to wait."""
         row = self._table.rows[request.partition]
         owner = row.owner
         if owner is None or request.version > row.version:
@@ -267,12 +270,12 @@ class RequestRouter:
         link.send(_message(self._next_id, version, request))
 
     def answered(self, link: Link, message: peer.Forwarded) -> None:
-        """The owner's answer to a forwarded request."""
+        """Handle the owner's answer to a forwarded request."""
         request = link.requests.pop(message.id, None)
         if request is None:
             return
         if message.code == "STALE_VERSION":
-            # A newer row sends it on at once; without one it is tried again with the next tick.
+            # A newer row redirects it at once; without one it is retried at the next tick.
             self._enqueue(request)
             if message.row is not None:
                 self._adopt_row(request.partition, Partition(*message.row))
@@ -293,10 +296,10 @@ class RequestRouter:
             else:
                 request.done([_number.decode(body)])
         except (BadRepliesError, msgspec.MsgspecError) as error:
-            request.failed(Corrupt(f"the owner's answer cannot be read: {error}"))
+            request.failed(Corrupt(f"invalid answer of the owner: {error}"))
 
     def lost(self, requests: list[Request]) -> None:
-        """The session ended on which they were sent. What may be repeated goes again, once."""
+        """Handle requests whose link was lost; those that may be repeated are sent once more."""
         for request in requests:
             request.losses += 1
             if not request.may_repeat:
@@ -306,20 +309,20 @@ class RequestRouter:
             if request.losses < limits.LOSSES_MAX:
                 self._enqueue(request)
             else:
-                text = f"{request.losses} owners were lost while they had this request; it is not sent again"
+                text = f"{request.losses} owners were lost during this request; it is not sent again"
                 self._give_up(request, f"partition {request.partition}: {text}")
 
     def send_again(self, requests: list[Request]) -> None:
-        """This member gave up the tablet; they logged nothing here."""
+        """Requeue requests that logged nothing here, after this member gave up the tablet."""
         for request in requests:
             self._enqueue(request)
 
     # -- requests of other members
 
     def on_forward(self, sender: Inbound, message: Any) -> None:
-        """Run, or say that the sender's row is older than this member's.
+        """Run a forwarded request, or answer that the sender's row is outdated.
 
-        A member that stops runs nothing more: STALE_VERSION without a row lets the sender ask again.
+        A stopping member runs nothing more: STALE_VERSION without a row makes the sender retry.
         """
         if self.stopping:
             sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b""))
@@ -342,7 +345,7 @@ class RequestRouter:
         self.submit(request)
 
     def _is_stale(self, message: Any) -> bool:
-        """Whether the sender chose this member by a row that does not make it the owner now."""
+        """Return whether the sender's row, by which it chose this member, is outdated."""
         row = self._table.rows[message.partition]
         if message.version > row.version:
             return False
@@ -354,7 +357,7 @@ class RequestRouter:
     # -- time
 
     def expire(self, now: float) -> None:
-        """Fail what waits longer than its deadline."""
+        """Fail requests that have waited past their deadline."""
         for partition, queue in list(self._waiting.items()):
             while queue and queue[0].deadline <= now:
                 self._left(queue[0])
@@ -374,13 +377,13 @@ class RequestRouter:
         row = self._table.rows[request.partition]
         self._give_up(
             request,
-            f"partition {request.partition} had no owner that serves it for "
+            f"partition {request.partition} had no serving owner for "
             f"{limits.WAIT_SECONDS_MAX:g} s (row {list(row.replicas)}, version {row.version}); "
-            "nothing was done, try again",
+            "nothing was done; retry",
         )
 
     def _give_up(self, request: Request, text: str) -> None:
-        """It did not run here; it may have run where it was sent before."""
+        """Fail a request that did not run here, as uncertain if it may have run at another member."""
         if request.maybe_done:
             self._answers.uncertain(request)
             return
@@ -389,12 +392,12 @@ class RequestRouter:
 
 
 def _owes(replica: Replica) -> bool:
-    """Whether requests wait for an answer of the tablet."""
+    """Return whether requests wait for the tablet."""
     return bool(replica.waiters or replica.waiting_for_lease)
 
 
 def _bytes(commands: Sequence[Sequence[bytes]]) -> int:
-    """What a request with these takes while it waits."""
+    """Return the memory that a waiting request with these commands takes."""
     size = limits.REQUEST_OVERHEAD_BYTES
     for args in commands:
         size += sum(map(len, args)) + ARGUMENT_BYTES * (len(args) + 1)

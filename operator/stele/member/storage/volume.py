@@ -1,6 +1,6 @@
-"""Files of a member's volume: written aside, fsynced, renamed, folder fsynced (docs/design/tablets.md).
+"""Files of a member's volume. Each is written aside, fsynced and renamed, and its directory fsynced.
 
-Everything here blocks; `MetaWriter` is how the event loop uses it.
+Everything here blocks; the event loop uses `MetaWriter`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from stele.wire.storage.volume import (
 log = logging.getLogger("stele.volume")
 
 LOCK = "lock"
-"""Whoever has locked this file (flock) is the only process that may use the volume."""
+"""The process that holds the lock (flock) on this file is the only one that may use the volume."""
 INSTANCE = "instance"
 TABLETS = "tablet-meta"
 CONSENSUS = "consensus-meta"
@@ -51,19 +51,19 @@ REASON = "reason"
 FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE, LOADS)
 LOG_END = "log-end"
 SERVICES = "services"
-"""Migrations that services were told of and that are not over."""
+"""Migrations that services were notified of and that have not ended."""
 DAMAGED = "damaged"
 STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES)
 
 PARALLEL_FILES_MIN = 4
 PARALLEL_FILES = 16
-"""So many files are synced at a time: a fence of hundreds of partitions takes a fifth of the time so."""
+"""Files that are synced concurrently, which cuts the time of a fence of hundreds of partitions to a fifth."""
 
 T = TypeVar("T", Superblock, Consensus)
 
 
 class Volume:
-    """Reading and writing; paths are relative to the volume's folder."""
+    """File access; paths are relative to the volume's directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -73,9 +73,9 @@ class Volume:
         return self.root / name
 
     def lock(self) -> None:
-        """Become the only process that uses the volume, until this process is gone: nothing else unlocks it.
+        """Lock the volume for this process until it ends.
 
-        Raise Unavailable (LOCKED) while another process has it.
+        Raises Unavailable (LOCKED) while another has it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
@@ -84,11 +84,11 @@ class Volume:
         except BlockingIOError:
             os.close(handle)
             raise Unavailable(
-                f"another process uses the volume {self.root}: wait until it has ended", "LOCKED"
+                f"the volume {self.root} is used by another process: wait until it has ended", "LOCKED"
             ) from None
 
     def in_use(self) -> bool:
-        """Whether a process has locked the volume; changes nothing."""
+        """Return whether a process has locked the volume, without changing it."""
         try:
             with self.path(LOCK).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -105,7 +105,7 @@ class Volume:
         sync_folder(self.root)
 
     def write(self, files: dict[str, bytes]) -> None:
-        """Write all, each atomically. On return all are durable; after a crash any of them may be old."""
+        """Write files, each atomically. All are durable on return; after a crash any of them may be old."""
         paths = [self.path(name) for name in files]
         if len(files) < PARALLEL_FILES_MIN:
             for path, content in zip(paths, files.values(), strict=True):
@@ -120,24 +120,24 @@ class Volume:
             sync_folder(folder)
 
     def _check_whole(self) -> None:
-        """Raise Corrupt when one of instance, tablets and database is missing while another is there.
+        """Raise Corrupt when the instance, the tablets or the database is missing while another is there.
 
-        Without its database a tablet would be empty, without its instance it would be another member's.
-        RocksDB opens without complaint when a file of its write-ahead log is gone: that is found here.
+        Without its database a tablet would be empty; without its instance it would be another member's.
+        RocksDB does not complain when a file of its write-ahead log is missing, so that is detected here.
         """
         if self.path(DAMAGED).exists():
             raise Corrupt(self.path(DAMAGED).read_text(errors="replace").strip())
         database = (self.path(DATA) / "CURRENT").exists()
         tablets = any(any(self.path(folder).iterdir()) for folder in (TABLETS, CONSENSUS))
         if tablets and not database:
-            raise Corrupt(f"{self.root} has tablets, but no database: {DATA}/CURRENT is missing")
+            raise Corrupt(f"{self.root} has tablets but no database: {DATA}/CURRENT is missing")
         if (tablets or database) and not self.path(INSTANCE).exists():
-            raise Corrupt(f"{self.root} has data, but its file '{INSTANCE}' is missing")
+            raise Corrupt(f"{self.root} has data but its file '{INSTANCE}' is missing")
         if self.path(LOG_END).exists():
             self._check_log_end()
 
     def _check_log_end(self) -> None:
-        """Newer files are written to when older ones are not needed any more, so the newest tells enough."""
+        """Check the newest log file; older ones need no check, since a newer one is only used after them."""
         path = self.path(LOG_END)
         noted = decode_file(LogEnd, path.read_bytes(), str(path))
         files = self.log_files()
@@ -145,28 +145,28 @@ class Volume:
         if not files or _number(newest) < _number(noted.name):
             raise Corrupt(f"{WALS}/{noted.name} is missing; the newest file there is {newest}")
         if files.get(noted.name, noted.bytes) < noted.bytes:
-            raise Corrupt(f"{WALS}/{noted.name} has {files[noted.name]} bytes, {noted.bytes} were synced")
+            raise Corrupt(f"{WALS}/{noted.name} has {files[noted.name]} bytes, but {noted.bytes} were synced")
 
     def log_files(self) -> dict[str, int]:
-        """Names and sizes of the files of the write-ahead log."""
+        """Return names and sizes of the write-ahead log's files."""
         return {path.name: path.stat().st_size for path in self.path(WALS).glob("*.log")}
 
     def note_log_end(self, synced: dict[str, int]) -> None:
-        """Remember the newest of these files, which were synced since they were measured."""
+        """Record the newest of these files, which were synced since they were measured."""
         if synced:
             name = max(synced, key=_number)
             self.write({LOG_END: encode_file(LogEnd(name, synced[name]))})
 
     def mark_damaged(self, reason: str) -> None:
-        """At the next start this volume is put aside."""
+        """Mark the volume for quarantine at the next start."""
         write_temporary(self.path(DAMAGED), reason.encode() + b"\n")
         os.replace(_temporary(self.path(DAMAGED)), self.path(DAMAGED))
         sync_folder(self.root)
 
     def load_instance(self, cluster: str, new_uuid: str) -> Instance:
-        """Who this volume is, with its count of starts raised; `new_uuid` when it is empty.
+        """Return the volume's identity with its incarnation incremented; `new_uuid` is for an empty volume.
 
-        Raise Conflict (WRONG_CLUSTER) for the volume of another cluster and Corrupt for a damaged one.
+        Raises Conflict (WRONG_CLUSTER) for a volume of another cluster, and Corrupt for a damaged one.
         """
         path = self.path(INSTANCE)
         old = None
@@ -175,19 +175,19 @@ class Volume:
             if old.cluster != cluster:
                 raise Conflict(
                     f"the volume {self.root} belongs to cluster {old.cluster}, "
-                    f"STELE_CLUSTER_UID is {cluster}; mount the right one, or empty this one",
+                    f"but STELE_CLUSTER_UID is {cluster}; mount the right volume or empty this one",
                     code="WRONG_CLUSTER",
                 )
         self._check_whole()
-        made = Instance(cluster, old.uuid, old.incarnation + 1) if old else Instance(cluster, new_uuid, 1)
-        self.write({INSTANCE: encode_file(made)})
+        instance = Instance(cluster, old.uuid, old.incarnation + 1) if old else Instance(cluster, new_uuid, 1)
+        self.write({INSTANCE: encode_file(instance)})
         failpoints.hit("start.instance")
-        return made
+        return instance
 
     def load_table(self) -> TableFile:
-        """The table that was last persisted; an empty one when there is none or it is damaged (then logged).
+        """Return the stored table; an empty one when there is none, or when it is damaged, which is logged.
 
-        A member without a table waits for the master, which knows it: nothing is lost with the file.
+        A member without a table waits for the master, which has it: nothing is lost with the file.
         """
         path = self.path(TABLE_FILE)
         if not path.exists():
@@ -195,23 +195,24 @@ class Volume:
         try:
             return decode_table(path.read_bytes(), str(path))
         except Corrupt as error:
-            log.error("table put aside: %s", error)
+            log.error("the stored table is damaged and was set aside: %s", error)
             os.replace(path, path.with_suffix(".damaged"))
             return TableFile()
 
     def load_services(self) -> ServicesFile:
-        """What was begun when the process ended; nothing, and it is logged, when the file is damaged."""
+        """Return the migrations pending at the last end of the process; none, with a log line, when
+        damaged."""
         path = self.path(SERVICES)
         try:
             return decode_file(ServicesFile, path.read_bytes(), str(path))
         except FileNotFoundError:
             return ServicesFile()
         except Corrupt as error:
-            log.error("services are not told how their migrations ended: %s", error)
+            log.error("services cannot be notified of the end of their migrations: %s", error)
             return ServicesFile()
 
     def load_all(self, folder: str, kind: type[T]) -> Iterator[tuple[int, T | Corrupt]]:
-        """Each partition's file in `folder`, or what is wrong with it."""
+        """Iterate each partition's file in `folder`, or what is wrong with it."""
         for path in sorted(self.path(folder).iterdir()):
             if not path.name.isdigit():
                 continue
@@ -221,39 +222,39 @@ class Volume:
                 yield int(path.name), error
 
     def quarantine_volume(self, reason: str) -> Path:
-        """Move the member's whole state to quarantine: what is left is an empty volume.
+        """Move the member's whole state to quarantine, which leaves an empty volume.
 
-        The instance goes first: what an interrupted move leaves belongs to nobody and is put aside too.
+        The instance is moved first: without it, the rest of an interrupted move is quarantined too.
         """
-        there = self._new_quarantine_folder()
-        write_temporary(there / REASON, reason.encode() + b"\n")
-        os.replace(_temporary(there / REASON), there / REASON)
+        folder = self._new_quarantine_folder()
+        write_temporary(folder / REASON, reason.encode() + b"\n")
+        os.replace(_temporary(folder / REASON), folder / REASON)
         failpoints.hit("aside.reason")
         for name in STATE_OF_MEMBER:
             if self.path(name).exists():
-                os.rename(self.path(name), there / name)
+                os.rename(self.path(name), folder / name)
                 failpoints.hit("aside.moved")
-        sync_folder(there)
+        sync_folder(folder)
         sync_folder(self.path(QUARANTINE))
         self.create_folders()
-        return there
+        return folder
 
     def _new_quarantine_folder(self) -> Path:
-        """A folder of its own for every volume that is put aside, also for two in one second."""
+        """Create a unique directory for a quarantined volume, even for two in one second."""
         for number in itertools.count(int(time.time())):
-            there = self.path(QUARANTINE) / f"{VOLUME_PREFIX}{number}"
-            if not there.exists():
-                there.mkdir(parents=True)
-                return there
+            folder = self.path(QUARANTINE) / f"{VOLUME_PREFIX}{number}"
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                return folder
         raise AssertionError("count() ends")
 
     def quarantined_volumes(self) -> list[QuarantinedVolume]:
-        """What was put aside, oldest first."""
-        found = sorted(self.path(QUARANTINE).glob(VOLUME_PREFIX + "*"), key=lambda path: path.stat().st_mtime)
-        return [_describe_volume(path) for path in found]
+        """Return the quarantined volumes, oldest first."""
+        paths = sorted(self.path(QUARANTINE).glob(VOLUME_PREFIX + "*"), key=lambda path: path.stat().st_mtime)
+        return [_describe_volume(path) for path in paths]
 
     def purge_volume(self, name: str) -> bool:
-        """Delete a volume that was put aside; False when there is none of that name."""
+        """Delete a quarantined volume; False when there is none of that name."""
         names = {path.name: path for path in self.path(QUARANTINE).glob(VOLUME_PREFIX + "*")}
         if name not in names:
             return False
@@ -262,7 +263,7 @@ class Volume:
         return True
 
     def delete_folders(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
-        """Remove the folders in `folder` but those that are kept."""
+        """Delete the directories in `folder` except those in `keep`."""
         for path in self.path(folder).iterdir():
             if path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
@@ -280,7 +281,9 @@ def _describe_volume(path: Path) -> QuarantinedVolume:
     reason = path / REASON
     return QuarantinedVolume(
         name=path.name,
-        reason=reason.read_text(errors="replace").strip() if reason.exists() else "it was interrupted",
+        reason=reason.read_text(errors="replace").strip()
+        if reason.exists()
+        else "the move to quarantine was interrupted",
         bytes=sum(file.lstat().st_size for file in path.rglob("*")),
         put_aside_s=path.stat().st_mtime,
     )
@@ -302,7 +305,7 @@ def write_temporary(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames in the folder durable."""
+    """Make renames in the directory durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -311,7 +314,7 @@ def sync_folder(path: Path) -> None:
 
 
 class MetaWriter:
-    """Persists files from the event loop: what comes while one write runs goes into the next, together."""
+    """Persists files from the event loop; requests during one write are joined in the next."""
 
     def __init__(self, volume: Volume, executor: Executor) -> None:
         self._volume = volume
@@ -322,15 +325,15 @@ class MetaWriter:
         self._stopped = False
 
     async def stop(self) -> None:
-        """Let what was asked for be written, and take nothing more: the process is about to end."""
+        """Finish pending writes and accept no more: the process is about to end."""
         self._stopped = True
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def save(self, name: str, value: Superblock | Consensus | ServicesFile | TableFile) -> None:
-        """Durable on return. Two saves of one file keep their order; the later content wins.
+        """Persist a file; it is durable on return. Saves of one file keep their order.
 
-        Raise Unavailable (STOPPING) once `stop` was called.
+        Raises Unavailable (STOPPING) after `stop`.
         """
         if self._stopped:
             raise Unavailable("this member is stopping: nothing more is written to its volume", "STOPPING")
@@ -345,14 +348,14 @@ class MetaWriter:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            # Let everything that was asked for in this turn of the loop come along.
+            # Collect all requests of this turn of the loop.
             await asyncio.sleep(0)
             while self._done is not None:
                 files, done = self._waiting, self._done
                 self._waiting, self._done = {}, None
                 try:
                     await loop.run_in_executor(self._executor, self._volume.write, files)
-                except Exception as error:  # noqa: BLE001  whoever waits for the files hears of it
+                except Exception as error:  # noqa: BLE001  passed on to those who wait for the files
                     done.set_exception(error)
                     done.exception()
                 else:

@@ -1,9 +1,9 @@
-"""An engine that keeps what was written to `data` in memory until it is flushed or scanned.
+"""Write-back cache: keeps writes to `data` in memory until they are flushed or scanned.
 
-After a crash `data` is as it was last flushed, and the log has the rest; so a write may wait in memory for
-the next flush. A key that is written often costs one write per flush, and one that is read often no lookup.
-What waits is handed to the engine tablet by tablet, each tablet in one write: so one tablet's entries and its
-state never part, whatever the engine makes durable on its way. What a full volume does not take waits on.
+After a crash, `data` is as it was last flushed and the log has the rest, so a write may stay in memory until
+the next flush. A key that is written often costs one write per flush, and one that is read often costs no
+lookup. Pending writes go to the engine tablet by tablet, each in one write, so that a tablet's entries and
+its state stay consistent whatever the engine makes durable. Writes that a full volume rejects stay pending.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,16 @@ from stele.ports.engine import SCAN_BYTES_MAX, Engine, View
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES
 
 CACHED_BYTES_MAX = 64 * 1024 * 1024
-"""About how much memory the values take that are remembered."""
+"""Approximate memory of cached values."""
 
 WAITING_BYTES_MAX = 96 * 1024 * 1024
-"""About how much memory the values take that wait; a flush comes long before, else they stop waiting here."""
+"""Approximate memory of pending values; a flush usually comes long before they are written out here."""
 
 TABLET_BYTES_MAX = 1024 * 1024
-"""A tablet of which so much waits is handed over at once: one write holds Python's lock."""
+"""Pending bytes at which a tablet is written out at once: a single write holds the GIL."""
 
 ENTRY_BYTES = 256
-"""What Python takes for one entry beside its bytes."""
+"""Python's overhead per entry."""
 
 _MISSING: Final = b"missing"
 Changes = Sequence[tuple[bytes, bytes | None]]
@@ -35,14 +35,14 @@ Tablet = dict[bytes, bytes | None]
 
 
 class _Closed(dict[bytes, Any]):
-    """What takes the place of what is remembered, and of what waits, once `close` began."""
+    """Replaces the cached and pending values once `close` has begun."""
 
     def get(self, key: bytes, default: Any = None) -> Any:
         raise Unavailable.closed()
 
 
 class WriteBack:
-    """See the module and ports.Engine. Slow methods run in one thread beside that of the event loop."""
+    """Implements ports.Engine; see the module. Slow methods run in one thread beside the event loop's."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -53,7 +53,7 @@ class WriteBack:
         self._young: Tablet = {}
         self._old: Tablet = {}
         self._young_bytes = 0
-        # `_swap` guards what waits, `_order` that one tablet's writes reach the engine in their order.
+        # `_swap` guards pending values; `_order` keeps a tablet's writes to the engine in order.
         self._swap, self._order = Lock(), Lock()
         self.write_log, self.get_log, self.scan_log = engine.write_log, engine.get_log, engine.scan_log
         self.log_bounds, self.sync_log = engine.log_bounds, engine.sync_log
@@ -80,7 +80,7 @@ class WriteBack:
         return self._engine.get(key)
 
     def write_data(self, changes: Changes) -> None:
-        """As one for each tablet."""
+        """Apply changes atomically per tablet."""
         if not changes:
             return
         tablet = changes[0][0][:TABLET_PREFIX_BYTES]
@@ -113,7 +113,7 @@ class WriteBack:
             raise_unless_disk_full(error)
 
     def _grow(self, size: int) -> None:
-        """Forget the older half of what is remembered when the younger half is full."""
+        """Drop the older half of the cache when the younger half is full."""
         self._young_bytes += size
         if self._young_bytes > CACHED_BYTES_MAX // 2:
             self._old, self._young, self._young_bytes = self._young, {}, 0
@@ -124,7 +124,7 @@ class WriteBack:
     # -- handing over
 
     def write_out(self, tablets: Iterable[bytes] | None = None) -> None:
-        """Hand over what waits, of these tablets or of all."""
+        """Write out pending values, of these tablets or of all."""
         for tablet in list(self._waiting) if tablets is None else tablets:
             with self._order:
                 self._hand_over(tablet)
@@ -167,19 +167,22 @@ class WriteBack:
         return self._engine.scan(begin, end, limit, bytes_max)
 
     def _merged(self, begin: bytes, end: bytes, limit: int, bytes_max: int) -> Entries:
-        """What the engine has, and over it what it cannot be given. Page after page: some may be deleted."""
+        """Return the engine's entries overlaid with pending values, page by page, since some may be
+        deletions."""
         with self._swap:
             tablets = [*self._leaving.values(), *self._waiting.values()]
-            ahead = {key: value for each in tablets for key, value in each.items() if begin <= key < end}
-        found: Entries = []
+            pending = {
+                key: value for tablet in tablets for key, value in tablet.items() if begin <= key < end
+            }
+        entries: Entries = []
         while True:
             page = self._engine.scan(begin, end, limit, bytes_max)
             until = end if len(page) < limit and _bytes(page) < bytes_max else page[-1][0] + b"\0"
-            merged = {**dict(page), **{key: ahead[key] for key in ahead if begin <= key < until}}
-            found += sorted((key, value) for key, value in merged.items() if value is not None)
-            if until == end or len(found) >= limit or _bytes(found) >= bytes_max:
-                sizes = accumulate((_bytes([entry]) for entry in found), initial=0)
-                return [entry for entry, before in zip(found, sizes, strict=False) if before < bytes_max][
+            merged = {**dict(page), **{key: pending[key] for key in pending if begin <= key < until}}
+            entries += sorted((key, value) for key, value in merged.items() if value is not None)
+            if until == end or len(entries) >= limit or _bytes(entries) >= bytes_max:
+                sizes = accumulate((_bytes([entry]) for entry in entries), initial=0)
+                return [entry for entry, before in zip(entries, sizes, strict=False) if before < bytes_max][
                     :limit
                 ]
             begin = until

@@ -1,8 +1,8 @@
-"""Files of bulk loads below `loads/`: pieces come in, one tablet's run and SST file are made of them.
+"""Files of bulk loads below `loads/`: receives pieces, and builds each tablet's run and SST file from them.
 
-It knows neither asyncio nor who asks. What is written twice is the same, and what is not complete has another
-name. A file that comes from outside never gets into the database: an SST file is made here, of entries that
-were checked, under the generation that this volume's tablet has.
+It depends neither on asyncio nor on HTTP. Repeated writes give the same content, and incomplete files have
+temporary names. No external file ever enters the database: the SST file is built here, from validated
+entries, for the generation of this volume's tablet.
 """
 
 import errno
@@ -45,22 +45,22 @@ from stele.wire.unreadable import UNREADABLE
 READ_BYTES = 1024 * 1024
 FETCH_SECONDS_MAX = 60.0
 SPARE_BYTES = 256 * 1024 * 1024
-"""So much of a volume stays free of bulk loads: clients need it, and a compaction too."""
+"""Space of a volume that bulk loads leave free, for clients and a compaction."""
 PIECES_MAX = 4096
-"""Pieces of one load: each is a file that a build has open."""
+"""Most pieces of one load; a build has a file open for each."""
 
 _manifest = msgspec.json.Decoder(LoadManifest).decode
 Columns = tuple[list[bytes], list[bytes]]
 Sources = Callable[[int], tuple[str, int]]
-"""Host and port of a member's transfer process."""
+"""Returns host and port of a member's transfer process."""
 
 
 def _no_sources(member: int) -> tuple[str, int]:
-    raise Unavailable(f"source is member {member}; this process fetches nothing", "SOURCE")
+    raise Unavailable(f"source is member {member}, but this process cannot fetch", "SOURCE")
 
 
 class LoadFiles:
-    """The folder `loads` of one volume. Methods block; several threads may call them."""
+    """The directory `loads` of one volume. Methods block; they are thread-safe."""
 
     def __init__(self, root: Path, sources: Sources = _no_sources) -> None:
         self._root, self._sources = root, sources
@@ -71,10 +71,10 @@ class LoadFiles:
 
     @contextmanager
     def _room(self, size: int) -> Iterator[None]:
-        """Keep room for a file that is to come, beside all that come meanwhile.
+        """Reserve space for a file, in addition to the reservations of other files.
 
-        Raise Refused (NO_SPACE) when that would leave too little to the members' clients. What of the others
-        is written already counts twice: at worst one waits that would have found room.
+        Raises Refused (NO_SPACE) when that would leave too little for clients. The written part of other
+        files counts twice, so at worst a load waits needlessly.
         """
         with self._lock:
             self._check_room(size)
@@ -91,13 +91,13 @@ class LoadFiles:
         if free - size < SPARE_BYTES:
             raise Refused(
                 f"the volume has {free} bytes free: a bulk load of {size} more would leave less than "
-                f"{SPARE_BYTES}; enlarge the volume, or let other loads end first",
+                f"{SPARE_BYTES}; enlarge the volume, or wait for other loads",
                 "NO_SPACE",
             )
 
     @contextmanager
     def receiving(self, load: str, piece: str, size: int) -> Iterator["Announced"]:
-        """A file for a piece's `size` bytes, which becomes the piece when the block ends without an error."""
+        """Yield a file for a piece of `size` bytes, which becomes the piece at the end of the block."""
         with self._room(size):
             folder = self._make_folder(load)
             part = folder / f"{piece}.{os.urandom(4).hex()}.part"
@@ -125,7 +125,7 @@ class LoadFiles:
         return self._root / load / f"{piece}.piece"
 
     def drop_pieces(self, load: str) -> None:
-        """The load is over: what the log names stays, the rest goes."""
+        """Delete the pieces of a finished load; files that the log names stay."""
         for path in (self._root / load).glob("*.piece"):
             path.unlink(missing_ok=True)
         with suppress(OSError):
@@ -134,7 +134,7 @@ class LoadFiles:
     # -- runs and their SST files
 
     def manifest(self, load: str, partition: int, generation: int, crc32c: int) -> LoadManifest | None:
-        """That of a file which is complete."""
+        """Return the manifest of a complete file, None when there is none."""
         path = self._root / load / file_name(partition, generation, crc32c, "json")
         try:
             return _manifest(path.read_bytes())
@@ -144,14 +144,14 @@ class LoadFiles:
             raise Corrupt(f"loads/{load}/{path.name}: {error}") from None
 
     def run_path(self, load: str, partition: int, crc32c: int) -> Path:
-        """Where the run of a tablet is, if it is here."""
+        """Return the path of a tablet's run, whether it exists or not."""
         return self._root / load / run_name(partition, crc32c)
 
     def build(self, load: str, partition: int, order: BuildOrder) -> LoadManifest:
-        """The manifest; at once when a run that `source` has is here already.
+        """Build a tablet's run and SST file and return the manifest, at once if the run of `source` is here.
 
-        Raise BadInput for entries or pieces that are wrong, Conflict (DUPLICATE_KEY), Refused (NOT_STAGED,
-        NO_SPACE), Unavailable or Corrupt when the run cannot be had from `source`.
+        Raises BadInput for invalid entries or pieces, Conflict (DUPLICATE_KEY), Refused (NOT_STAGED,
+        NO_SPACE), and Unavailable or Corrupt when the run cannot be fetched from `source`.
         """
         fetched = order.source >= 0
         done = self.manifest(load, partition, order.generation, order.crc32c) if fetched else None
@@ -178,7 +178,7 @@ class LoadFiles:
                 run_crc = _write_run(temporary, encode_run(writer.passing(checked), partition))
             sst_bytes, sst_crc = writer.finish()
             if order.source >= 0 and run_crc != order.crc32c:
-                raise Corrupt(f"the run of partition {partition} is not the one that its source has")
+                raise Corrupt(f"the run of partition {partition} differs from that of its source")
             manifest = LoadManifest(
                 format=FORMAT,
                 load=load,
@@ -210,14 +210,14 @@ class LoadFiles:
         _sync_folder(path.parent)
 
     def _entries(self, load: str, partition: int, order: BuildOrder, stack: ExitStack) -> Iterator[Entry]:
-        """All entries of the tablet in order of their keys, each key once."""
+        """Iterate the tablet's entries in order of keys, each key once."""
         if order.source >= 0:
             run = stack.enter_context(self.run_path(load, partition, order.crc32c).open("rb"))
             return _rows(BlockReader(run.read))
         if not 1 <= len(order.pieces) <= PIECES_MAX:
-            raise BadInput(f"{len(order.pieces)} pieces are named; 1 to {PIECES_MAX} are expected")
+            raise BadInput(f"{len(order.pieces)} pieces are named; expected 1 to {PIECES_MAX}")
         streams = [self._section(load, piece, partition, stack) for piece in order.pieces]
-        # Of equal keys, those of the piece that is named later come later.
+        # Entries with equal keys stay in the order of the pieces.
         return _once(heapq.merge(*streams, key=itemgetter(0)), order.duplicates)
 
     def _section(self, load: str, piece: str, partition: int, stack: ExitStack) -> Iterator[Entry]:
@@ -228,13 +228,13 @@ class LoadFiles:
         index, begin = _read_index(file)
         section = next((s for s in index.sections if s.partition == partition), None)
         if section is None:
-            # It was sent when this member held no replica of the partition.
+            # The piece was uploaded when this member held no replica of the partition.
             raise Refused(f"piece {piece} of load {load} has no rows of partition {partition}", "NOT_STAGED")
         file.seek(begin + section.offset)
         return _rows(BlockReader(_Limited(file, section.bytes).read))
 
     def _fetch(self, load: str, partition: int, order: BuildOrder) -> None:
-        """The run, from another member's transfer process."""
+        """Fetch the run from another member's transfer process."""
         target = self.run_path(load, partition, order.crc32c)
         if target.exists() and sum_file(target)[1] == order.crc32c:
             return
@@ -252,26 +252,28 @@ class LoadFiles:
 
 
 class Announced:
-    """A file that takes the bytes that were announced for it, and no more."""
+    """A file that accepts exactly the announced number of bytes."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size, self._left = file, size, size
 
     def write(self, data: bytes) -> None:
-        """Raise BadInput for more than was announced, before anything of that is written."""
+        """Write data. Raises BadInput, before writing, when it exceeds the announced size."""
         self._left -= len(data)
         if self._left < 0:
-            raise BadInput(f"more than the {self._size} bytes of Content-Length came; send the piece again")
+            raise BadInput(
+                f"received more than the {self._size} bytes of Content-Length; send the piece again"
+            )
         self._file.write(data)
 
     def check_end(self) -> None:
-        """Raise BadInput when less came."""
+        """Raise BadInput when data is missing."""
         if self._left:
-            raise BadInput(f"{self._left} of the {self._size} bytes did not come; send the piece again")
+            raise BadInput(f"{self._left} of {self._size} bytes are missing; send the piece again")
 
 
 class _Limited:
-    """`size` bytes of a file from where it stands."""
+    """The next `size` bytes of a file."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left = file, size
@@ -283,7 +285,7 @@ class _Limited:
 
 
 class _SstWriter:
-    """An SST file of the entries that pass; RocksDB makes none without entries."""
+    """Writes an SST file of the entries that pass through; without entries RocksDB writes none."""
 
     def __init__(self, path: Path, prefix: bytes) -> None:
         self.entries = 0
@@ -305,7 +307,7 @@ class _SstWriter:
             yield from zip(keys, values, strict=True)
 
     def finish(self) -> tuple[int, int]:
-        """(bytes, crc32c) of the file on disk."""
+        """Return (bytes, crc32c) of the file, which is on disk."""
         if not self.entries:
             raise BadInput("no piece holds an entry of the partition")
         try:
@@ -319,13 +321,13 @@ COLUMN_ENTRIES = 512
 
 
 def _checked(entries: Iterator[Entry], partition: int, partitions: int) -> Iterator[Columns]:
-    """The entries in batches. Raise BadInput for one that no client could have written there."""
+    """Iterate the entries in batches. Raises BadInput for entries that no client could have written."""
     while batch := list(islice(entries, COLUMN_ENTRIES)):
         keys = [key for key, _ in batch]
         values = [value for _, value in batch]
         elsewhere = set(partitions_of(keys, partitions)) - {partition}
         if elsewhere:
-            raise BadInput(f"partition {partition}: a piece has keys of partition {min(elsewhere)} in it")
+            raise BadInput(f"partition {partition}: a piece contains keys of partition {min(elsewhere)}")
         longest, largest, least = max(map(len, keys)), max(map(len, values)), min(map(len, values))
         if longest > KEY_BYTES_MAX:
             raise BadInput(f"a key has {longest} bytes; at most {KEY_BYTES_MAX} are allowed", "TOO_LARGE")
@@ -333,7 +335,7 @@ def _checked(entries: Iterator[Entry], partition: int, partitions: int) -> Itera
             text = f"a value has {largest - EXPIRY_BYTES} bytes; at most {VALUE_BYTES_MAX} are allowed"
             raise BadInput(text, "TOO_LARGE")
         if least < EXPIRY_BYTES or max(values)[0] > 0x7F:
-            raise BadInput(f"partition {partition}: a value does not begin with when it expires")
+            raise BadInput(f"partition {partition}: a value does not begin with an expiry time")
         yield keys, values
 
 
@@ -346,7 +348,7 @@ def _rows(reader: BlockReader) -> Iterator[Entry]:
 
 
 def _once(entries: Iterable[Entry], duplicates: str) -> Iterator[Entry]:
-    """Each key once: the last, or an error that names it."""
+    """Iterate each key once, with its last value; or raise Conflict with the repeated key."""
     last: Entry | None = None
     for entry in entries:
         if last is not None:
@@ -354,7 +356,7 @@ def _once(entries: Iterable[Entry], duplicates: str) -> Iterator[Entry]:
                 yield last
             elif duplicates == "error":
                 raise Conflict(
-                    f"key '{text_of(entry[0])}' comes more than once in the load: nothing of it was loaded; "
+                    f"key '{text_of(entry[0])}' is repeated in the load, and nothing was loaded: "
                     "remove the duplicates, or load with duplicates=last",
                     "DUPLICATE_KEY",
                 )
@@ -375,7 +377,7 @@ def _write_run(path: Path, blocks: Iterable[bytes | bytearray]) -> int:
 
 
 def _read_index(file: BinaryIO) -> tuple[PieceIndex, int]:
-    """The index, and where the streams begin."""
+    """Read the index; return it with the offset of the streams."""
     size = index_bytes(file.read(HEAD_BYTES))
     return decode_index(file.read(size)), HEAD_BYTES + size
 
@@ -386,13 +388,13 @@ def _check_piece(path: Path) -> None:
         size, crc = _sum(file)
     if (size, crc) != (index.bytes, index.crc32c):
         raise BadInput(
-            f"the piece has {size} bytes with crc32c {crc} behind its {begin} bytes of index; "
-            f"{index.bytes} with {index.crc32c} are expected: send it again"
+            f"the piece has {size} bytes with crc32c {crc} after its {begin} bytes of index; "
+            f"expected {index.bytes} with {index.crc32c}: send it again"
         )
 
 
 def sum_file(path: Path, *, sync: bool = False) -> tuple[int, int]:
-    """(bytes, crc32c) of a file, which is on disk then if `sync`."""
+    """Return (bytes, crc32c) of a file; with `sync`, it is on disk on return."""
     with path.open("rb") as file:
         if sync:
             os.fsync(file.fileno())
@@ -408,11 +410,12 @@ def _sum(file: BinaryIO) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(place: tuple[str, int], path: str, who: str) -> Iterator[http.client.HTTPResponse]:
-    """What another transfer process answers. Of an error only the status is told on: what is there may be
-    no transfer process.
+def _opened(host_port: tuple[str, int], path: str, who: str) -> Iterator[http.client.HTTPResponse]:
+    """Yield another transfer process's response.
+
+    Errors only repeat the status: the responder may not be a transfer process.
     """
-    connection = http.client.HTTPConnection(*place, timeout=FETCH_SECONDS_MAX)
+    connection = http.client.HTTPConnection(*host_port, timeout=FETCH_SECONDS_MAX)
     try:
         connection.request("GET", path)
         with connection.getresponse() as response:
@@ -444,5 +447,5 @@ def _sst_error(error: Exception) -> Refused:
 
 
 def disk_error(error: OSError) -> Refused:
-    """What an error of the volume means to a loader."""
+    """Return the error that a loader gets for an error of the volume."""
     return Refused(f"loads: {error}", "NO_SPACE" if error.errno == errno.ENOSPC else "DISK_ERROR")

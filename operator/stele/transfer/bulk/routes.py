@@ -1,13 +1,13 @@
 """HTTP of bulk loads and exports at a member's transfer process.
 
-    PUT    /v1/bulk/loads/<load>/pieces/<piece>         a piece (`wire.copy.bulk`)
-    POST   /v1/bulk/loads/<load>/partitions/<p>         make one tablet's run and SST file (`BuildOrder`)
-    GET    /v1/bulk/loads/<load>/partitions/<p>         the run that has ?crc32c=
-    DELETE /v1/bulk/loads/<load>                        the load is over: pieces go
+    PUT    /v1/bulk/loads/<load>/pieces/<piece>         upload a piece (`wire.copy.bulk`)
+    POST   /v1/bulk/loads/<load>/partitions/<p>         build one tablet's run and SST file (`BuildOrder`)
+    GET    /v1/bulk/loads/<load>/partitions/<p>         download the run with ?crc32c=
+    DELETE /v1/bulk/loads/<load>                        end the load: pieces are deleted
     GET    /v1/bulk/sessions/<session>/partitions/<p>   one keyspace of a checkpoint, as blocks
 
 An error is `{"code": ..., "detail": ...}`: 400 (correct the request), 401, 404, 409 (refused), 507 (no
-space), 503 (try again).
+space), 503 (retry).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from stele.wire.unreadable import UNREADABLE
 
 CHUNK_BYTES = 1024 * 1024
 THREADS = 2
-"""Pieces are merged in so many threads: they hold Python's lock, and streams of copies go on meanwhile."""
+"""Threads that merge pieces: they hold the GIL, and streams of copies must continue meanwhile."""
 STREAMS_MAX = 16
 _PIECE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,99}")
 _order = msgspec.json.Decoder(BuildOrder).decode
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Bulk:
-    """Handlers. Builds of one file that are asked for at the same time are one."""
+    """Handlers. Concurrent requests to build the same file share one build."""
 
     def __init__(self, files: LoadFiles, sessions: OpenCheckpoints) -> None:
         self._files, self._sessions = files, sessions
@@ -62,7 +62,7 @@ class Bulk:
         self._streams = 0
 
     def add_routes(self, app: web.Application) -> None:
-        """Serve from this application."""
+        """Add the routes."""
         load = "/v1/bulk/loads/{load}"
         app.router.add_put(load + "/pieces/{piece}", self._answering(self.put_piece))
         app.router.add_post(load + "/partitions/{partition}", self._answering(self.build))
@@ -91,32 +91,32 @@ class Bulk:
     # -- loads
 
     async def put_piece(self, request: web.Request) -> web.Response:
-        """Take a piece in. The same again replaces it by the same."""
+        """Receive a piece. A repetition replaces it with the same content."""
         load, piece = _load(request), request.match_info["piece"]
         if not _PIECE.fullmatch(piece):
             raise BadInput(f"piece is {piece[:80]!r}; expected 1 to 100 letters, digits, _ and -")
         size, most = request.content_length or 0, PIECE_BYTES_MAX + INDEX_BYTES_MAX + HEAD_BYTES
         if not 1 <= size <= most:
-            raise BadInput(f"the piece has {size} bytes; 1 to {most} are expected, with Content-Length")
+            raise BadInput(f"the piece has {size} bytes; expected 1 to {most}, with Content-Length")
         receiving = self._files.receiving(load, piece, size)
         file = await self._threaded(receiving.__enter__)
         try:
             async for chunk in request.content.iter_chunked(CHUNK_BYTES):
                 await self._threaded(partial(file.write, chunk))
         except BaseException as error:
-            # Here, not in a thread: whoever is cancelled must not leave the file behind.
+            # Not in a thread: a cancelled request must not leave the file behind.
             receiving.__exit__(type(error), error, error.__traceback__)
             raise
         await self._threaded(lambda: receiving.__exit__(None, None, None))
         return web.json_response({"bytes": size})
 
     async def build(self, request: web.Request) -> web.Response:
-        """Make a file, or say that it is there."""
+        """Build a file, unless it exists."""
         load, number = _load(request), _partition(request)
         try:
             order = _order(await request.read())
         except UNREADABLE as error:
-            raise BadInput(f"no build order: {error}") from None
+            raise BadInput(f"invalid build request: {error}") from None
         for piece in order.pieces:
             if not _PIECE.fullmatch(piece):
                 raise BadInput(f"piece is {piece[:80]!r}; expected 1 to 100 letters, digits, _ and -")
@@ -126,12 +126,12 @@ class Bulk:
             work = partial(self._files.build, load, number, order)
             task = self._builds[key] = asyncio.create_task(self._threaded(work))
             task.add_done_callback(lambda _: self._builds.pop(key, None))
-        # Whoever asked may go away: the next who asks finds the file.
-        made = await asyncio.shield(task)
-        return web.Response(body=_encode(made), content_type="application/json")
+        # The build continues if the client disconnects: its retry finds the file.
+        manifest = await asyncio.shield(task)
+        return web.Response(body=_encode(manifest), content_type="application/json")
 
     async def get_run(self, request: web.Request) -> web.StreamResponse:
-        """The run, for a member that lacks it."""
+        """Send the run, for a member that lacks it."""
         crc = request.query.get("crc32c", "")
         if not crc.isascii() or not crc.isdigit() or len(crc) > 10:
             raise BadInput(f"crc32c is {crc[:40]!r}; expected that of the run")
@@ -139,19 +139,19 @@ class Bulk:
         return web.FileResponse(path) if path.exists() else _missing(path)
 
     async def end(self, request: web.Request) -> web.Response:
-        """Pieces are not needed any more."""
+        """Delete the pieces of a load."""
         await self._threaded(partial(self._files.drop_pieces, _load(request)))
         return web.Response(status=204)
 
     # -- exports
 
     async def export(self, request: web.Request) -> web.StreamResponse:
-        """One keyspace of one tablet, from a session's checkpoint."""
+        """Send one keyspace of a tablet, from a session's checkpoint."""
         tablet, keyspace = self._tablet(request), request.query.get("keyspace", "").encode()
         if not 1 <= len(keyspace) <= KEYSPACE_BYTES_MAX:
-            raise BadInput(f"keyspace has {len(keyspace)} bytes; 1 to {KEYSPACE_BYTES_MAX} are expected")
+            raise BadInput(f"keyspace has {len(keyspace)} bytes; expected 1 to {KEYSPACE_BYTES_MAX}")
         if self._streams >= STREAMS_MAX:
-            raise Refused(f"{STREAMS_MAX} exports are under way at this member: ask again later", "BUSY")
+            raise Refused(f"{STREAMS_MAX} exports are active at this member: retry later", "BUSY")
         self._streams += 1
         try:
             with self._sessions.reading(request.match_info["session"]) as checkpoint:
@@ -163,9 +163,9 @@ class Bulk:
         name, number = request.match_info["session"], _partition(request)
         session = self._sessions.describe(name) if re.fullmatch(r"[a-z0-9-]{1,63}", name) else None
         if session is None:
-            raise Refused(f"session {name[:80]} does not exist at this member (any more)", "NOT_FOUND")
+            raise Refused(f"session {name[:80]} does not exist at this member", "NOT_FOUND")
         if not bears(request, session.token):
-            raise Refused(f"session {name} needs its own token: Authorization: Bearer TOKEN", "UNAUTHORIZED")
+            raise Refused(f"session {name} requires its token: Authorization: Bearer TOKEN", "UNAUTHORIZED")
         generation = next((t.generation for t in session.tablets if t.partition == number), -1)
         tablet = find_tablet(session, number, generation)
         if tablet is None:
@@ -184,7 +184,7 @@ class Bulk:
                 await response.write(block)
             await response.write_eof()
         except (ConnectionError, Corrupt):
-            # The reader sees a stream without its last block, and takes nothing of it.
+            # The reader gets a stream without its last block, and discards it.
             if request.transport is not None:
                 request.transport.abort()
         return response
@@ -193,8 +193,8 @@ class Bulk:
 def _export_blocks(checkpoint: Checkpoint, tablet: SessionTablet, keyspace: bytes) -> Iterator[bytearray]:
     prefix = user_prefix(tablet.partition, tablet.generation, keyspace)
     cut = len(prefix)
-    found = checkpoint.range(prefix, after_prefix(prefix))
-    entries = ((key[cut:], value) for key, value in found)
+    stored = checkpoint.range(prefix, after_prefix(prefix))
+    entries = ((key[cut:], value) for key, value in stored)
 
     def end(count: int, size: int) -> End:
         return End(tablet.partition, tablet.generation, tablet.applied, count, size)

@@ -1,6 +1,6 @@
-"""Copy jobs: accepted once per session, run a few at a time, asked about over HTTP.
+"""Board of copy jobs: accepted once per session, run a few at a time, queried over HTTP.
 
-The board is what the copier pod and a member's transfer process have in common; they differ in the runner.
+The copier pod and a member's transfer process share it; they differ in the runner.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from stele.wire.urls import host_and_port
 log = logging.getLogger(__name__)
 
 UNASKED_SECONDS_MAX = 60.0
-"""A job that nobody asked about for so long is cancelled: whoever wanted it is gone."""
+"""A job that is not queried for this long is cancelled, since its client is gone."""
 
 UNASKED_LOOK_SECONDS = 1.0
 
@@ -31,7 +31,7 @@ JOBS_MAX = 64
 JOBS_KEPT_MAX = 256
 ITEMS_MAX = PARTITIONS_MAX
 GENERATION_MAX = 2**32 - 1
-"""Keys hold generations in four bytes."""
+"""Keys store generations in four bytes."""
 
 BYTES_MAX = 2**63 - 1
 ERROR_CHARS_MAX = 500
@@ -43,9 +43,10 @@ _TOKEN = re.compile(r"[!-~]{1,200}")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a running copy says: totals so far, and the partitions that are complete.
+    """Progress of a running copy: totals so far, and completed partitions.
 
-    `tasks` share the tablets; `retries` counts what was begun again, whole tasks and copies within them.
+    `tasks` is the number of tasks that share the tablets; `retries` counts restarted tasks, and restarted
+    copies within them.
     """
 
     copied_bytes: int = 0
@@ -59,10 +60,10 @@ class CopyRunner(Protocol):
     """Copies the tablets of one job."""
 
     async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
-        """Return when all manifests are complete; raise SteleError when the job failed; stop when cancelled.
+        """Run until all manifests are complete; stop when cancelled. Raises SteleError when the job failed.
 
-        `starting` is called when nothing is waited for any more that other jobs have: until then the job is
-        QUEUED, however long that takes. The first report tells that copying began.
+        `starting` is called when the job no longer waits for resources held by other jobs; until then it is
+        QUEUED. The first report means that copying has begun.
         """
         ...
 
@@ -84,7 +85,7 @@ class _Entry:
 
 
 class JobBoard:
-    """Jobs by session. `parallel` of them run at once, the others wait in the order they came."""
+    """Jobs by session. `parallel` of them run at a time, the others wait in order."""
 
     def __init__(
         self, runner: CopyRunner, parallel: int, clock: Callable[[], float] = time.monotonic
@@ -95,27 +96,30 @@ class JobBoard:
         self._slots = asyncio.Semaphore(parallel)
 
     def submit(self, job: CopyJob) -> CopyJobStatus:
-        """Begin the job, or tell how the same job stands. Raise BadInput, Conflict (another job), Refused."""
+        """Start the job, or return the status of the same job.
+
+        Raises BadInput, Conflict (the session has another job) or Refused (too many jobs).
+        """
         check_job(job)
-        known = self._jobs.get(job.session)
-        if known is not None:
-            if known.job != job:
-                raise Conflict(f"session {job.session} has another job: delete it first")
-            return self._ask(known)
+        entry_known = self._jobs.get(job.session)
+        if entry_known is not None:
+            if entry_known.job != job:
+                raise Conflict(f"session {job.session} has another job: cancel that one first")
+            return self._ask(entry_known)
         if sum(not entry.over for entry in self._jobs.values()) >= JOBS_MAX:
-            raise Refused(f"{JOBS_MAX} copy jobs are under way: ask again later", "BUSY")
+            raise Refused(f"{JOBS_MAX} copy jobs are active: retry later", "BUSY")
         self._forget_oldest()
         entry = self._jobs[job.session] = _Entry(job, self._clock(), self._clock())
         entry.task = asyncio.get_running_loop().create_task(self._run(entry))
         return self._status(entry)
 
     def status(self, session: str) -> CopyJobStatus | None:
-        """How the job stands; None when it is not known here."""
+        """Return the job's status; None when it is unknown here."""
         entry = self._jobs.get(session)
         return None if entry is None else self._ask(entry)
 
     async def cancel(self, session: str) -> bool:
-        """Stop the job and forget it; False when it was not known. What it finished stays on the volume."""
+        """Stop and forget the job; False when it was unknown. Completed files stay on the volume."""
         entry = self._jobs.pop(session, None)
         if entry is not None and entry.task is not None:
             entry.task.cancel()
@@ -138,11 +142,11 @@ class JobBoard:
             self._end(entry, JobState.FAILED, Reason(ReasonCode.CANCELLED, "the job was deleted"))
             raise
         except Exception as error:
-            log.exception("copy job %s failed by a defect", entry.job.session)
+            log.exception("copy job %s failed with an unexpected error", entry.job.session)
             self._end(entry, JobState.FAILED, Reason("INTERNAL", f"{type(error).__name__}: {error}"))
 
     async def _while_wanted(self, entry: _Entry) -> None:
-        """Run the job as long as somebody asks how it is."""
+        """Run the job while it is queried often enough."""
         running = self._runner.run(
             entry.job, lambda: self._started(entry), lambda report: self._note(entry, report)
         )
@@ -150,7 +154,7 @@ class JobBoard:
         try:
             while not work.done():
                 if self._clock() - entry.asked > UNASKED_SECONDS_MAX:
-                    text = f"nobody asked about the job for {UNASKED_SECONDS_MAX:g} s"
+                    text = f"the job was not queried for {UNASKED_SECONDS_MAX:g} s"
                     raise Refused(text, ReasonCode.CANCELLED)
                 await asyncio.wait([work], timeout=UNASKED_LOOK_SECONDS)
             work.result()
@@ -199,7 +203,7 @@ class JobBoard:
 
 
 def check_job(job: CopyJob) -> None:
-    """Raise BadInput that names the field, the value and what is expected."""
+    """Raise BadInput with the field, its value and what was expected."""
     _match("session", job.session, _SESSION, "1 to 63 of a-z, 0-9 and -")
     _match("destination", job.destination, _NAME, "the name of a TabletMember")
     if job.claim:
@@ -208,7 +212,7 @@ def check_job(job: CopyJob) -> None:
         text = "expected http://HOST:PORT of a member's transfer process"
         raise BadInput(f"source_url is '{job.source_url[:80]}', {text}")
     if not _TOKEN.fullmatch(job.token):
-        # It is a secret, so it is not told.
+        # The token is a secret, so its value is not shown.
         raise BadInput(f"token has {len(job.token)} characters, expected 1 to 200 of printable ASCII")
     _match("memory", job.memory, _MEMORY, "a number and k, m or g, such as 896m")
     _within("items", len(job.items), 1, ITEMS_MAX)
@@ -221,7 +225,7 @@ def check_job(job: CopyJob) -> None:
         _within("items.generation", item.generation, 0, GENERATION_MAX)
         _within("items.bytes", item.bytes, 0, BYTES_MAX)
     if len({item.partition for item in job.items}) != len(job.items):
-        raise BadInput("items name a partition twice, expected each once")
+        raise BadInput("items name a partition twice; expected each at most once")
 
 
 def _match(field_name: str, value: str, pattern: re.Pattern[str], expected: str) -> None:

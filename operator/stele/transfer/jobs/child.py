@@ -1,9 +1,8 @@
-"""Copy jobs, one after the other, in a process of their own: `...transfer.child STAGING FD`.
+"""Runs copy jobs one after the other in a separate process: `...transfer.jobs.child STAGING FD`.
 
-A process, because packing and writing entries holds Python's lock, and the transfer process must go on
-serving streams meanwhile; and because a process can be ended at any moment. Jobs come on stdin, one JSON
-object per line; the child reports on the file descriptor FD in the same way: `CopyProgress`, and last
-`CopyEnded`.
+A separate process, because packing and writing entries hold the GIL while the transfer process must keep
+serving streams, and because a process can be killed at any time. Jobs arrive on stdin as one JSON object per
+line; reports go to file descriptor FD in the same form: `Progress`, and finally `Ended`.
 """
 
 import os
@@ -25,27 +24,27 @@ from stele.transfer.jobs.board import Report
 from stele.wire.copy.jobs import CopyJob, Manifest
 
 THREADS = 4
-"""Of one job: while one waits for the disk to sync, others copy, and what is synced together costs once."""
+"""Threads per job: while one waits for a sync, others copy, and concurrent syncs share the cost."""
 REPORT_SECONDS = 0.2
 
 Emit = Callable[[msgspec.Struct], None]
 
 
 class CopyEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """The end of a job: empty `code` when all manifests are complete."""
+    """End of a job; `code` is empty when all manifests are complete."""
 
     code: str = ""
     text: str = ""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far the job is."""
+    """Progress of a job."""
 
     report: Report
 
 
 class Tally:
-    """Adds up what the threads of a job did, and emits a report at most every `REPORT_SECONDS`."""
+    """Adds up the progress of a job's threads, and emits a report at most every `REPORT_SECONDS`."""
 
     def __init__(self, emit: Emit, tasks: int) -> None:
         self._emit = emit
@@ -65,12 +64,12 @@ class Tally:
             self._report(time.monotonic() >= self._next)
 
     def again(self) -> None:
-        """A fragment is begun again."""
+        """Count a restarted fragment."""
         with self._lock:
             self._retries += 1
 
     def finish(self, manifest: Manifest) -> None:
-        """One tablet is complete."""
+        """Count a completed tablet."""
         with self._lock:
             self._entries += manifest.entries
             self._finished.append(manifest.partition)
@@ -90,11 +89,14 @@ class Tally:
 
 def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> None:
     """Copy all items and emit reports, `CopyEnded` last. The first error stops the rest."""
-    parts = [[job.items[at] for at in part] for part in slices([item.bytes for item in job.items], threads)]
+    parts = [
+        [job.items[index] for index in item_indexes]
+        for item_indexes in slices([item.bytes for item in job.items], threads)
+    ]
     tally = Tally(emit, len(parts))
     tally.flush()
     with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(_copy_items, job, part, staging, tally) for part in parts]
+        running = [pool.submit(_copy_items, job, item_indexes, staging, tally) for item_indexes in parts]
         wait(running, return_when=FIRST_EXCEPTION)
         ended = _ended(running)
         tally.stopped = bool(ended.code)
@@ -121,8 +123,8 @@ def _ended(running: Sequence[Future[None]]) -> CopyEnded:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run jobs and report them, until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides when this process ends.
+    """Run jobs and report them until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     staging, reports = Path(argv[0]), int(argv[1])
     decode, encode = msgspec.json.Decoder(CopyJob).decode, msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:

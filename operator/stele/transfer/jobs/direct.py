@@ -1,4 +1,4 @@
-"""The Direct engine: jobs run in child processes of the destination's own transfer process."""
+"""The Direct engine: runs jobs in child processes of the destination's transfer process."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ class DirectRunner:
         starting()
         ended = await self._in_child(job, report)
         if ended is None:
-            raise Refused("the copying process ended before its job", "INTERNAL")
+            raise Refused("the copy process ended before its job did", "INTERNAL")
         if ended.code:
             raise SteleError(ended.text, ended.code)
 
@@ -52,7 +52,7 @@ class DirectRunner:
         return ended
 
     async def _take(self) -> "_Child":
-        """One that waits, or a new one."""
+        """Return an idle child, or start one."""
         while self._idle:
             child = self._idle.pop()
             if child.is_alive():
@@ -74,14 +74,14 @@ class DirectRunner:
         child.expiry = asyncio.get_running_loop().create_task(end())
 
     async def close(self) -> None:
-        """End those that wait."""
+        """End all idle children."""
         for child in self._idle:
             await child.end()
         self._idle.clear()
 
 
 class _Child:
-    """One process that copies, job after job."""
+    """A process that copies, job after job."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader, pipe: asyncio.BaseTransport
@@ -110,14 +110,14 @@ class _Child:
         return self._process.returncode is None
 
     async def copy(self, job: CopyJob, report: Callable[[Report], None]) -> CopyEnded | None:
-        """How the job ended; None when the process did before."""
+        """Run a job and return its end; None when the process died."""
         self.jobs += 1
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
         return await _follow(self._lines, report)
 
     async def end(self) -> None:
-        """Kill it, whatever it does."""
+        """Kill the process."""
         if self.expiry is not None and self.expiry is not asyncio.current_task():
             self.expiry.cancel()
         self._pipe.close()
@@ -127,7 +127,7 @@ class _Child:
 
 
 async def lines_of(reports: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
-    """A pipe's reading end as a stream of lines; close the transport when done with it."""
+    """Return a pipe's reading end as a stream of lines; close the transport after use."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX, loop=loop)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reports)

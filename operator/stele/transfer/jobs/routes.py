@@ -1,7 +1,7 @@
 """HTTP of a job board: `POST <prefix>`, `GET` and `DELETE <prefix>/<session>`, and `GET /healthz`.
 
 Bodies are JSON. An error is `{"code": ..., "detail": ...}` with status 400 (correct the request), 404 (no
-such job: post it), 409 (another job has this session), 503 (busy: ask again later).
+such job: post it), 409 (the session has another job), 503 (busy: retry later).
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ class _Handlers:
         self._board: JobBoard | None = None
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
-        """The life of the board."""
+        """Run the board during the life of the application."""
         self._board = self._make_board()
         yield
         await self._board.close()
@@ -55,7 +55,7 @@ class _Handlers:
     def _get_board(self, request: web.Request) -> JobBoard:
         assert self._board is not None
         if not self._allowed(request):
-            body = _error("FORBIDDEN", "copies are only asked for from inside the pod")
+            body = _error("FORBIDDEN", "copies can only be requested from inside the pod")
             raise web.HTTPForbidden(text=body.decode(), content_type=_JSON)
         return self._board
 
@@ -65,7 +65,7 @@ class _Handlers:
         try:
             job = _decode(await request.read())
         except UNREADABLE as wrong:
-            return _answer(400, _error("BAD_INPUT", f"no copy job: {wrong}"))
+            return _answer(400, _error("BAD_INPUT", f"invalid copy job: {wrong}"))
         try:
             return _status(202, board.submit(job))
         except SteleError as error:
@@ -73,7 +73,7 @@ class _Handlers:
             return _answer(status, _error(error.code, error.text))
 
     async def get(self, request: web.Request) -> web.Response:
-        """How a job stands."""
+        """Return a job's status."""
         session = request.match_info["session"]
         status = self._get_board(request).status(session)
         return _unknown(session) if status is None else _status(200, status)
@@ -94,7 +94,7 @@ def _status(code: int, status: CopyJobStatus) -> web.Response:
 
 
 def _unknown(session: str) -> web.Response:
-    return _answer(404, _error("UNKNOWN_SESSION", f"no job of session {session[:63]} is known here"))
+    return _answer(404, _error("UNKNOWN_SESSION", f"session {session[:63]} has no job here"))
 
 
 def _error(code: str, detail: object) -> bytes:
