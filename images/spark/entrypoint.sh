@@ -1,20 +1,21 @@
 #!/bin/bash
-# Starts what a container of this image is for. Spark on Kubernetes gives the first argument:
+# Starts the process of a container of this image. Spark on Kubernetes sets the first argument:
 #   executor      a Spark executor; Spark passes its settings as SPARK_EXECUTOR_*, SPARK_JAVA_OPT_<n> and others
-#   check         whether a JVM takes the archives of classes: 1 and its reason when it does not
-#   anything else is run as it stands; a driver of our own is plain Python that makes a SparkContext
+#   check         check that a JVM accepts the class data archives; exits with 1 and the reason if not
+#   Anything else is executed as it is; Stele's drivers are plain Python that creates a SparkContext.
 set -euo pipefail
 
 executor() {
-  # Spark numbers the options of the JVM; each may hold spaces, so none may be split.
+  # Spark numbers the JVM options; each may contain spaces, so none may be split.
   local options=() count=0 name
   while name=SPARK_JAVA_OPT_$count && [ -n "${!name+set}" ]; do
     options+=("${!name}")
     count=$((count + 1))
   done
-  # Spark takes the secret from its file only when it knows that this is Kubernetes. It would hear that from the
-  # driver, which speaks to nobody without the secret; the driver's own setting then takes the place of this one.
-  # Few classes, short life: the first compiler and the serial collector start fastest. The heap grows as needed.
+  # Spark reads the secret from its file only when spark.master names Kubernetes. The driver would say so, but it
+  # accepts no connection without the secret; the driver's setting later replaces this one.
+  # Executors are short-lived with few classes: the C1 compiler and the serial collector start fastest. The heap
+  # grows as needed.
   exec "$JAVA_HOME/bin/java" \
     ${STELE_EXECUTOR_JAVA_OPTIONS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
     ${STELE_ARCHIVE_OPTIONS--XX:SharedArchiveFile=/opt/stele-jvm/executor.jsa} \
@@ -27,7 +28,7 @@ executor() {
 
 check() {
   for archive in driver executor; do
-    # With -Xshare:on a JVM does not start without what it is given.
+    # With -Xshare:on a JVM does not start without its archive.
     "$JAVA_HOME/bin/java" -XX:+UseSerialGC -Xshare:on -XX:SharedArchiveFile=/opt/stele-jvm/$archive.jsa \
       @/opt/stele-jvm/classpath -version > /tmp/check.log 2>&1 || {
       echo "$archive.jsa is not used:"

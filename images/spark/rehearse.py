@@ -1,7 +1,7 @@
-"""Makes the archives of classes: a driver and an executor do a small job, as they will on Kubernetes.
+"""Creates the class data archives by running a small job with a driver and an executor, as on Kubernetes.
 
-The API server is a stand-in in this process. It knows one pod, the driver's; of an executor's pod it takes the
-environment and starts the image's entrypoint with it. Both JVMs write what they loaded when they end.
+A fake API server in this process knows one pod, the driver's. For an executor's pod it starts the image's entrypoint
+with the pod's environment. Both JVMs dump their loaded classes at exit.
 """
 
 import json
@@ -25,7 +25,7 @@ def archive(name):
 
 
 def start_executor(pod):
-    """What a kubelet would do."""
+    """Start an executor's process, as a kubelet would."""
     container = pod["spec"]["containers"][0]
     env = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     env |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": pod["metadata"]["name"]}
@@ -34,7 +34,7 @@ def start_executor(pod):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """As much of an API server as Spark asks for."""
+    """The part of the API server that Spark uses."""
 
     protocol_version = "HTTP/1.1"
 
@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if "watch=true" in self.path:
-            # The client tries a web socket first, and goes on without when the answer is 200.
+            # The client tries a web socket first, and falls back when the answer is 200.
             return self.answer({}) if self.headers.get("Upgrade") else self.watch()
         name = re.search(r"/pods/([^/?]+)", self.path)
         if name:
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": watched})
 
     def watch(self):
-        """Each executor's pod once, then silence until the driver goes."""
+        """Send each executor's pod once, then keep the stream open until the driver exits."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(made, 201)
 
     def do_PATCH(self):
-        """Spark writes labels on pods, and applies services; what it gets back does not matter to it."""
+        """Handle labels on pods and applied services; Spark ignores the response."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         self.answer(running(body) if "/pods/" in self.path and "metadata" in body else body)
 
@@ -116,7 +116,7 @@ def main():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    # The name of a machine that builds images need not be known to any name server.
+    # The host name of a build machine may not be resolvable.
     os.environ |= {"STELE_ARCHIVE_OPTIONS": archive("driver"), "SPARK_LOCAL_IP": "127.0.0.1"}
     with open(SECRET, "w", encoding="utf-8") as file:
         file.write("of this rehearsal alone")
@@ -169,7 +169,7 @@ def main():
     context.stop()
     for executor in executors:
         executor.wait(EXECUTOR_SECONDS_MAX)
-    # The JVM ends, and writes its archive, when its standard input does.
+    # The JVM exits, and writes its archive, at the end of its standard input.
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(EXECUTOR_SECONDS_MAX)

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Name of the operator's own objects: the release's name, with the chart's when that does not hold it. */}}
+{{/* Name of the operator's own objects: the release's name, followed by the chart's unless it contains that. */}}
 {{- define "stele.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -21,12 +21,12 @@
 {{- default (include "stele.operator" .) .Values.serviceAccounts.operator -}}
 {{- end -}}
 
-{{/* Values that `helm upgrade --reuse-values` does not know yet are empty: their defaults stand here too. */}}
+{{/* With `helm upgrade --reuse-values` new values are empty, so their defaults are repeated here. */}}
 {{- define "stele.executorServiceAccount" -}}
 {{- default "stele-executor" .Values.serviceAccounts.executor -}}
 {{- end -}}
 
-{{/* The Secret of each watched namespace by which Spark's drivers and executors know each other. */}}
+{{/* The Secret of each watched namespace by which Spark's drivers and executors authenticate. */}}
 {{- define "stele.sparkSecret" -}}
 {{- default (printf "%s-auth" .Values.serviceAccounts.spark) (.Values.spark).existingSecret -}}
 {{- end -}}
@@ -55,7 +55,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* What pods, or the ServiceAccounts of pods, pull images with; nothing when no Secret is named. */}}
+{{/* Pull secrets of pods or ServiceAccounts; nothing when no Secret is named. */}}
 {{- define "stele.pullSecrets" -}}
 {{- with .Values.images.pullSecrets }}
 imagePullSecrets:
