@@ -114,7 +114,7 @@ async def test_the_chart_names_image_and_secrets_unless_an_option_does(image):
 
 
 async def test_without_the_charts_defaults_the_image_has_to_be_named():
-    with pytest.raises(BadInput, match="name the image with --image, or set images"):
+    with pytest.raises(BadInput, match="set the image with --image, or images"):
         async with running(Server(), "ns", "demo", "", "1Gi"):
             pass
     server = Server(pods=[READY])
@@ -129,7 +129,12 @@ def waiting(reason):
 @pytest.mark.parametrize(
     ("pods", "events", "error", "text"),
     [
-        ([waiting("ErrImagePull")], [], BadInput, "has no image: phase Pending; ErrImagePull; name one with"),
+        (
+            [waiting("ErrImagePull")],
+            [],
+            BadInput,
+            "cannot pull its image: phase Pending; ErrImagePull; set one with",
+        ),
         ([{"phase": "Failed"}], [], Unavailable, "job demo-bulk-1 does not start: phase Failed"),
         ([waiting("Creating")], [], Unavailable, "does not start: phase Pending; Creating"),
         ([], [], Unavailable, "does not start: it has no pod yet"),
@@ -147,10 +152,10 @@ async def test_a_job_that_does_not_start_says_why_and_is_deleted(monkeypatch, po
 
 def test_the_error_inside_of_sparks_is_found():
     where = f"{Conflict.__module__}.{Conflict.__qualname__}"
-    inner = f"Traceback ...\n{where}: DUPLICATE_KEY: key 'k' comes more than once\n\tat org.x"
+    inner = f"Traceback ...\n{where}: DUPLICATE_KEY: key 'k' is repeated\n\tat org.x"
     assert error_facts(Exception(inner)) == {
         "code": "DUPLICATE_KEY",
-        "detail": "key 'k' comes more than once",
+        "detail": "key 'k' is repeated",
     }
     assert error_facts(BadInput("no file")) == {"code": "BAD_INPUT", "detail": "no file"}
     assert error_facts(ValueError("what\nmore"))["detail"] == "ValueError: what"
@@ -248,7 +253,7 @@ async def test_a_file_that_cannot_be_taken_is_answered(tmp_path):
         (tmp_path / "data.parquet").symlink_to("/dev/full")
         answer = await client.put("/file", data=bytes(100_000))
         assert answer.status == 507
-        assert "No space left on device; its node needs room for them" in (await answer.json())["detail"]
+        assert "No space left on device; its node needs free space" in (await answer.json())["detail"]
         assert not (tmp_path / "data.parquet").exists()
 
 

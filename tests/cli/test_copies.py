@@ -76,10 +76,10 @@ async def test_a_session_is_cancelled_by_name(run: Run, tmp_path: Path) -> None:
         assert not folder.exists()
         sessions = (await made.exchange(0, rows=())).sessions
         assert sessions is not None
-        assert [each.ended for each in sessions] == ["a user cancelled it (kubectl stele copies cancel)"]
+        assert [each.ended for each in sessions] == ["cancelled by a user (kubectl stele copies cancel)"]
         row = (await ask("copies", "-o", "wide")).out.splitlines()[1]
         assert "   ended   " in row
-        assert row.endswith("a user cancelled it (kubectl stele copies cancel)")
+        assert row.endswith("cancelled by a user (kubectl stele copies cancel)")
         again = await ask("copies", "cancel", "s1-7")
         assert (again.code, "the open sessions are: none" in again.err) == (2, True)
 

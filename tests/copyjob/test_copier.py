@@ -285,7 +285,7 @@ async def test_no_executors_is_told_in_time_and_the_driver_is_given_up(tmp_path,
         await client.submit(job_of(url))
         status = await over(client)
         assert status.state == "FAILED"
-        text = "no executor could be placed beside the destination for 0.3 s"
+        text = "no executor could be scheduled on the destination's node for 0.3 s"
         assert status.failure == Reason("NO_EXECUTORS", text)
         assert runner._drivers == {}
 
@@ -326,7 +326,7 @@ async def test_why_executors_get_no_place_is_told_in_the_scheduler_s_words(
     ):
         await client.submit(job_of(url))
         ended = await over(client)
-    text = "NO_EXECUTORS: no executor could be placed beside the destination for 0.3 s"
+    text = "NO_EXECUTORS: no executor could be scheduled on the destination's node for 0.3 s"
     assert str(ended.failure) == (f"{text}: {said}" if said else text)
     assert asked[0][1] == "spark-role=executor,spark-app-selector=fake-1"
 
@@ -535,7 +535,7 @@ async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(
     await running(client)
     await asyncio.sleep(1.0)
     status = await client.status("s-1")
-    reason = Reason("CANCELLED", "nobody asked about the job for 0.3 s")
+    reason = Reason("CANCELLED", "the job was not queried for 0.3 s")
     assert (status.state, status.failure) == ("FAILED", reason)
     await until(lambda: not runner._drivers)
 

@@ -64,7 +64,8 @@ class MemoryTableStore:
         head = decode_head(stored[1])
         if head.partitions != fresh.partitions:
             raise Corrupt(
-                f"the stored table has {head.partitions} partitions, spec.partitions is {fresh.partitions}"
+                f"the stored table has {head.partitions} partitions, "
+                f"but spec.partitions is {fresh.partitions}"
             )
         self._epoch = max(head.epoch, epoch_above) + 1
         head = replace(head, epoch=self._epoch)

@@ -84,11 +84,11 @@ class TransferContainer:
             return self._submit(body or b"")
         if method == "DELETE":
             if not await self._board.cancel(session):
-                raise _refused(f"no job of session {session} is known here")
+                raise _refused(f"session {session} has no job here")
             return b""
         status = self._board.status(session)
         if status is None:
-            raise _refused(f"no job of session {session} is known here")
+            raise _refused(f"session {session} has no job here")
         return _json(status)
 
     def _submit(self, body: bytes) -> bytes:

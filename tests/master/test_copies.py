@@ -136,7 +136,7 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
     ["", ": 1 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"],
 )
 async def test_executors_without_a_place_mean_direct_with_the_reason_and_an_event(said: str) -> None:
-    text = f"NO_EXECUTORS: no executor could be placed beside the destination for 30 s{said}"
+    text = f"NO_EXECUTORS: no executor could be scheduled on the destination's node for 30 s{said}"
     harness, copier = await with_copier(text)
     await harness.apply(members=4)
     harness.check_balanced(4, 2)
@@ -159,7 +159,7 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
     monkeypatch: pytest.MonkeyPatch, times: int, rolled_back: int
 ) -> None:
     harness, copier = await with_copier("DONE")
-    damaged = Result("CORRUPT", "a.sst has 7 bytes, its manifest says otherwise")
+    damaged = Result("CORRUPT", "a.sst has 7 bytes, which differs from its manifest")
     answers, plain = [damaged] * times, FakeMember._Ingest
     monkeypatch.setattr(FakeMember, "_Ingest", lambda self, c: answers.pop() if answers else plain(self, c))
     harness.change_spec(members=4)

@@ -13,7 +13,7 @@ from tests.master.test_copies import events, shown, view
 from tests.master.test_statuses import cluster
 
 FAILED = Result(
-    "SERVICE_FAILED", "quota: prepare_replication failed with KeyError: 7; what it keeps would be lost"
+    "SERVICE_FAILED", "quota: prepare_replication failed with KeyError: 7; its state would be lost"
 )
 
 

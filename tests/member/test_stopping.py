@@ -199,7 +199,9 @@ async def test_a_volume_is_used_by_one_process_at_a_time(tmp_path: Path) -> None
         first = await made.exchange(0)
         second = MemberProcess(7, "127.0.0.9", member.folder, made.ports)
         await second.start()
-        await eventually(lambda: asyncio.sleep(0, second.log()), lambda text: "another process uses" in text)
+        await eventually(
+            lambda: asyncio.sleep(0, second.log()), lambda text: "is used by another process" in text
+        )
         assert (await made.exchange(0)).incarnation == first.incarnation
         begin = time.monotonic()
         await member.kill()
@@ -216,7 +218,9 @@ async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) 
     fcntl.flock(handle, fcntl.LOCK_EX)
     member = MemberProcess(0, "127.0.0.9", tmp_path / "m0", [1, 2, 3, 4])
     await member.start()
-    await eventually(lambda: asyncio.sleep(0, member.log()), lambda text: "another process uses" in text)
+    await eventually(
+        lambda: asyncio.sleep(0, member.log()), lambda text: "is used by another process" in text
+    )
     assert await asyncio.wait_for(member.stop(), 5) == 0
     assert not (tmp_path / "m0" / "instance").exists()
     os.close(handle)

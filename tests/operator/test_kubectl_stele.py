@@ -196,7 +196,7 @@ def test_a_cluster_that_is_not_there_is_named_with_those_that_are(
 ) -> None:
     ran = ask(command, "other", "-n", stored)
     assert ran.code == 1
-    assert f'there is no TabletCluster "other" in namespace "{stored}"; there are: demo' in ran.err
+    assert f'there is no TabletCluster "other" in namespace "{stored}"; existing are: demo' in ran.err
 
 
 def test_a_pod_that_is_not_there(ask: Run, stored: str) -> None:

@@ -66,7 +66,7 @@ async def test_a_sound_volume_is_told_and_not_changed(tmp_path: Path) -> None:
         assert (gone.state, [each.generation for each in gone.quarantined]) == ("DELETED", [1])
         code, text, _ = await run(str(member.folder))
         assert code == 0
-        assert "0 problems (files were read; --verify reads data and logs too)" in text
+        assert "0 problems (only files were read; --verify also reads data and logs)" in text
         assert fingerprint(member.folder) == before
 
 
@@ -79,7 +79,7 @@ async def test_what_services_are_to_be_told_is_shown(tmp_path: Path) -> None:
     assert found.services == [begun, msgspec.structs.replace(begun, committed=True)]
     _, text, _ = await run(str(tmp_path))
     line = "services: partition 3, MOVE m-1 of row 5, here SOURCE from index 0 to -1: "
-    assert f"{line}its end is not known yet\n{line}committed\n" in text
+    assert f"{line}not ended yet\n{line}committed\n" in text
     flip(file, 30)
     code, found = await read(tmp_path)
     assert (code, found.services) == (1, [])
@@ -154,7 +154,7 @@ def flip(path: Path, at: int) -> None:
 async def test_a_folder_that_is_no_volume_is_named(tmp_path: Path) -> None:
     code, _, problems = await run(str(tmp_path))
     assert code == 2
-    assert f"NOT_FOUND: {tmp_path} is no volume of a member" in problems
+    assert f"NOT_FOUND: {tmp_path} is not a member's volume" in problems
 
 
 async def test_operations_that_belong_to_no_tablet_are_told(tmp_path: Path) -> None:

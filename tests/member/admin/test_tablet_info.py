@@ -54,7 +54,7 @@ async def test_the_list_comes_in_pages(tmp_path: Path) -> None:
 async def test_what_is_asked_wrong_is_named(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, partitions=2, replicas=1) as made:
         assert await get(made, 0, "/v1/tablets?limit=0") == (400, b"limit is 0; it must be 1 to 1000\n")
-        assert await get(made, 0, "/v1/tablets/9") == (404, b"this member knows nothing of partition 9\n")
+        assert await get(made, 0, "/v1/tablets/9") == (404, b"partition 9 does not exist at this member\n")
         wrong = {
             "/v1/tablets/x": "partition is 'x'",
             "/v1/tablets?limit=-1": "limit is '-1'",
@@ -64,6 +64,6 @@ async def test_what_is_asked_wrong_is_named(tmp_path: Path) -> None:
         for path, what in wrong.items():
             told = f"{what}; it must be a whole number below 1,000,000,000\n"
             assert await get(made, 0, path) == (400, told.encode())
-        told = "keyspace has 64 bytes; at most 63 are expected\n"
+        told = "keyspace has 64 bytes; expected at most 63\n"
         assert await get(made, 0, "/v1/digest?partition=0&keyspace=" + "k" * 64) == (400, told.encode())
         assert "Traceback" not in made.members[0].log()

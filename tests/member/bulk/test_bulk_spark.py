@@ -99,9 +99,9 @@ async def test_text_and_timestamps_are_taken(session, tmp_path):
 @pytest.mark.parametrize(
     ("sql", "options", "text"),
     [
-        ("select 'a' as k, 'b' as value", {}, "there is no column 'key'; there are k, value"),
-        ("select 1 as key, 'b' as value", {}, "column 'key' is int, string or binary is expected"),
-        ("select 'a' as key, 'b' as value", {"adress": "x"}, "option adress is not known"),
+        ("select 'a' as k, 'b' as value", {}, "column 'key' does not exist; the columns are k, value"),
+        ("select 1 as key, 'b' as value", {}, "column 'key' is int; expected string or binary"),
+        ("select 'a' as key, 'b' as value", {"adress": "x"}, "option adress is unknown"),
         ("select 'a' as key, 'b' as value", {"duplicates": "first"}, "option duplicates is 'first'"),
         ("select 'a' as key, 'b' as value", {"load": "Mine!"}, "load is 'Mine!'"),
         ("select 'a' as key, 'b' as value", {"keyspace": "x" * 64}, "expected 1 to 63 bytes"),

@@ -117,7 +117,7 @@ async def test_what_is_not_whole_is_not_restored_and_nothing_changes(tmp_path: P
         await delete(made)
         made.engine.write_log([], [(b"\0", b"\xff")])
         before = made.replica.block
-        with pytest.raises(Refused, match="it held operations up to"):
+        with pytest.raises(Refused, match="it had operations up to"):
             await Quarantine(made.node).restore(P, old)
         assert made.replica.block == before
 

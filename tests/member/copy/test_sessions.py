@@ -81,13 +81,13 @@ async def test_a_session_that_nobody_renews_ends_and_says_so_until_it_is_closed(
         await owning(made)
         assert await code(made, opening(lease=0.1)) == "OK"
         assert folder(made).exists()
-        assert await ended(made) == "nobody renewed its lease"
+        assert await ended(made) == "its lease expired"
         await removed(made)
         assert (await made.ask()).stats.sessions == 0
         assert made.node.sessions.pin(P) == 2**62
         for again in (opening(), renewal()):
             result = (await made.ask(again)).results[0]
-            assert (result.code, result.detail) == ("SESSION_LOST", "nobody renewed its lease")
+            assert (result.code, result.detail) == ("SESSION_LOST", "its lease expired")
         assert (await made.command(m.CloseSession("s"))).code == "OK"
         assert await told(made) is None
 
@@ -190,7 +190,7 @@ async def test_a_session_that_holds_too_much_disk_ends_with_the_reason(
             fill(made, name, size, live=live)
         reason = await ended(made, "large")
         assert "holds 1100 bytes beyond the database" in reason
-        assert "a session may hold" in reason
+        assert "the limit is" in reason
         held = {each.session: each.held_bytes for each in (await made.ask()).sessions or () if not each.ended}
         assert held == {"live": 0, "small": 900}
         await removed(made, "large")

@@ -170,7 +170,7 @@ async def test_a_read_whose_owner_is_lost_is_sent_again_once(tmp_path: Path) -> 
         for _ in range(2):
             line = await asyncio.wait_for(reader.readline(), 5)
             assert line.startswith(b"-TRYAGAIN partition "), line
-            assert b"2 owners were lost while they had this request" in line
+            assert b"2 owners were lost during this request" in line
         store.drain_all()
         await asyncio.sleep(0.01)
         assert len(sent) == 2

@@ -227,10 +227,10 @@ async def test_packages_that_cannot_be_used_are_left_out(tmp_path: Path) -> None
         assert [each["what"] for each in heard(tmp_path, 0)] == ["start"]
         text = made.members[0].log()
     for fault in (
-        "service broken (recorder:Broken) is left out: RuntimeError: cannot be made",
-        "service half (recorder:Half) is left out: TypeError: it has no method stop, before_migration",
-        "service gone (recorder:Nothing) is left out: AttributeError",
-        "service BAD (recorder:Recorder) is left out: its name must be",
+        "service broken (recorder:Broken) is disabled: RuntimeError: cannot be made",
+        "service half (recorder:Half) is disabled: TypeError: it has no method stop, before_migration",
+        "service gone (recorder:Nothing) is disabled: AttributeError",
+        "service BAD (recorder:Recorder) is disabled: its name must be",
     ):
         assert fault in text
 

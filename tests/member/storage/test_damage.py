@@ -275,7 +275,7 @@ async def test_the_volume_of_another_cluster_is_refused_and_left_alone(volume: P
     (tmp_path / "m0" / "instance").write_bytes(other)
     code, text = await start_alone(tmp_path)
     assert code == 1
-    assert f"belongs to cluster another, STELE_CLUSTER_UID is {CLUSTER}; mount the right one" in text
+    assert f"belongs to cluster another, but STELE_CLUSTER_UID is {CLUSTER}; mount the right volume" in text
     assert (tmp_path / "m0" / "instance").read_bytes() == other
     assert not list((tmp_path / "m0" / "quarantine").iterdir())
 

@@ -249,7 +249,7 @@ async def test_a_file_harmed_in_staging_is_not_taken_in(
     await move.done()
     assert struck.is_set()
     told = await stage.events() - before
-    assert any(reason == "CopySpoiled" and "its manifest says otherwise" in text for reason, text in told)
+    assert any(reason == "CopySpoiled" and "which differs from its manifest" in text for reason, text in told)
     assert not any(reason == "SparkFailed" for reason, _ in told), told
 
 

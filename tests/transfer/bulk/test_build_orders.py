@@ -17,10 +17,13 @@ def http(body, status="200 OK"):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"source": "http://10.0.0.1:80"}, "no build order: Expected `int`, got `str` - at `$.source`"),
-        ({"source": -2}, "no build order: Expected `int` >= -1 - at `$.source`"),
-        ({"generation": 2**32}, "no build order: Expected `int` <= 4294967295"),
-        ({"keyspace": "\udcff"}, "no build order: "),
+        (
+            {"source": "http://10.0.0.1:80"},
+            "invalid build request: Expected `int`, got `str` - at `$.source`",
+        ),
+        ({"source": -2}, "invalid build request: Expected `int` >= -1 - at `$.source`"),
+        ({"generation": 2**32}, "invalid build request: Expected `int` <= 4294967295"),
+        ({"keyspace": "\udcff"}, "invalid build request: "),
     ],
 )
 async def test_a_bad_build_order_is_answered(volume, change, text):

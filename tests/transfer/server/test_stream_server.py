@@ -73,10 +73,10 @@ async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b"{", "no copy job"),
-        (b"[]", "no copy job"),
+        (b"{", "invalid copy job"),
+        (b"[]", "invalid copy job"),
         (b'{"session": "s"}', "missing required field"),
-        (DEEP, "no copy job: maximum recursion depth"),
+        (DEEP, "invalid copy job: maximum recursion depth"),
     ],
 )
 async def test_garbage_is_answered(volume, body, text):
