@@ -157,14 +157,32 @@ def test_a_broken_state_is_refused(damage: Callable[[State], None]) -> None:
         state.check()
 
 
-def test_a_row_that_is_staged_is_at_least_what_was_claimed() -> None:
+@pytest.mark.parametrize(
+    ("step", "row", "made"),
+    [
+        (Step.ACCEPT, Partition(5, (2, 1)), False),
+        (Step.STORE, Partition(5, (2, 1)), True),
+        (Step.STORE, Partition(6, (2, 1)), False),
+        (Step.VOID, Partition(5, ROW.replicas), False),
+        (Step.VOID, Partition(6, ROW.replicas), True),
+    ],
+)
+def test_a_migration_that_is_void_passes_the_row_that_may_be_accepted(
+    step: Step, row: Partition, made: bool
+) -> None:
+    running = migration(healthy())
+    running.step = step
+    assert running.makes(row) is made
+
+
+def test_a_row_is_staged_by_the_operation_that_changes_it() -> None:
     state = healthy()
     promotion = state.promotions[1]
     promotion.step, promotion.chosen = type(promotion.step).AGREED, 1
-    state.staged[1] = Partition(6, promotion.row)
+    state.table_view.stage(1, Partition(promotion.term, promotion.row))
     state.check()
-    state.claimed[1] = 7
-    with pytest.raises(BrokenInvariant, match=r"partition 1: .* is staged"):
+    state.table_view.stage(1, Partition(promotion.term + 1, promotion.row))
+    with pytest.raises(BrokenInvariant, match=r"partition 1: .* is staged, not by p"):
         state.check()
 
 

@@ -22,8 +22,8 @@ class TableView:
     """Written by its own methods only.
 
     Invariants: `claimed[p]` is the highest version that a member was asked to accept for p and that is not
-    stored, so whatever is stored next is not below it; `staged` are the rows that this decision wants stored;
-    `stamp`, `replica_index` and `stored_rows` follow every row that is stored.
+    stored, so whatever else is stored next is above it; `staged` are the rows that this decision wants
+    stored; `stamp`, `replica_index` and `stored_rows` follow every row that is stored.
     """
 
     def __init__(self, epoch: int, table: PartitionTable) -> None:
@@ -79,5 +79,5 @@ class TableView:
             hold(version > known, "partition {}: {} is claimed, {} is stored", number, version, known)
         for number, row in self.staged.items():
             operation = operations.by_row.get(number)
-            agreed = operation is None or (operation.done and row.version >= self.claimed.get(number, 0))
-            hold(agreed, "partition {}: {} is staged, {} goes on", number, row, operation and operation.id)
+            agreed = operation is None or operation.makes(row)
+            hold(agreed, "partition {}: {} is staged, not by {}", number, row, operation and operation.id)

@@ -143,6 +143,12 @@ class MigrationOperation:
     def done(self) -> bool:
         return self.step in (Step.STORE, Step.ABORTED, Step.VOID)
 
+    def makes(self, row: Partition) -> bool:
+        """Whether it wants this row stored; one that is void must be passed, because it may be accepted."""
+        if self.step is Step.VOID:
+            return row.version > self.version and row.replicas == self.base.replicas
+        return self.step is Step.STORE and row == Partition(self.version, self.result)
+
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         """What to send now, to whom."""
         destination = self.destination

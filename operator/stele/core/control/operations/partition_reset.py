@@ -55,6 +55,10 @@ class PartitionReset:
     def done(self) -> bool:
         return self.step is Step.DONE
 
+    def makes(self, row: Partition) -> bool:
+        """Whether it wants this row stored."""
+        return self.step is Step.DONE and row.replicas == (self.member,)
+
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         if self.step is not Step.CREATE or self.member is None:
             return []

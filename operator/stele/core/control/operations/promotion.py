@@ -67,6 +67,10 @@ class Promotion:
     def done(self) -> bool:
         return self.step in (Step.AGREED, Step.OUTDATED)
 
+    def makes(self, row: Partition) -> bool:
+        """Whether it wants this row stored."""
+        return self.step is Step.AGREED and row == Partition(self.term, self.row)
+
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         if self.done:
             return []
