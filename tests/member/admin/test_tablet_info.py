@@ -60,10 +60,14 @@ async def test_what_is_asked_wrong_is_named(tmp_path: Path) -> None:
             "/v1/tablets?limit=-1": "limit is '-1'",
             "/v1/tablets/" + "9" * 5000: f"partition is '{'9' * 40}'",
             "/v1/digest": "partition is missing",
+            "/v1/digest?partition=x": "partition is 'x'",
+            "/v1/digest?partition=-1": "partition is '-1'",
         }
         for path, what in wrong.items():
             told = f"{what}; it must be a whole number below 1,000,000,000\n"
             assert await get(made, 0, path) == (400, told.encode())
+        for path in ("/v1/digest?partition=99", "/nothing"):
+            assert (await get(made, 0, path))[0] == 404
         told = "keyspace has 64 bytes; expected at most 63\n"
         assert await get(made, 0, "/v1/digest?partition=0&keyspace=" + "k" * 64) == (400, told.encode())
         assert "Traceback" not in made.members[0].log()

@@ -306,24 +306,6 @@ def make_read_only(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 
 
-async def test_a_full_volume_refuses_writes_until_there_is_room_again(tmp_path: Path) -> None:
-    with mounted(tmp_path / "m0", "200m"):
-        ballast = tmp_path / "m0" / "ballast"
-        async with hasty_cluster(tmp_path, PARTITIONS) as made:
-            made.replicas = 1
-            await made.form(1)
-            client = Client(made)
-            assert await client.set(0, b"before", b"v")
-            free = os.statvfs(tmp_path / "m0")
-            ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - 30 * 1024 * 1024))
-            refused = await eventually(lambda: attempt(client), lambda text: text != "OK")
-            assert refused.startswith("NO_SPACE the volume of this partition's owner is full")
-            assert await client.call(0, b"GET", b"before") == b"v"
-            ballast.unlink()
-            assert await eventually(lambda: attempt(client), lambda text: text == "OK")
-            await client.close()
-
-
 async def test_a_full_volume_of_a_backup_refuses_writes_at_its_owner(tmp_path: Path) -> None:
     with mounted(tmp_path / "m1", "200m"):
         ballast = tmp_path / "m1" / "ballast"
