@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from e2e.bench.member_stage import free_ports
 from e2e.cluster.control_plane import ControlPlane
 from e2e.demo import verify
-from e2e.demo.clients import Clients
-from e2e.demo.history import replay
+from e2e.demo.clients import Clients, config_of, ledger_of
 from e2e.demo.judge import Hashes, by_partition
 from e2e.demo.loader import load
 from e2e.demo.resp import Endpoint
 from e2e.demo.settings import LEDGER_KEYSPACE
-from e2e.demo.workload import Config, hash_of
+from e2e.demo.workload import hash_of
 from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
 from tests.operator.copyfaults.kubelet import FaultKubelet
@@ -194,6 +192,13 @@ class Move:
         """Let `strike` have the block of that number, of those that this plan moves."""
         return self._stage.wire.at(block, strike, self.partitions)
 
+    async def survives(self, strike: Touch, engine: str | None = None) -> None:
+        """Let `strike` have the second block; the move is committed all the same, by that engine if named."""
+        struck = self.at(2, strike)
+        status = await self.done()
+        assert struck.is_set()
+        assert engine in (None, status["engine"]), status
+
     async def status(self) -> Status:
         found = await self._stage.api.get(REBALANCES, self._stage.namespace, self.name)
         status: Status = found.get("status") or {}
@@ -331,17 +336,7 @@ async def staged(plane: ControlPlane, namespace: str, directory: Path) -> AsyncI
 
 @asynccontextmanager
 async def clients(stage: FaultStage) -> AsyncIterator[None]:
-    records = stage.directory / "records"
-    records.write_bytes(msgspec.msgpack.encode({}))
-    config = Config(
-        host=stage.endpoint.host,
-        port=stage.endpoint.port,
-        run=RUN,
-        history=str(stage.directory / "history"),
-        records=str(records),
-        clients=4,
-        rate=100.0,
-    )
+    config = config_of(stage.endpoint, stage.directory, RUN, clients=4, rate=100.0)
     stage.clients = Clients(config, stage.directory)
     await stage.clients.start()
     watcher = asyncio.create_task(stage.watch_rows())
@@ -355,8 +350,7 @@ async def clients(stage: FaultStage) -> AsyncIterator[None]:
 async def verified(stage: FaultStage) -> tuple[dict[str, Any], Any, list[Any]]:
     """What the clients saw, the comparison of all replicas, and what the ledger says that breaks a rule."""
     result = await stage.clients.stop()
-    with (stage.directory / "history").open(encoding="utf-8") as lines:
-        ledger = replay(lines)
+    ledger = ledger_of(stage.directory)
     shard = await stage.rows()
     rows = tuple(tuple(f"demo-{m}" for m in row.replicas if m is not None) for row in shard.rows)
     bulk = {key: frozenset((hash_of(value_of(key)),)) for key in map(b"bulk:%d".__mod__, range(ENTRIES))}

@@ -5,7 +5,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,17 +35,62 @@ async def test_a_quiet_move_is_copied_by_the_executor(stage: FaultStage) -> None
     assert len(stage.wire.passed) >= 3 * len(move.partitions)
 
 
-async def test_an_executor_killed_mid_fragment_is_replaced(stage: FaultStage) -> None:
+async def kill_executor(stage: FaultStage, move: Move, block: Block) -> bytes:
+    os.kill(stage.kubelet.the("executor", move.destination), signal.SIGKILL)
+    return block.data
+
+
+async def kill_copier(stage: FaultStage, move: Move, block: Block) -> bytes:
+    await stage.kubelet.kill_copier()
+    await stage.kubelet.start_copier()
+    return block.data
+
+
+async def kill_source(stage: FaultStage, move: Move, block: Block) -> bytes:
+    await stage.kill_member(block.source)
+    return block.data
+
+
+async def kill_transfer_of_source(stage: FaultStage, move: Move, block: Block) -> None:
+    await stage.kubelet.kill(block.source, 0.0, container="transfer")
+
+
+async def kill_destination(stage: FaultStage, move: Move, block: Block) -> bytes:
+    await stage.kill_member(move.destination)
+    return block.data
+
+
+async def kill_master(stage: FaultStage, move: Move, block: Block) -> bytes:
+    await stage.operator.end(signal.SIGKILL)
+    await stage.start_operator()
+    return block.data
+
+
+async def corrupt(stage: FaultStage, move: Move, block: Block) -> bytes:
+    wrong = bytearray(block.data)
+    wrong[BAD_BYTE] ^= 1
+    return bytes(wrong)
+
+
+async def repeat(stage: FaultStage, move: Move, block: Block) -> bytes:
+    return block.data + block.data
+
+
+@pytest.mark.parametrize(
+    ("strike", "engine"),
+    [
+        *((strike, "Spark") for strike in (kill_executor, kill_copier)),
+        *((strike, None) for strike in (kill_source, kill_transfer_of_source, kill_destination)),
+        *((strike, None) for strike in (corrupt, repeat, kill_master)),
+    ],
+)
+async def test_a_copy_that_is_struck_mid_fragment_is_committed(
+    stage: FaultStage,
+    strike: Callable[[FaultStage, Move, Block], Awaitable[bytes | None]],
+    engine: str | None,
+) -> None:
     move = await stage.plan()
-
-    async def kill(block: Block) -> bytes:
-        os.kill(stage.kubelet.the("executor", move.destination), signal.SIGKILL)
-        return block.data
-
-    struck = move.at(2, kill)
-    status = await move.done()
-    assert struck.is_set()
-    assert status["engine"] == "Spark", status
+    await move.survives(partial(strike, stage, move), engine)
 
 
 async def test_a_driver_killed_mid_fragment_lets_the_destination_copy_itself(stage: FaultStage) -> None:
@@ -54,24 +100,8 @@ async def test_a_driver_killed_mid_fragment_lets_the_destination_copy_itself(sta
         os.kill(stage.kubelet.the("driver", move.destination), signal.SIGKILL)
         return block.data
 
-    struck = move.at(2, kill)
-    await move.done()
-    assert struck.is_set()
+    await move.survives(kill)
     assert any(reason == "SparkFailed" and "DRIVER" in text for reason, text in await stage.events())
-
-
-async def test_a_copier_killed_mid_fragment_does_its_job_again(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def kill(block: Block) -> bytes:
-        await stage.kubelet.kill_copier()
-        await stage.kubelet.start_copier()
-        return block.data
-
-    struck = move.at(2, kill)
-    status = await move.done()
-    assert struck.is_set()
-    assert status["engine"] == "Spark", status
 
 
 async def test_a_zombie_task_that_writes_after_the_commit_does_no_harm(stage: FaultStage) -> None:
@@ -85,39 +115,13 @@ async def test_a_zombie_task_that_writes_after_the_commit_does_no_harm(stage: Fa
         os.kill(stage.kubelet.the("driver", move.destination), signal.SIGKILL)
         return block.data
 
-    struck = move.at(2, freeze)
-    await move.done()
-    assert struck.is_set()
+    await move.survives(freeze)
     os.kill(zombies[0], signal.SIGCONT)
 
     async def ended() -> bool:
         return zombies[0] not in stage.kubelet.alive("executor", move.destination)
 
     await stage.until("the end of the zombie", ended)
-
-
-async def test_a_source_member_killed_mid_fragment_is_copied_from_again(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def kill(block: Block) -> bytes:
-        await stage.kill_member(block.source)
-        return block.data
-
-    struck = move.at(2, kill)
-    await move.done()
-    assert struck.is_set()
-
-
-async def test_a_source_whose_transfer_process_is_killed_is_asked_again(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def kill(block: Block) -> bytes | None:
-        await stage.kubelet.kill(block.source, 0.0, container="transfer")
-        return None
-
-    struck = move.at(2, kill)
-    await move.done()
-    assert struck.is_set()
 
 
 async def test_a_source_whose_transfer_process_stands_still_is_asked_again(stage: FaultStage) -> None:
@@ -180,42 +184,6 @@ async def test_a_driver_or_executor_that_stands_still_is_given_up(stage: FaultSt
         await stage.restart_operator()
     told = await stage.events() - before
     assert any(reason == "SparkFailed" and "STALLED" in text for reason, text in told), told
-
-
-async def test_a_destination_killed_mid_fragment_is_copied_to_again(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def kill(block: Block) -> bytes:
-        await stage.kill_member(move.destination)
-        return block.data
-
-    struck = move.at(2, kill)
-    await move.done()
-    assert struck.is_set()
-
-
-async def test_a_block_corrupted_on_the_wire_is_asked_for_again(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def corrupt(block: Block) -> bytes:
-        wrong = bytearray(block.data)
-        wrong[BAD_BYTE] ^= 1
-        return bytes(wrong)
-
-    struck = move.at(2, corrupt)
-    await move.done()
-    assert struck.is_set()
-
-
-async def test_a_block_that_comes_twice_is_not_taken_twice(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def repeat(block: Block) -> bytes:
-        return block.data + block.data
-
-    struck = move.at(2, repeat)
-    await move.done()
-    assert struck.is_set()
 
 
 def cut(file: Path) -> None:
@@ -346,19 +314,6 @@ async def test_a_slow_source_is_waited_for(stage: FaultStage) -> None:
     assert status["engine"] == "Spark", status
 
 
-async def test_a_master_killed_mid_fragment_leaves_its_copies_to_the_sweep(stage: FaultStage) -> None:
-    move = await stage.plan()
-
-    async def kill(block: Block) -> bytes:
-        await stage.operator.end(signal.SIGKILL)
-        await stage.start_operator()
-        return block.data
-
-    struck = move.at(2, kill)
-    await move.done()
-    assert struck.is_set()
-
-
 async def test_a_session_whose_lease_is_lost_ends_and_another_copies(stage: FaultStage) -> None:
     move = await stage.plan()
 
@@ -377,9 +332,7 @@ async def test_a_session_whose_lease_is_lost_ends_and_another_copies(stage: Faul
             stage.operator.send(signal.SIGCONT)
         return block.data
 
-    struck = move.at(2, stand_still)
-    await move.done()
-    assert struck.is_set()
+    await move.survives(stand_still)
 
 
 async def test_a_copy_that_is_rolled_back_leaves_the_rows_as_they_were(stage: FaultStage) -> None:
