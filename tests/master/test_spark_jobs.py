@@ -112,7 +112,7 @@ async def test_a_copier_without_an_answer_is_given_up_after_its_patience_however
     job = await ended(Client(Unavailable("copier: TimeoutError"), seconds=0.15), address=address)
     seconds = asyncio.get_running_loop().time() - begun
     why = "copier: TimeoutError" if address else "the copier pod is not ready"
-    text = f"COPIER_SILENT: the copier took no question for 0.4 s: UNAVAILABLE: {why}"
+    text = f"COPIER_SILENT: the copier did not answer for 0.4 s: UNAVAILABLE: {why}"
     assert (job.state, str(job.failure)) == ("FAILED", text)
     assert 0.4 < seconds < 4.0
 

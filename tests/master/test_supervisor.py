@@ -87,7 +87,7 @@ async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
         assert loop.closed
     assert slept == pauses
     if isinstance(error, Deposed):
-        assert "let nobody but the operator write" in told[0]
+        assert "only the operator may write" in told[0]
         assert "demo-table" in told[0]
 
 
@@ -95,7 +95,7 @@ async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
     ("error", "code", "text"),
     [
         (Corrupt("two rows of one version"), "CORRUPT", "CORRUPT: two rows of one version"),
-        (BrokenInvariant("m and p change one row"), "DEFECT", "a defect of Stele, .* m and p change one row"),
+        (BrokenInvariant("m and p change one row"), "DEFECT", "a defect of Stele; .* m and p change one row"),
     ],
 )
 async def test_a_failure_is_an_event_and_a_metric(

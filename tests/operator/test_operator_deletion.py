@@ -61,7 +61,7 @@ async def test_deletion_of_a_cluster_in_a_namespace_that_ends(
         assert await stage.api.find(CLUSTERS, namespace, "demo") is None
 
         async def left_alone() -> bool:
-            return "leaves TabletCluster" in stage.operator.log.read_text(encoding="utf-8")
+            return "stopping the loop of TabletCluster" in stage.operator.log.read_text(encoding="utf-8")
 
         end = asyncio.get_running_loop().time() + 20
         while not await left_alone():

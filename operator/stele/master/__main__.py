@@ -1,4 +1,4 @@
-"""The operator's process: log in, wait for the lease, watch, and look after every TabletCluster."""
+"""The operator's process: acquire the Lease, watch the API server, and control every TabletCluster."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ EXIT_DEPOSED = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    purpose = "Looks after TabletClusters: the one writer of their partition tables."
+    purpose = "Controls TabletClusters, as the only writer of their partition tables."
     parser = environment.parser_of("stele-operator", purpose, Settings)
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="log in with this file instead of the pod's account"
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(kubeconfig: str | None, context: str | None) -> int:
-    # Before the login, so that a wrong variable is told even where there is no cluster.
+    # Before the login, so that an invalid variable is reported even without a cluster.
     given = environment.read(Settings, os.environ)
     login = await log_in(kubeconfig, context)
     settings = given.completed(login.namespace, f"{socket.gethostname()}-{os.getpid()}")
@@ -63,7 +63,7 @@ def _on_signals(told: asyncio.Event) -> None:
 
 
 class Process:
-    """What runs side by side; the first that ends ends the process."""
+    """The concurrent parts of the process; when one ends, the process ends."""
 
     def __init__(self, api: Api, members: MemberClient, login: Login, settings: Settings) -> None:
         self._login, self._settings, self._api = login, settings, api
@@ -81,7 +81,7 @@ class Process:
         self._leads = False
 
     async def run(self) -> int:
-        """0 when told to end, 3 when the leadership was lost."""
+        """Run until a signal (returns 0) or until the leadership is lost (returns 3)."""
         told = asyncio.Event()
         _on_signals(told)
         await self._serve()
@@ -105,17 +105,17 @@ class Process:
 
     def _reason(self, end: asyncio.Task[object], lost: asyncio.Task[object]) -> int:
         if lost.done():
-            log.error("the lease is lost: this process ends")
+            log.error("lost the Lease: the process exits")
         elif end.done():
-            log.info("told to end")
+            log.info("the process exits after a signal")
             return 0
         else:
-            log.error("a part of the process ended on its own")
+            log.error("a part of the process ended unexpectedly: the process exits")
         return EXIT_DEPOSED
 
     @staticmethod
     async def _obey(ready: asyncio.Event, told: asyncio.Event) -> None:
-        """Kopf takes the signals for itself when it starts: take them back."""
+        """Install the signal handlers again: Kopf replaces them when it starts."""
         await ready.wait()
         _on_signals(told)
 

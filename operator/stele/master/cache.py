@@ -1,7 +1,6 @@
-"""What Kubernetes showed last: filled by Kopf's watches and by lists, read by the loops.
+"""Cache of Kubernetes objects: filled by Kopf's watches and by lists, read by the loops.
 
-Watches and lists race; the newer resourceVersion wins, and a deleted object does not come back by an older
-list.
+Watches and lists race: the newer resourceVersion wins, and a deleted object is not restored by an older list.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,9 +15,7 @@ TOMBSTONES_MAX = 10_000
 
 
 class Cache:
-    """Objects by kind, namespace and name. `changed` is called with each object that appears, changes or
-    goes.
-    """
+    """Objects by kind, namespace and name. `changed` is called for each added, changed or deleted object."""
 
     def __init__(self, changed: Callable[[Kind, Object], None]) -> None:
         self._changed = changed
@@ -30,14 +27,14 @@ class Cache:
         return self._objects.get(kind, {}).get((namespace, name))
 
     def removed(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The last object of that name that was removed, as it was then; None when none is known."""
+        """Return the last state of the last deleted object with that name; None when none is known."""
         return self._removed.get((kind, (namespace, name)))
 
     def all(self, kind: Kind) -> Iterable[Object]:
         return list(self._objects.get(kind, {}).values())
 
     def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
-        """Objects of one namespace with that label, by name."""
+        """Return objects of one namespace with that label, sorted by name."""
         found = [
             each
             for (place, _), each in self._objects.get(kind, {}).items()
@@ -46,7 +43,7 @@ class Cache:
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def put(self, kind: Kind, stored: Object) -> None:
-        """An object as the API server returned or streamed it."""
+        """Store an object that the API server returned or streamed."""
         meta = stored["metadata"]
         key, version = (meta["namespace"], meta["name"]), _version(stored)
         if version <= self._gone.get(meta.get("uid", ""), -1):
@@ -68,7 +65,7 @@ class Cache:
             self._changed(kind, stored)
 
     def replace(self, kind: Kind, namespace: str, listed: list[Object], asked_version: int) -> None:
-        """A whole list: what it lacks is gone, unless it is newer than the list's beginning."""
+        """Apply a full list: an object that it lacks is deleted, unless it is newer than `asked_version`."""
         names = {each["metadata"]["name"] for each in listed}
         for (place, name), each in list(self._objects.get(kind, {}).items()):
             if place == namespace and name not in names and _version(each) <= asked_version:
@@ -77,7 +74,7 @@ class Cache:
             self.put(kind, each)
 
     def newest(self) -> int:
-        """The greatest resourceVersion seen so far."""
+        """Return the greatest resourceVersion seen so far."""
         return max((_version(each) for kind in self._objects.values() for each in kind.values()), default=0)
 
     def _bury(self, kind: Kind, stored: Object) -> None:
@@ -91,6 +88,7 @@ class Cache:
 
 
 def _version(stored: Object) -> int:
-    """Versions of one API server are numbers that grow (promised since Kubernetes 1.35)."""
+    """Return the resourceVersion as a number; those of one API server increase (guaranteed since
+    Kubernetes 1.35)."""
     text = str(stored["metadata"].get("resourceVersion", "0"))
     return int(text) if text.isdigit() else 0

@@ -1,4 +1,4 @@
-"""One member, one exchange at a time: a slow member delays nobody but itself."""
+"""One exchange at a time with one member: a slow member delays no other."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from stele.ports.control_loop import Members
 
 
 class Channel:
-    """Sends one request and keeps its answer until the loop takes it."""
+    """Sends one request and keeps the answer until the loop takes it."""
 
     def __init__(
         self, index: MemberIndex, members: Members, now: Callable[[], float], wake: Callable[[], None]
@@ -33,7 +33,7 @@ class Channel:
         published: TableCursor | None,
         deadline_seconds: float,
     ) -> None:
-        """Begin an exchange; the channel must be free."""
+        """Start an exchange. The channel must be free."""
         assert self.free, "one exchange at a time"
         self.sent_seconds, self.address = self._now(), address
         work = self._exchange(address, request, published, deadline_seconds)
@@ -58,12 +58,12 @@ class Channel:
             self._wake()
 
     def take(self) -> Answer | None:
-        """The answer that arrived since the last call."""
+        """Return the answer that arrived since the last call, if any."""
         answer, self._answer = self._answer, None
         return answer
 
     def abandon(self) -> None:
-        """Wait no longer for an answer: who is asked is elsewhere now."""
+        """Stop waiting for an answer, because the member has moved to another address."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

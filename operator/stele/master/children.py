@@ -1,7 +1,7 @@
-"""The objects of one cluster: made, changed and deleted only while they are its own.
+"""The child objects of one cluster, changed and deleted only while the cluster owns them.
 
-What has the name of one of them and belongs to somebody else is left as it is, and is told by `taken`; what
-is about to go, by `leaving`.
+An object with the name of a child that has another owner is left unchanged and reported by `taken`; one that
+is being deleted, by `leaving`.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 class Children:
-    """Each call names who owns the object: the UID of the cluster, or of one of its members for a pod."""
+    """Each call names the owner: the UID of the cluster, or for a pod that of its member."""
 
     def __init__(self, api: Api, cache: Cache, namespace: str) -> None:
         self._api, self._cache, self._namespace = api, cache, namespace
@@ -23,15 +23,16 @@ class Children:
         self._met_before: dict[str, bool] = {}
 
     def next_look(self) -> None:
-        """What is in the way is told until two looks in a row did not meet it."""
+        """Start a new round: an obstacle is reported until two rounds in a row did not meet it."""
         self._met_before, self._met = self._met, {}
 
     def taken(self) -> tuple[str, ...]:
-        """Kind and name of what belongs to somebody else."""
+        """Return the kind and name of objects that have another owner."""
         return self._told(leaving=False)
 
     def leaving(self) -> tuple[str, ...]:
-        """Kind and name of what belonged to a cluster or member that is gone, or is being deleted."""
+        """Return the kind and name of objects whose cluster or member is deleted, or that are being
+        deleted."""
         return self._told(leaving=True)
 
     def _told(self, *, leaving: bool) -> tuple[str, ...]:
@@ -39,17 +40,17 @@ class Children:
         return tuple(sorted(name for name, leaves in met.items() if leaves is leaving))
 
     def find(self, kind: Kind, name: str, owner: str) -> Object | None:
-        """Our object as the cache has it."""
+        """Return the cached object if `owner` owns it."""
         stored = self._cache.get(kind, self._namespace, name)
         return stored if stored is not None and belongs_to(stored, owner) else None
 
     async def have(self, kind: Kind, body: Object, owner: str) -> Object | None:
-        """Our object, made when there is none; None when its name is taken."""
+        """Return our object, created when missing; None when its name is taken."""
         stored = self._cache.get(kind, self._namespace, body["metadata"]["name"])
         return self._own(kind, body, stored, owner) if stored else await self.make(kind, body, owner)
 
     async def make(self, kind: Kind, body: Object, owner: str) -> Object | None:
-        """As `have`, without a look at the cache: it says what is there now."""
+        """Like `have`, without the cache, which may be outdated."""
         try:
             stored = await self._api.create(kind, self._namespace, body)
         except AlreadyExists:
@@ -60,7 +61,7 @@ class Children:
         return found
 
     async def keep(self, kind: Kind, body: Object, owner: str) -> None:
-        """Make it, or write what `body` names over it, unless this process wrote the same last."""
+        """Create the object, or overwrite the fields in `body`, unless this process wrote the same last."""
         name = body["metadata"]["name"]
         if self._written.get(f"{kind.plural}/{name}") == body:
             return
@@ -79,7 +80,7 @@ class Children:
             await self._api.delete(kind, self._namespace, name, stored["metadata"]["uid"])
 
     def _own(self, kind: Kind, body: Object, stored: Object, owner: str) -> Object | None:
-        """`stored` if it is ours; otherwise note what has the name of `body`."""
+        """Return `stored` if `owner` owns it; otherwise note the obstacle."""
         if belongs_to(stored, owner):
             return stored
         going = leaves(stored, body["metadata"].get("ownerReferences", ()))
@@ -88,7 +89,7 @@ class Children:
 
 
 def _over(stored: Object, body: Object) -> Object:
-    """The stored object, of that version and no other, with what `body` names."""
+    """Return the stored object at its version, with the fields of `body`."""
     meta, ours = stored["metadata"], body["metadata"]
     labels = {**(meta.get("labels") or {}), **ours["labels"]}
     metadata = {**meta, "labels": labels, "ownerReferences": ours["ownerReferences"]}

@@ -1,6 +1,4 @@
-"""The Spark jobs of one cluster, as the loop wants them: posted, polled, cancelled when not wanted any
-more.
-"""
+"""The Spark jobs of one cluster's loop: submitted, polled, and cancelled when no longer needed."""
 
 import asyncio
 import logging
@@ -21,11 +19,11 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 20.0
-"""How long a copier may stay without an answer before its jobs count as failed."""
+"""Seconds that a copier may stay silent before its jobs count as failed."""
 
 
 class SparkJobs:
-    """One task for each session that is wanted; its newest status is kept for the loop."""
+    """Runs one task for each wanted session and keeps its newest status for the loop."""
 
     def __init__(
         self,
@@ -39,7 +37,7 @@ class SparkJobs:
         self._jobs: dict[str, Job] = {}
 
     def problem(self) -> str:
-        """Why Spark cannot be used now; empty when it can."""
+        """Return why Spark cannot be used now; empty when it can."""
         return "" if self._address() else "the copier pod is not ready"
 
     def jobs(self) -> Mapping[str, Job]:
@@ -59,12 +57,12 @@ class SparkJobs:
         try:
             await self._poll(job)
         except asyncio.CancelledError:
-            # The session is over, or this master is: nobody waits for the copy any more.
+            # The session has ended, or this master has: the copy is not needed any more.
             await self._delete(job.session)
             raise
 
     async def _poll(self, job: CopyJob) -> None:
-        """Until the job is over, its copier refuses it, or gives no answer for too long."""
+        """Poll until the job ends, the copier refuses it, or it has been silent for too long."""
         clock = asyncio.get_running_loop().time
         heard, known = clock(), False
         while True:
@@ -73,13 +71,13 @@ class SparkJobs:
             except Unavailable as error:
                 log.info("copier: %s", error)
                 if clock() - heard > PATIENCE_SECONDS:
-                    text = f"the copier took no question for {PATIENCE_SECONDS:g} s: {error}"
+                    text = f"the copier did not answer for {PATIENCE_SECONDS:g} s: {error}"
                     self._note(job.session, Job(JobState.FAILED, 0, Reason(ReasonCode.COPIER_SILENT, text)))
                     return
                 await asyncio.sleep(POLL_SECONDS * 5)
                 continue
             except SteleError as error:
-                # A refusal: the same question would get the same answer.
+                # A refusal: a retry would get the same answer.
                 self._note(job.session, Job(JobState.FAILED, 0, Reason.of(error)))
                 break
             known, heard = status is not None, clock()
@@ -122,7 +120,7 @@ class SparkJobs:
 
 
 def job_of(copy_session: CopySession, state: State, cluster: TabletCluster) -> CopyJob:
-    """What the copier is asked for; the destination's volume is the claim of its name."""
+    """Return the copy job of a session; the destination's volume is the claim of its name."""
     spark = cluster.spec.spark
     source, destination = (
         state.table.members[copy_session.source],

@@ -1,4 +1,4 @@
-"""What was copied to whom, as a plan's status and the metrics show it. Pure."""
+"""Bytes copied to each member, for a plan's status and the metrics. Pure."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ REASON_LETTERS_MAX = 1024
 
 
 def destinations_of(record: RebalanceProgress, state: State, now: float) -> tuple[CopyDestination, ...]:
-    """All members that a plan copies to, those with the most bytes first; what is under way counts."""
+    """Return all members that a plan copies to, running sessions included, most bytes first."""
     found = [
         _destination(copied, _parts(record, state, member), now)
         for member, copied in record.destinations.items()
@@ -23,7 +23,7 @@ def destinations_of(record: RebalanceProgress, state: State, now: float) -> tupl
 
 
 def _parts(record: RebalanceProgress, state: State, member: MemberIndex) -> list[tuple[CopySession, int]]:
-    """Sessions of the plan to one member that are under way, and how much they copied for it."""
+    """Return the plan's running sessions to one member, with the bytes copied for the plan."""
     mine = (
         session
         for session in state.copy_sessions.values()
@@ -54,7 +54,7 @@ def _destination(copied: Copied, flying: list[tuple[CopySession, int]], now: flo
 
 
 def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
-    """(destination, engine, what was copied in this leadership), with what is under way."""
+    """Yield (destination, engine, copied in this leadership), running sessions included."""
     found = {key: _copy_of(copied) for key, copied in state.copies.copied.items()}
     for session in state.copy_sessions.values():
         if session.engine is not None and not session.counted:

@@ -1,4 +1,4 @@
-"""Kubernetes Events of a cluster: what a person should know, as `kubectl describe` shows it."""
+"""Kubernetes Events of a cluster, as `kubectl describe` shows them."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from stele.core.control.state import ClusterEvent
 from stele.model import API_VERSION, TabletCluster
 
 EVENTS_MAX = 20
-"""Events of one tick; the log has them all."""
+"""Events posted per tick; the log has all of them."""
 
 MESSAGE_LETTERS_MAX = 1000
 

@@ -30,7 +30,7 @@ class Clusters(Protocol):
 
 
 class ClusterCollector:
-    """Gauges of every cluster, computed when they are asked for: the numbers of its status, and others."""
+    """Gauges of every cluster, computed on each scrape: the numbers of its status, and others."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -59,7 +59,7 @@ def _state_metrics(states: Mapping[Key, State]) -> list[Metric]:
 
 
 class ProcessFacts:
-    """Which build this is, and whether it is the one that acts."""
+    """The build's version, and whether this process is the leader."""
 
     def __init__(self, leads: Callable[[], bool]) -> None:
         self._leads = leads
@@ -72,7 +72,7 @@ class ProcessFacts:
 
 
 def application(clusters: Clusters, ready: Callable[[], bool], leads: Callable[[], bool]) -> web.Application:
-    """`ready`: it acts, or stands by for the one that does. `leads`: it acts."""
+    """Create the application. `ready`: the process leads or stands by. `leads`: it leads."""
     registry = CollectorRegistry()
     for each in (ClusterCollector(clusters), ProcessFacts(leads), DECISION, FAILURES):
         registry.register(each)

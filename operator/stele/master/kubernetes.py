@@ -1,6 +1,4 @@
-"""Kubernetes as one cluster's loop sees it: objects from the cache, children made when they are missing,
-status.
-"""
+"""Kubernetes as seen by one cluster's loop: cached objects, children created when missing, and status."""
 
 import logging
 import time
@@ -48,7 +46,7 @@ Object = dict[str, Any]
 
 
 class KubernetesClusterObjects:
-    """One TabletCluster. A stored object that cannot be read leaves the wishes as they were."""
+    """One TabletCluster. A stored object that cannot be parsed leaves the desired spec unchanged."""
 
     def __init__(
         self,
@@ -84,11 +82,11 @@ class KubernetesClusterObjects:
         return self._cluster.metadata.uid
 
     def cluster(self) -> TabletCluster:
-        """The version of the last look: what is decided, done and told in one round rests on one version."""
+        """Return the version of the last `look`, on which everything in one round is based."""
         return self._cluster
 
     def look(self) -> None:
-        """Take the newest version that can be read."""
+        """Take the newest version that can be parsed."""
         stored = self._cache.get(CLUSTERS, self.namespace, self.name)
         if stored is None or stored is self._read or stored["metadata"].get("uid") != self.cluster_uid:
             return
@@ -133,7 +131,7 @@ class KubernetesClusterObjects:
         return tuple(found)
 
     def _zone(self, member: TabletMember, pod: Object | None) -> tuple[str, ...] | None:
-        """By the node of its pod; without one, where it was last."""
+        """Return the zone of its pod's node; without a pod, the last known zone."""
         keys, name = self._cluster.spec.placement.topology_keys, member.metadata.name
         if not keys:
             return ()
@@ -150,12 +148,12 @@ class KubernetesClusterObjects:
         return [node for each in self._members() if (node := node_of(self._pod(each)))]
 
     async def look_at_nodes(self) -> None:
-        """Read the labels of the nodes that members run on, when they matter."""
+        """Read the labels of the members' nodes when topology keys are set."""
         if self.cluster().spec.placement.topology_keys:
             await self._nodes.refresh(self._node_names(), time.monotonic())
 
     def _member(self, stored: Object) -> TabletMember | Unreadable:
-        """Each stored version is read once; objects in the cache are never changed in place."""
+        """Parse each stored version once; objects in the cache are never changed in place."""
         name = stored["metadata"]["name"]
         before = self._read_members.get(name)
         if before is not None and before[0] is stored:
@@ -174,7 +172,8 @@ class KubernetesClusterObjects:
         return self._children.find(PODS, member["metadata"]["name"], member["metadata"]["uid"])
 
     def _foreign_claims(self) -> tuple[str, ...]:
-        """Claims that hold the data of another cluster under a member's name: never used, never deleted."""
+        """Return claims that hold another cluster's data under a member's name; they are never used or
+        deleted."""
         cluster = self.cluster()
         names = (each["metadata"]["name"] for each in self._members())
         claims = (self._cache.get(CLAIMS, self.namespace, name) for name in names)
@@ -183,12 +182,12 @@ class KubernetesClusterObjects:
         )
 
     def _but_foreign(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those claims are told by themselves."""
+        """Leave out foreign claims, which are reported separately."""
         foreign = {f"{CLAIMS.kind} {name}" for name in self._foreign_claims()}
         return tuple(each for each in names if each not in foreign)
 
     def _outdated(self, cluster: TabletCluster) -> tuple[int, tuple[str, ...]]:
-        """Members whose pod and volume are as the spec says, and the objects that are not."""
+        """Return how many members' pods and volumes match the spec, and the objects that do not."""
         old, updated = [], 0
         for stored, member in self._seen.values():
             pod = self._outdated_pod(cluster, stored, member)
@@ -215,18 +214,19 @@ class KubernetesClusterObjects:
         return _shown(CLAIMS, claim, outdated_claim(claim, manifests.claim(cluster, member.spec.index)))
 
     def epoch_shown(self) -> int:
-        """Of the master that wrote the status of the cluster last; 0 when none did."""
+        """Return the epoch of the master that last wrote the cluster's status; 0 when none did."""
         stored = self._cache.get(CLUSTERS, self.namespace, self.name)
         if stored is None or stored["metadata"].get("uid") != self.cluster_uid:
             return 0
         return int((stored.get("status") or {}).get("epoch") or 0)
 
     def requests(self) -> tuple[RebalanceRequest, ...]:
-        """TabletRebalances that are to be carried out, and what people said about them."""
+        """Return the TabletRebalances to carry out, with the users' latest changes to them."""
         return self._asks.read(self._cache, self.namespace, self.name, self.cluster_uid)
 
     async def ensure_member(self, index: MemberIndex) -> None:
-        """Object, volume and pod, each when it is missing; a pod that ended for good is made anew."""
+        """Create the object, volume and pod that are missing; a pod that has ended is deleted, to be
+        recreated."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
         member = await children.have(MEMBERS, manifests.member_object(cluster, index), uid)
         if member is None:
@@ -240,7 +240,10 @@ class KubernetesClusterObjects:
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
 
     async def _make_pod(self, cluster: TabletCluster, member: Object, index: MemberIndex) -> None:
-        """A pod mounts a claim by its name, so whose that is must be so now, not when it was cached."""
+        """Create the pod.
+
+        It mounts a claim by name, so the claim's owner is checked now rather than in the cache.
+        """
         model, children = self._member(member), self._children
         if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
             return
@@ -250,9 +253,8 @@ class KubernetesClusterObjects:
         await children.have(PODS, body, model.metadata.uid)
 
     async def remove_member(self, index: MemberIndex) -> None:
-        """Volume (when the user said so), pod, and the object last, so that a crash in between is
-        continued.
-        """
+        """Delete the volume (if the spec says so), the pod, and last the object, so that a crash in
+        between resumes."""
         name, uid, children = manifests.name_of(self.name, index), self.cluster_uid, self._children
         if self.cluster().spec.storage.keep_volumes.value == "Delete":
             await children.delete(CLAIMS, name, uid)
@@ -262,7 +264,7 @@ class KubernetesClusterObjects:
             await children.delete(MEMBERS, name, uid)
 
     async def ensure_shared(self) -> None:
-        """Services, budget and copier."""
+        """Create or update the services, the budget and the copier."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
         children.next_look()
         await self.look_at_nodes()
@@ -276,7 +278,7 @@ class KubernetesClusterObjects:
         await self._ensure_copier(cluster)
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
-        """A pod as the spec makes it. An older one goes once no Spark job is under way."""
+        """Keep a pod as specified. An outdated one is deleted once no Spark job is running."""
         name, uid, children = manifests.copier_name(self.name), self.cluster_uid, self._children
         if not manifests.wants_copier(cluster):
             await children.delete(PODS, name, uid)
@@ -291,11 +293,11 @@ class KubernetesClusterObjects:
             await children.delete(PODS, name, uid)
 
     def _has_spark_jobs(self) -> bool:
-        """As far as known: before the first status nobody knows."""
+        """Return whether Spark jobs may be running; true before the first status."""
         return self._state is None or any(session.wants_job for session in self._state.copy_sessions.values())
 
     def copier_address(self) -> str:
-        """Where the copier answers; empty while it is not ready."""
+        """Return the copier's address; empty while it is not ready."""
         pod = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return ""
@@ -307,8 +309,11 @@ class KubernetesClusterObjects:
         await post(self._api, self._cluster, events)
 
     async def show(self, state: State, now: float) -> None:
-        """Status of the cluster, of its members and of its plans, where it changed; before this master knows
-        them only its epoch. Raises Stale once a newer master has told of itself.
+        """Write the changed statuses of the cluster, its members and plans.
+
+        Until members have reported, only the epoch is written.
+
+        Raises Stale once a newer master has written the status.
         """
         self._state = state
         cluster, desired, clock = self.cluster(), self.desired(), self._clock_at(now)
@@ -346,7 +351,8 @@ class KubernetesClusterObjects:
         await show_plans(self._api, self._cache, self._children, cluster, view)
 
     async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
-        """Nothing of this cluster is done: objects that are not its own have the names of its table."""
+        """Report that nothing is done for this cluster, because other owners' objects have its table's
+        names."""
         cluster = self.cluster()
         wanted = facts.blocked(cluster.status, why, cluster.metadata.generation, self._clock_at(now))
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
@@ -395,7 +401,7 @@ def _shown(kind: Kind, stored: Object, what: Sequence[str]) -> list[str]:
 
 
 def pod_facts(pod: Object) -> PodFacts:
-    """What the pod says of the member's process."""
+    """Return what the pod reports about the member's process."""
     meta, status = pod["metadata"], pod.get("status") or {}
     container: Object = next((c for c in status.get("containerStatuses") or [] if c["name"] == "member"), {})
     state = container.get("state") or {}
@@ -409,10 +415,10 @@ def pod_facts(pod: Object) -> PodFacts:
 
 
 def _since_seconds(container: Object) -> float:
-    """When what the kubelet shows of a container began, see PodFacts.
+    """Return when the container's present state began, see PodFacts.
 
-    The end of the process before a running one says nothing of the one that runs: the clock may have been
-    set back between them.
+    The end of the previous process is no evidence about the running one: the clock may have been set back in
+    between.
     """
     state = container.get("state") or {}
     ended = (container.get("lastState") or {}) if "waiting" in state else state
@@ -421,7 +427,7 @@ def _since_seconds(container: Object) -> float:
 
 
 def node_of(pod: Object | None) -> str:
-    """The node that a pod was given to, empty when there is none yet."""
+    """Return the node that a pod is scheduled on; empty when it is not scheduled."""
     return "" if pod is None else str(pod.get("spec", {}).get("nodeName") or "")
 
 
@@ -431,5 +437,5 @@ def restarts_of(pod: Object | None) -> int:
 
 
 def clock_of(wall: datetime, monotonic: float) -> Callable[[float], datetime]:
-    """Wall clock times of monotonic ones, without jitter between two looks."""
+    """Convert monotonic to wall clock times, without jitter between calls."""
     return lambda seconds: wall + timedelta(seconds=seconds - monotonic)

@@ -1,9 +1,9 @@
-"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken
-(docs/internals/operator.md, "The loop").
+"""One loop per cluster: observe, decide, commit, act, report, and sleep until woken.
 
-Commit first, command second: what is decided is stored by compare-and-set before anything is sent that
-rests on it. Any surprise while storing ends the leadership: the memory is dropped and the table is taken over
-anew.
+See docs/internals/operator.md, "The loop".
+
+A decision is committed by compare-and-set before any command that rests on it is sent. Any error while
+storing ends the leadership: the loop drops its memory and takes the table over again.
 """
 
 import asyncio
@@ -30,15 +30,18 @@ log = logging.getLogger(__name__)
 
 
 class Deposed(SteleError):  # noqa: N818  named as in errors
-    """Somebody wrote a higher epoch into the table: this loop ends, and its process if it has no Lease."""
+    """The table has a higher epoch: this loop ends, and so does its process if it has lost the Lease."""
 
     code_default = "DEPOSED"
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: between ticks while something is under way, between heartbeats, of one exchange, of status
-    writes. Answers that come within `gather` are taken together; within `hand_over` while clients wait for a
+    """Intervals of the loop, in seconds.
+
+    `busy` and `idle` are those between ticks and between heartbeats, `report` between status writes.
+
+    Answers that arrive within `gather` are handled together; within `hand_over` while clients wait for a
     partition whose owner changes.
     """
 
@@ -53,12 +56,12 @@ class Pace:
 
 
 def fresh_head(partitions: int, replicas: int) -> Head:
-    """The head of a table in which nothing was assigned yet."""
+    """Return the head of a table in which nothing is assigned yet."""
     return Head(0, ClusterState.ACTIVE, partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
 
 
 class ClusterLoop:
-    """`tick` is one round; `run` repeats it. `wake` may be called from anywhere in the event loop."""
+    """`tick` runs one round; `run` repeats it. `wake` may be called from anywhere on the event loop."""
 
     def __init__(
         self,
@@ -81,26 +84,27 @@ class ClusterLoop:
         self._epoch_above = 0
         self._trace = Trace()
         self.turned_seconds = now()
-        """When it got on last, see `turn`; one that hangs does not."""
+        """Time of the last progress, see `turn`."""
         self.state: State | None = None
 
     def wake(self) -> None:
         self._woken.set()
 
     def turn(self) -> None:
-        """Note that it gets on: with each round, each of its steps, and each answer of the API server."""
+        """Record progress: called in each round, at each step, and for each answer of the API server."""
         self.turned_seconds = self._now()
 
     async def run(self) -> None:
-        """Until cancelled; raises Deposed when another master leads, NameTaken when there is no room for
-        the table.
+        """Run until cancelled.
+
+        Raises Deposed when another master leads, and NameTaken when the table's name is taken.
         """
         while True:
             self.turn()
             try:
                 busy = await self.tick()
             except (Conflict, Uncertain, Unavailable, Stale) as error:
-                log.warning("the leadership ends and begins anew: %s", error)
+                log.warning("the leadership ended and restarts: %s", error)
                 await self.step_down()
                 await asyncio.sleep(self._pace.restart)
                 continue
@@ -110,11 +114,9 @@ class ClusterLoop:
         return min(self._pace.idle, self._world.desired().timing.heartbeat)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until something happened or the time is over; answers that follow each other closely are taken
-        together.
-        """
+        """Wait for an event or the timeout; answers that arrive in quick succession are handled together."""
         try:
-            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
+            # Not wait_for: in Python 3.11 it swallows a cancellation that coincides with the event.
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
             if any(not channel.free for channel in self._channels.values()):
@@ -124,12 +126,13 @@ class ClusterLoop:
         self._woken.clear()
 
     def _gather(self) -> float:
-        """A hand-over takes three rounds of messages, and each would wait so long."""
+        """Return the seconds to wait for more answers; shorter in a hand-over, which takes three rounds
+        of messages."""
         running = () if self.state is None else self.state.migrations.values()
         return self._pace.hand_over if any(each.holds_clients for each in running) else self._pace.gather
 
     async def step_down(self) -> None:
-        """Drop everything that was remembered; raises Deposed when the table has a higher epoch than ours."""
+        """Drop all memory. Raises Deposed when the table has a higher epoch than ours."""
         ours = 0 if self.state is None else self.state.epoch
         self.state, self._head = None, None
         for channel in self._channels.values():
@@ -148,7 +151,7 @@ class ClusterLoop:
         await self._copier.close()
 
     async def tick(self) -> bool:
-        """One round; whether something is under way."""
+        """Run one round. Returns whether there is work left."""
         self._world.look()
         state = self.state or await self._begin()
         now = self._now()
@@ -181,7 +184,7 @@ class ClusterLoop:
             await self._try(self._world.show_blocked(error, self._now()), "status")
             raise
         self._head = head = table_snapshot.head
-        log.info("leads with epoch %d over %d members", head.epoch, len(head.members))
+        log.info("leading with epoch %d over %d members", head.epoch, len(head.members))
         self.state = State(
             head.epoch,
             table_snapshot.table,
@@ -193,8 +196,10 @@ class ClusterLoop:
         return self.state
 
     def _check_epoch(self, state: State) -> None:
-        """A member that saw a higher epoch than ours obeys nobody below it, and who reads the status takes it
-        for newer than ours: take over with a higher one, or end.
+        """Raise Stale when a member or the status has a higher epoch than ours.
+
+        Such a member rejects lower epochs, and readers of the status take it for newer: take over with a
+        higher epoch, or end.
         """
         refused = max((liveness.refused_epoch for liveness in state.liveness.values()), default=0)
         shown = self._world.epoch_shown()
@@ -205,7 +210,7 @@ class ClusterLoop:
             raise Stale(f"{where} epoch {seen}, ours is {state.epoch}", "STALE_EPOCH")
 
     async def _commit(self, state: State, decision: Decision, now: float) -> bool:
-        """Store the dictionary, then the rows: one PUT for each shard that changes."""
+        """Store the member list, then the rows, with one PUT per changed shard."""
         assert self._head is not None
         rows = dict(decision.rows)
         members = decision.dictionary
@@ -226,7 +231,7 @@ class ClusterLoop:
         return bool(rows) or changes
 
     async def _write_shards(self, shards: Mapping[int, tuple[Partition, ...]]) -> None:
-        """Side by side; when one fails, none is under way any more once its error is raised."""
+        """Write shards concurrently; an error is raised only once no write is running."""
         writes = [self._store.write_shard(number, partitions) for number, partitions in shards.items()]
         for done in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(done, BaseException):
@@ -267,13 +272,13 @@ class ClusterLoop:
         *,
         busy: bool,
     ) -> None:
-        """Send to every member whose channel is free and that has something to hear or to tell."""
+        """Send to every member whose channel is free and that has commands, rows or a heartbeat due."""
         for index in self._channels.keys() - state.liveness.keys():
             self._channels.pop(index)
         for index, liveness in state.liveness.items():
             pod = liveness.member_object.pod if liveness.member_object is not None else None
             member = state.table.members.get(index)
-            # What Kubernetes shows may be old: a pod without an address may well have one.
+            # What Kubernetes shows may be outdated: a pod shown without an address may have one.
             address = (pod.address if pod is not None else "") or (member.address if member else "")
             channel = self._channels.get(index)
             if channel is None:
@@ -295,11 +300,11 @@ class ClusterLoop:
                 channel.send(address, request, cursor, self._pace.exchange)
 
     def _interval(self, observed: Observation, busy: bool) -> float:
-        """Between two exchanges with one member that has nothing to be told."""
+        """Return the seconds between two exchanges with a member that has no commands."""
         return self._pace.busy if busy else observed.desired.timing.heartbeat / 2
 
     async def _act(self, decision: Decision, now: float) -> None:
-        """Make and remove objects; one that fails is tried again, and holds nobody else up."""
+        """Create and delete objects. One that fails is retried and delays no other."""
         if now - self._shared_seconds > self._pace.objects:
             self._shared_seconds = now
             await self._try(self._world.ensure_shared(), "shared objects")
@@ -320,7 +325,7 @@ class ClusterLoop:
             log.warning("%s: %s", what, error)
 
     async def _report(self, state: State, decision: Decision, now: float) -> None:
-        """Events at once, status at most once per `report` seconds: it never slows migrations down."""
+        """Post events at once, and the status at most once per `report` seconds, to keep migrations fast."""
         if decision.events:
             for each in decision.events:
                 log.log(
@@ -334,7 +339,7 @@ class ClusterLoop:
             await self._try(self._world.show(state, now), "status")
 
     async def _refresh_head(self, state: State) -> None:
-        """The head's stamp follows the shards when nothing else wrote it."""
+        """Write the head when its stamp is behind the shards and no other write updated it."""
         assert self._head is not None
         await self._write_head(
             state,

@@ -1,7 +1,7 @@
-"""Pure builders of the objects that belong to a cluster: values in, objects out.
+"""Pure builders of the objects that belong to a cluster.
 
-TabletCluster owns TabletMembers, Services, the budget, the copier and the table; a TabletMember owns its
-Pod. Volume claims are owned by nobody: data outlives what describes it (docs/internals/operator.md,
+A TabletCluster owns its TabletMembers, Services, budget, copier and table; a TabletMember owns its Pod.
+Volume claims have no owner, so that data outlives the objects that describe it (docs/internals/operator.md,
 "Objects of a cluster").
 """
 
@@ -27,7 +27,7 @@ TERMINATION_SECONDS = 30
 
 
 def name_of(cluster: str, index: int) -> str:
-    """Of the TabletMember, its Pod and its volume claim."""
+    """Return the name of a TabletMember, its Pod and its volume claim."""
     return f"{cluster}-{index}"
 
 
@@ -40,7 +40,7 @@ def copier_name(cluster: str) -> str:
 
 
 def labels(cluster: str, component: str, member: str | None = None) -> dict[str, str]:
-    """Of every child; selectors use only those of stele.dev."""
+    """Return the labels of a child; selectors use only those of stele.dev."""
     found = {
         "app.kubernetes.io/name": "stele",
         "app.kubernetes.io/instance": cluster,
@@ -54,7 +54,7 @@ def labels(cluster: str, component: str, member: str | None = None) -> dict[str,
 
 
 def selector(cluster: str) -> dict[str, str]:
-    """The pods of a cluster's members."""
+    """Select the pods of a cluster's members."""
     return {CLUSTER_LABEL: cluster, COMPONENT_LABEL: "member"}
 
 
@@ -89,7 +89,7 @@ def member_object(cluster: TabletCluster, index: int) -> Object:
 
 
 def _joins_lite(cluster: TabletCluster) -> bool:
-    """Somebody has to hold the data: until the table is assigned, members are data members."""
+    """Return whether new members join as lite: until the table is assigned, members must hold data."""
     return cluster.spec.join_as is JoinAs.LITE and cluster.status.version_sum > 0
 
 
@@ -119,7 +119,7 @@ def is_foreign(claim: Object, cluster: TabletCluster) -> bool:
 
 
 def headless_service(cluster: TabletCluster) -> Object:
-    """Stable names of the members, ready or not."""
+    """Build the Service that gives members stable names, ready or not."""
     name = cluster.metadata.name
     spec = {
         "clusterIP": "None",
@@ -139,7 +139,7 @@ def _service_port(name: str, port: int) -> Object:
 
 
 def client_service(cluster: TabletCluster) -> Object:
-    """Any ready member: each forwards what is not its own."""
+    """Build the Service for clients, of any ready member: each forwards requests to the owner."""
     name, resp = cluster.metadata.name, cluster.spec.resp
     port = _service_port("resp", RESP_PORT)
     if resp.node_port is not None and resp.service_type is not ServiceType.CLUSTER_IP:
@@ -149,9 +149,8 @@ def client_service(cluster: TabletCluster) -> Object:
 
 
 def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:
-    """How many members must stay: all of them while some partition lacks a copy (crate-operator 903 is the
-    reason).
-    """
+    """Build the disruption budget: all members must stay while some partition lacks a copy (see
+    crate-operator issue 903)."""
     name = cluster.metadata.name
     least = max(0, members - 1) if all_safe and cluster.spec.replicas > 1 else members
     spec = {"minAvailable": least, "selector": {"matchLabels": selector(name)}}
@@ -226,7 +225,7 @@ def _transfer_container(image: str, pull: str) -> Object:
 
 
 def _apart(cluster: TabletCluster) -> Object:
-    """On different nodes, and in different places of each topology key, when that is possible."""
+    """Prefer different nodes, and different domains of each topology key."""
     labels_of_all = {"matchLabels": selector(cluster.metadata.name)}
     keys = dict.fromkeys([*cluster.spec.placement.topology_keys, "kubernetes.io/hostname"])
     terms = [{"topologyKey": key, "labelSelector": labels_of_all} for key in keys]
@@ -236,7 +235,7 @@ def _apart(cluster: TabletCluster) -> Object:
 
 @dataclass(frozen=True)
 class Setup:
-    """What the installation says of pods, unless a cluster names an image of its own."""
+    """The installation's settings for pods, unless a cluster sets its own image."""
 
     image: str
     pull_policy: str
@@ -244,14 +243,14 @@ class Setup:
     pull_secrets: tuple[str, ...]
 
     def pulled(self, spec: Object) -> Object:
-        """The spec of a pod, with what its images are pulled with."""
+        """Return a pod's spec with the image pull secrets."""
         names = [{"name": each} for each in self.pull_secrets]
         return {**spec, "imagePullSecrets": names} if names else spec
 
 
 @dataclass(frozen=True)
 class CopierSetup(Setup):
-    """And what it says of executors."""
+    """Those of the copier's pod and its executors."""
 
     executor_account: str
     secret: str
@@ -266,7 +265,7 @@ def member_pod(cluster: TabletCluster, member: TabletMember, setup: Setup) -> Ob
 
 
 def member_revision(cluster: TabletCluster, setup: Setup) -> str:
-    """The same for all members: it says nothing of their names."""
+    """Return the revision of the member's pod, which is the same for all members: names are left out."""
     return revision_of(_member_spec(cluster, "", setup))
 
 
@@ -299,7 +298,7 @@ def _field(name: str, path: str) -> Object:
 
 
 def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
-    """The pod in which the Spark drivers of a cluster run."""
+    """Build the pod that runs a cluster's Spark drivers."""
     name = cluster.metadata.name
     image, pull, account = cluster.spec.images.spark or setup.image, setup.pull_policy, setup.account
     env = [

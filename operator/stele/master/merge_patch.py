@@ -1,11 +1,11 @@
-"""The difference between a stored status and the wanted one, as a merge patch."""
+"""The difference between a stored and a desired status, as a JSON merge patch (RFC 7386)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def patch_of(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what differs; what is not wanted any more is null. Empty when nothing differs."""
+    """Return the differing fields, with null for removed ones; empty when nothing differs."""
     patch: dict[str, Any] = dict.fromkeys(stored.keys() - wanted.keys())
     for name, value in wanted.items():
         before = stored.get(name)

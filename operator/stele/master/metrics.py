@@ -1,4 +1,4 @@
-"""Measurements of the master itself, and counters of copies, beside the gauges of clusters in `health`."""
+"""Metrics of the master itself and counters of copies, besides the gauges of clusters in `health`."""
 
 from collections.abc import Mapping
 
@@ -12,15 +12,15 @@ from stele.model.conditions import ConditionStatus
 
 DECISION = Histogram(
     "stele_decision_seconds",
-    "Processor-bound time of one decision about one cluster.",
+    "CPU time of one decision about one cluster.",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
     registry=None,
 )
-"""Nothing else of any cluster happens meanwhile: this is how late a heartbeat or a step may come."""
+"""A decision blocks the event loop, so this bounds how late a heartbeat or a step may be."""
 
 FAILURES = Counter(
     "stele_master_failures",
-    "Leaderships over a cluster that ended by an error.",
+    "Leaderships over a cluster that ended with an error.",
     ["namespace", "cluster", "code"],
     registry=None,
 )
@@ -29,10 +29,12 @@ COPY_LABELS = ["namespace", "cluster", "destination", "engine"]
 
 
 def copy_metrics(clusters: Mapping[tuple[str, str], State]) -> list[Metric]:
-    """Counters per destination and engine since this master leads."""
+    """Return counters per destination and engine since this master became leader."""
     sizes = CounterMetricFamily("stele_copied_bytes", "Bytes copied to a member.", labels=COPY_LABELS)
     tasks = CounterMetricFamily("stele_copy_tasks", "Tasks that copied to a member.", labels=COPY_LABELS)
-    retries = CounterMetricFamily("stele_copy_retries", "Tasks and copies begun again.", labels=COPY_LABELS)
+    retries = CounterMetricFamily(
+        "stele_copy_retries", "Tasks and copies that were retried.", labels=COPY_LABELS
+    )
     failures = CounterMetricFamily("stele_copy_failures", "Sessions that failed.", labels=COPY_LABELS)
     for key, state in clusters.items():
         for destination, engine, copied in totals(state):
@@ -48,7 +50,7 @@ STATE_LABELS = ["namespace", "cluster", "state"]
 
 
 def status_metrics(statuses: Mapping[tuple[str, str], TabletClusterStatus]) -> list[Metric]:
-    """The counts and conditions of each cluster, as its status says them."""
+    """Return the counts and conditions of each cluster's status."""
     parts = GaugeMetricFamily("stele_cluster_partitions", "Partitions by safety.", labels=STATE_LABELS)
     members = GaugeMetricFamily("stele_cluster_members", "Members; states overlap.", labels=STATE_LABELS)
     moves = GaugeMetricFamily("stele_migrations", "Migrations of the present plan.", labels=STATE_LABELS)

@@ -1,7 +1,7 @@
-"""Where members are: the domains (zone, rack, ...) of the nodes that their pods run on.
+"""The topology domains (zone, rack, ...) of the nodes that members run on.
 
-A member without a pod keeps the place that it had last. Nodes belong to no namespace, so reading them needs a
-ClusterRole; without it members are planned for as if all were in one place, and the status says so.
+A member without a pod keeps its last domain. Nodes are cluster-scoped, so reading them needs a ClusterRole;
+without it planning treats all members as in one domain, and the status says so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,13 +10,13 @@ from stele.adapters.kubernetes.api import NODES, Api, NotFound
 from stele.errors import Refused, SteleError
 
 REFRESH_SECONDS = 300.0
-"""Labels of nodes hardly ever change."""
+"""Labels of nodes rarely change."""
 
 Labels = Mapping[str, str]
 
 
 class Nodes:
-    """Labels of the nodes that were asked for."""
+    """Labels of the nodes that were requested."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -24,7 +24,7 @@ class Nodes:
         self._refused = ""
 
     async def refresh(self, names: Iterable[str], now: float) -> None:
-        """Read those that are new or were read long ago; what cannot be read now is asked for again later."""
+        """Read nodes that are new or were read long ago; failed reads are retried later."""
         for name in sorted({*names}):
             read = self._labels.get(name)
             if read is not None and now - read[0] < REFRESH_SECONDS:
@@ -40,16 +40,16 @@ class Nodes:
                 return
 
     def path(self, name: str, keys: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The node's domain for each key, None while it was not read yet."""
+        """Return the node's domain for each key; None when it has not been read yet."""
         read = self._labels.get(name)
         return None if read is None else tuple(read[1].get(key, "") for key in keys)
 
     def problem(self, keys: tuple[str, ...], names: Iterable[str]) -> str:
-        """Why members cannot be told apart by these keys, empty when they can."""
+        """Return why these keys cannot tell members apart; empty when they can."""
         if self._refused:
             return f"{self._refused}; the operator's ServiceAccount needs get on nodes (rbac.clusterScoped)"
         for name in sorted({*names}):
             for key in keys:
                 if name in self._labels and key not in self._labels[name][1]:
-                    return f"node {name} has no label {key}: its members count as one place of their own"
+                    return f"node {name} has no label {key}: its members count as one domain"
         return ""

@@ -1,4 +1,4 @@
-"""What a TabletRebalance's status says, from the progress of its plan. Pure."""
+"""The status of a TabletRebalance, from the progress of its plan. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -30,7 +30,7 @@ def counts(some: Mapping[Type, int]) -> CountsByType:
 
 
 def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
-    """The first ones, as the status lists them."""
+    """Return the first refusals, as the status lists them."""
     return tuple(
         Refusal(
             reason=str(each.reason),
@@ -48,14 +48,14 @@ FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SU
 def rebalance_status(
     progress: RebalanceProgress, view: View, stored: TabletRebalance
 ) -> TabletRebalanceStatus:
-    """`stored` is the object as it is: its conditions are carried on."""
+    """Return the plan's status; `stored` gives the conditions to update."""
     return with_ready(_progress(progress, view), stored, view.clock)
 
 
 def with_ready(
     status: TabletRebalanceStatus, stored: TabletRebalance, clock: datetime
 ) -> TabletRebalanceStatus:
-    """The status with its condition Ready and the generation that it is about."""
+    """Return the status with its condition Ready and the observed generation."""
     type_, holds, reason, text = _plan_ready(status, stored)
     generation, before = stored.metadata.generation, stored.status.conditions
     conditions = set_condition(before, type_, holds, reason, text, generation=generation, now=clock)
@@ -93,7 +93,7 @@ def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condi
 
 
 def _superseded(stored: TabletRebalance) -> Condition:
-    """A plan that was over before its user cancelled it stays superseded."""
+    """Return the condition of a superseded plan, including one that ended before its user cancelled it."""
     before = find_condition(stored.status.conditions, ConditionType.READY)
     ended = stored.status.phase in FINAL
     cancelled = before.reason == Reason.CANCELLED if ended and before is not None else stored.spec.cancel
@@ -140,7 +140,7 @@ def _progress(progress: RebalanceProgress, view: View) -> TabletRebalanceStatus:
 
 
 def remaining_bytes(state: State) -> int:
-    """What the present plan is yet to copy, as estimated."""
+    """Return the estimated bytes that the present plan has still to copy."""
     progress = state.rebalance.progress
     if progress is None:
         return 0
@@ -148,12 +148,12 @@ def remaining_bytes(state: State) -> int:
 
 
 def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -> int | None:
-    """By bytes while there are some left to copy, else by migrations; each is (done, planned)."""
+    """Return (done, planned): in bytes while any are left to copy, otherwise in migrations."""
     done, planned = copied if 0 < copied[0] < copied[1] else migrations
     return int(seconds / done * (planned - done)) if 0 < done <= planned else None
 
 
 def _in_flight(progress: RebalanceProgress, state: State) -> int:
-    """Bytes of sessions that are still being copied for this plan."""
+    """Return the bytes of running sessions for this plan."""
     mine = {id for id, some in state.rebalance.counted_for.items() if any(each is progress for each in some)}
     return sum(session.part_of(mine) for session in state.copy_sessions.values() if session.copied_bytes)

@@ -1,4 +1,4 @@
-"""TabletRebalance objects: what they ask of the master, and what it says in them."""
+"""TabletRebalance objects: requests to the master, and their statuses."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +22,7 @@ from stele.model.ownership import belongs_to
 from stele.model.rebalance import RebalanceMode, RebalancePhase, Refusal, TabletRebalanceStatus
 
 HISTORY_LIMIT = 10
-"""Finished plans that are kept for each cluster."""
+"""Finished plans that are kept per cluster."""
 
 PLAN_LABEL = "stele.dev/plan"
 
@@ -30,13 +30,13 @@ Object = dict[str, Any]
 
 
 class RebalanceRequests:
-    """What the stored objects ask for. Each version of an object is read once."""
+    """Requests of the stored objects. Each version of an object is parsed once."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[Object, RebalanceRequest | None]] = {}
 
     def read(self, cache: Cache, namespace: str, cluster: str, uid: str) -> tuple[RebalanceRequest, ...]:
-        """Oldest first; previews and what cannot be read are left out."""
+        """Return requests, oldest first, without previews and objects that cannot be parsed."""
         found = _of_cluster(cache, namespace, cluster, uid)
         before, self._read = self._read, {}
         for stored in found:
@@ -47,7 +47,7 @@ class RebalanceRequests:
 
 
 def _of_cluster(cache: Cache, namespace: str, cluster: str, uid: str) -> list[Object]:
-    """What users ask of this cluster, and its own plans; not what says to be a plan of it and is not."""
+    """Return users' requests for this cluster and its own plans, but no object that only claims to be one."""
     found = [
         each
         for each in cache.all(REBALANCES)
@@ -140,7 +140,7 @@ def name_of(cluster: TabletCluster, state: State, progress: RebalanceProgress) -
 
 
 def _object(cluster: TabletCluster, name: str, *, approved: bool) -> Object:
-    """`approved`: it follows a plan that was, for the same situation; a new master reads that here."""
+    """Build a plan's object. `approved`: it continues an approved plan; a new master reads that here."""
     meta = cluster.metadata
     spec = {"cluster": meta.name, "mode": RebalanceMode.EXECUTE.value}
     return {
@@ -162,13 +162,13 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
 
 
 async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
-    """Plans of an earlier master are over; a preview is answered; a plan that asks for nothing is refused."""
+    """Supersede plans of an earlier master, answer previews, and refuse plans without moves."""
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.status.phase in plan_status.FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
         if not view.state.rebalance.plan_key:
-            # What was said about it counts until this master has planned itself.
+            # Its last status counts until this master has planned.
             return
         status = model.status.model_copy(update={"phase": RebalancePhase.SUPERSEDED})
     elif model.spec.mode is RebalanceMode.DRY_RUN:
@@ -176,10 +176,10 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
             return
         status = _preview(view, model)
     elif model.spec.moves:
-        # The next decision takes it up.
+        # The next decision starts it.
         return
     else:
-        text = "it asks for nothing: name replicas in spec.moves, or create it with spec.mode DryRun"
+        text = "it names no moves: set spec.moves, or create it with spec.mode DryRun"
         refusal = Refusal(reason="NOT_ALLOWED", message=text)
         status = TabletRebalanceStatus(
             phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1
@@ -188,9 +188,8 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
 
 
 async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
-    """Say of each plan of a cluster that does not exist that it waits for one; those that the operator made
-    go with their cluster.
-    """
+    """Report plans of a cluster that does not exist as waiting; the operator's own plans are deleted with
+    their cluster."""
     clusters = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in cache.all(CLUSTERS)}
     for stored in list(cache.all(REBALANCES)):
         model = TabletRebalance.read(stored)
@@ -217,7 +216,7 @@ def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
     made = preview(state, view.requests, desired, view.now, moves_of(model))
     return TabletRebalanceStatus(
         phase=RebalancePhase.PROPOSED,
-        reason=f"what would be done now with {desired.members} members and {desired.replicas} replicas",
+        reason=f"the plan for {desired.members} members and {desired.replicas} replicas",
         planned=plan_status.counts(Counter(each.type for each in made.migrations)),
         bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
         refusals=plan_status.shown_refusals(made.refusals),

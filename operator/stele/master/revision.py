@@ -1,6 +1,4 @@
-"""Whether pods and volume claims are what the spec makes of them now; what they really have, where no
-revision says it.
-"""
+"""Compares pods and volume claims with those of the present spec: by revision, or else field by field."""
 
 import hashlib
 import json
@@ -11,7 +9,7 @@ from typing import Any
 from stele.model.common import parse_quantity
 
 REVISION = "stele.dev/revision"
-"""Annotation of pods and claims: a hash of what the spec made of them."""
+"""Annotation of pods and claims: a hash of the spec that they were created from."""
 
 REVISION_LETTERS = 12
 
@@ -19,7 +17,7 @@ Object = dict[str, Any]
 
 
 def revision_of(spec: Mapping[str, Any]) -> str:
-    """The same for each way to write an amount, and whether an empty group of amounts is written or not."""
+    """Return the same hash for equal amounts, however written, and for empty groups written or left out."""
     text = json.dumps(_plain(spec), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LETTERS]
 
@@ -50,7 +48,7 @@ def outdated_pod(pod: Object, wanted: Object) -> tuple[str, ...]:
 
 
 def outdated_claim(claim: Object, wanted: Object) -> tuple[str, ...]:
-    """By size alone, whoever enlarged it; one that is larger than wanted does."""
+    """Compare sizes only; a claim that is larger than specified matches."""
     size = wanted["spec"]["resources"]["requests"]["storage"]
     asked = claim["spec"]["resources"]["requests"]["storage"]
     there = ((claim.get("status") or {}).get("capacity") or {}).get("storage", asked)

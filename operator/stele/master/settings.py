@@ -1,4 +1,4 @@
-"""Settings of the operator, from the environment that the chart gives."""
+"""Settings of the operator, from the environment that the chart sets."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,7 +12,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for all clusters of one installation."""
+    """Settings for all clusters of one installation."""
 
     member_image: Word = setting(
         "STELE_MEMBER_IMAGE", "of members, unless a TabletCluster names its own", expected=IMAGE
@@ -63,7 +63,7 @@ class Settings:
         )
 
     def completed(self, namespace: str, process: str) -> "Settings":
-        """With the login's namespace, and `process` as identity, where the environment has none."""
+        """Fill in the login's namespace, and `process` as identity, where the environment has none."""
         own = self.own_namespace or namespace
         return replace(
             self,

@@ -1,5 +1,4 @@
-"""What a cluster's status says, from the memory of the leadership: counts, conditions, members, plans.
-Pure."""
+"""The status of a cluster, from the leadership's memory: counts, conditions, members, plans. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,10 +28,10 @@ from stele.model.ownership import NameLeaves, NameTaken, leaving_text, taken_tex
 from stele.model.validation import Problem, problems
 
 OUTDATED_SHOWN = 20
-"""Objects that the message of a condition lists."""
+"""Objects that a condition's message lists."""
 
 STALL_SECONDS = 60.0
-"""A plan in which nothing was done for so long is shown as stalled."""
+"""Seconds without progress after which a plan is shown as stalled."""
 
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
@@ -43,7 +42,7 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 
 @dataclass(frozen=True)
 class View:
-    """One look at a cluster: the leadership's memory, the desired spec, the moment on both clocks."""
+    """A snapshot for one status: the leadership's memory, the desired spec, and the time on both clocks."""
 
     state: State
     desired: DesiredSpec
@@ -68,13 +67,13 @@ class View:
 
     @property
     def as_desired(self) -> str:
-        """What there is, when nothing is left to do."""
+        """Summarize the cluster when nothing is left to do."""
         members = f"{self.ready} of {self.desired.members} members ready"
         return f"{members}, {self.parts.safe} of {self.parts.total} partitions fully replicated"
 
     @property
     def waits(self) -> str:
-        """What is said of a plan that waits for approval, empty when none does."""
+        """Return the message for a plan that waits for approval; empty when none does."""
         if self.state.rebalance.proposal is None or self.state.rebalance.progress is None:
             return ""
         name = f"{self.name}-{self.state.plan_id}"
@@ -88,13 +87,13 @@ class View:
 
     @property
     def ready(self) -> int:
-        """Members that serve."""
+        """Count the members that serve."""
         found = Counter(lives(self.state, self.desired, self.now).values())
         return found[Life.ACTIVE] + found[Life.DRAINING]
 
     @property
     def old(self) -> str:
-        """What is not as the spec says yet, and what to do; empty when all is."""
+        """Return what differs from the spec and how to fix it; empty when nothing does."""
         if not self.outdated:
             return ""
         more = len(self.outdated) - OUTDATED_SHOWN
@@ -110,8 +109,9 @@ class View:
 
 
 def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatus) -> bool:
-    """Whether members may still answer that this master has not heard yet: it knows nothing to tell, but that
-    copies are missing of which the status before says nothing.
+    """Return whether members may still answer for the first time in this leadership.
+
+    Until then the status is written only when copies are missing that the status before does not report.
     """
     asked = view.now - view.state.started_seconds
     if not view.formed or view.state.recovered or asked >= view.desired.timing.silence:
@@ -157,7 +157,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
 
 
 def _lite(state: State) -> int:
-    """Members that the dictionary has as lite and that are there."""
+    """Count the present members that the member list has as lite."""
     return sum(index in state.liveness for index, member in state.table.members.items() if member.lite)
 
 
@@ -166,7 +166,7 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
     if not state.table.members:
         return ClusterPhase.PENDING, "members are starting"
     if not view.formed:
-        return ClusterPhase.FORMING, f"{view.ready} of {desired} members are there"
+        return ClusterPhase.FORMING, f"{view.ready} of {desired} members are present"
     if parts.lost:
         return ClusterPhase.LOST, f"{parts.lost} partitions have no live copy; they wait for their members"
     if view.moving:
@@ -175,10 +175,12 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
             f"{len(state.rebalance.queues) + len(state.migrations)} migrations are left",
         )
     if parts.under_replicated or view.short:
-        text = f"{parts.under_replicated} partitions lack a copy, {view.ready} of {desired} members are there"
+        text = (
+            f"{parts.under_replicated} partitions lack a copy, {view.ready} of {desired} members are present"
+        )
         return ClusterPhase.DEGRADED, text
     if changing := len(state.promotions) + len(state.failover.shrinking):
-        return ClusterPhase.DEGRADED, f"{changing} partitions go on without a member that is gone"
+        return ClusterPhase.DEGRADED, f"{changing} partitions continue without a failed member"
     return ClusterPhase.RUNNING, view.old or view.as_desired
 
 
@@ -211,7 +213,7 @@ def _observed(cluster: TabletCluster, view: View) -> list[Condition]:
 
 
 def _topology(cluster: TabletCluster, view: View) -> list[Condition]:
-    """Said only when members are to be told apart by their nodes."""
+    """Return the condition that is set only when topology keys are."""
     if not cluster.spec.placement.topology_keys:
         return []
     type_ = ConditionType.TOPOLOGY_KNOWN
@@ -221,7 +223,7 @@ def _topology(cluster: TabletCluster, view: View) -> list[Condition]:
 
 
 def _lacking(view: View) -> str:
-    """What lacks copies, empty when nothing does."""
+    """Return how many partitions lack copies; empty when none does."""
     parts = view.parts
     if not (parts.under_replicated or parts.lost):
         return ""
@@ -245,7 +247,7 @@ def _balanced(view: View) -> Condition:
 
 
 def _lost(cluster: TabletCluster, view: View) -> Condition:
-    """What was reset to empty is told until the user does not want that any more, also by later masters."""
+    """Report partitions reset to empty, by later masters too, until spec.onPartitionLoss is changed."""
     type_, lost = ConditionType.DATA_LOSS, view.parts.lost
     if lost:
         return type_, True, Reason.ALL_REPLICAS_LOST, f"{lost} partitions have no live copy"
@@ -266,13 +268,13 @@ def _lost(cluster: TabletCluster, view: View) -> Condition:
 
 
 def _blocked(view: View) -> list[Problem]:
-    """Objects of somebody else that are where this cluster's own should be."""
+    """Report objects of other owners that have the names of this cluster's own."""
     taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
     return taken + _foreign(view)
 
 
 def _removed(view: View) -> list[Problem]:
-    """What goes by itself: it is no reason to call anybody."""
+    """Report objects that will be deleted without a user's action."""
     return [Problem(Reason.WAITS_FOR_REMOVAL, leaving_text(view.removed))] if view.removed else []
 
 
@@ -320,7 +322,10 @@ def _available(view: View) -> Condition:
 
 
 def _served(state: State) -> bool:
-    """Whether nobody waits for an owner. The last words of a member that owns nothing do not count."""
+    """Return whether every partition has an owner.
+
+    The last report of a member that owns nothing does not count.
+    """
     return not state.promotions and not any(
         liveness.report is not None and liveness.report.unserved and state.replica_index.owned[index]
         for index, liveness in state.liveness.items()
@@ -338,7 +343,7 @@ def _progressing(view: View) -> Condition:
         return type_, True, Reason.MEMBERS_STARTING, "members are starting"
     if view.old:
         return type_, False, Reason.MEMBERS_OUTDATED, view.old
-    return type_, False, Reason.AS_DESIRED, "nothing is to be done"
+    return type_, False, Reason.AS_DESIRED, "no work is left"
 
 
 def _degraded(view: View) -> Condition:
@@ -465,7 +470,7 @@ def _safe_to_evict(alone: int, held: int) -> Condition:
 
 
 def under_way(state: State) -> dict[str, int]:
-    """Migrations by step, for the metrics."""
+    """Count migrations by step, for the metrics."""
     steps = Counter(running.step for running in state.migrations.values())
     return {step.value: steps[step] for step in Step}
 
@@ -473,7 +478,7 @@ def under_way(state: State) -> dict[str, int]:
 def blocked(
     status: TabletClusterStatus, why: NameTaken | NameLeaves, generation: int, clock: datetime
 ) -> TabletClusterStatus:
-    """There is no table, so nothing is known of the cluster but what is in its way."""
+    """Return the status of a cluster without a table, which shows only what blocks it."""
     taken, text = isinstance(why, NameTaken), str(why.args[0])
     reason, found = Reason.NAME_TAKEN if taken else Reason.WAITS_FOR_REMOVAL, status.conditions
     for type_, holds in ((ConditionType.READY, False), (ConditionType.STALLED, taken)):
@@ -485,7 +490,7 @@ def blocked(
 def invalid(
     status: TabletClusterStatus, problem: str, generation: int, clock: datetime
 ) -> TabletClusterStatus:
-    """The stored spec cannot be read: what runs goes on by the last one that could."""
+    """Return the status for a stored spec that cannot be parsed: the last valid spec stays in effect."""
     conditions = set_condition(
         status.conditions,
         ConditionType.READY,

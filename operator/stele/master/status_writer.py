@@ -1,6 +1,4 @@
-"""Statuses are written by compare-and-set, too: a master that was deposed and does not know it overwrites
-nothing that its successor says.
-"""
+"""Writes statuses by compare-and-set, so that a deposed master does not overwrite its successor's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +11,10 @@ from stele.master.cache import Cache
 async def patch_status(
     api: Api, cache: Cache, kind: Kind, stored: Mapping[str, Any], patch: Mapping[str, Any]
 ) -> None:
-    """Merge into the status of an object that is still as `stored`, which `patch` was made from.
+    """Merge `patch` into the status of an object that has not changed since `stored`.
 
-    Of an object that somebody changed since, the cache gets the present version and nothing is written: the
-    next report is made from that.
+    If it has changed, nothing is written; the cache gets the present version, on which the next report is
+    based.
     """
     meta = stored["metadata"]
     place = (kind, meta["namespace"], meta["name"])

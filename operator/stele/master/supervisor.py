@@ -1,4 +1,4 @@
-"""One loop for each TabletCluster: begun when it appears, ended when it goes, begun anew when it failed."""
+"""One loop per TabletCluster: started with it, stopped when it is deleted, restarted after a failure."""
 
 import asyncio
 import contextlib
@@ -28,30 +28,30 @@ from stele.ports.control_loop import Members
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""Between two looks at which clusters there are, when nothing tells of a change."""
+"""Seconds between two checks of which clusters exist, when no watch reports a change."""
 
 STOP_SECONDS = 1.0
-"""How long a loop may take to end before it is cancelled again."""
+"""Seconds that a loop may take to end before it is cancelled again."""
 
 FAILED_SECONDS = 5.0
 FAILED_SECONDS_MAX = 60.0
-"""Between the end of a loop that failed and its next start: twice as long each time until it runs so long."""
+"""Seconds between a loop's failure and its restart, doubled each time until a loop runs for that long."""
 
 DEPOSED_SECONDS = 15.0
-"""The same at least, when the table has a higher epoch: a process that lost its Lease has ended by then."""
+"""The minimum of that after a higher epoch: a process that lost its Lease has exited by then."""
 
 SILENT_SECONDS = 30.0
-"""A loop that has not got on for so long hangs: each of its requests ends sooner."""
+"""A loop without progress for this long hangs: each of its requests times out sooner."""
 
 LIST_SECONDS = 30.0
-"""Between two full lists, in case a watch missed something."""
+"""Seconds between two full lists, in case a watch missed a change."""
 
 REPAIR_EPOCH = (
-    "it waits, and goes on above that; if no other operator looks after this cluster, somebody else wrote "
-    "ConfigMap {}-table or its shards: let nobody but the operator write them"
+    "the loop waits, and continues with a higher epoch; unless another operator controls this cluster, "
+    "another client wrote ConfigMap {}-table or its shards: only the operator may write them"
 )
 
-DEFECT = "a defect of Stele, which decides nothing more on what it remembers and begins again from the table"
+DEFECT = "a defect of Stele; the loop drops its state and restarts from the table"
 
 WATCHED = (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS)
 
@@ -59,7 +59,7 @@ Key = tuple[str, str]
 
 
 class Supervisor:
-    """Owns the cache and the loops of all clusters. What ends one of them ends nothing else."""
+    """Owns the cache and the loops of all clusters. A loop's failure does not affect the others."""
 
     def __init__(self, api: Api, members: Members, settings: Settings) -> None:
         self._api, self._members, self._settings = api, members, settings
@@ -76,15 +76,15 @@ class Supervisor:
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
 
     def states(self) -> dict[Key, State]:
-        """Of each loop that runs; one that failed knows nothing any more."""
+        """Return the state of each running loop."""
         return {key: loop.state for key, loop in self._turning.items() if loop.state is not None}
 
     def statuses(self) -> dict[Key, TabletClusterStatus]:
-        """What each cluster's status says, as it was written last."""
+        """Return the last written status of each cluster."""
         return {key: world.shown for key, world in self._worlds.items() if world.shown is not None}
 
     def silent(self) -> tuple[str, ...]:
-        """Who hangs, and for how long. One that waits to start again after an error does not."""
+        """Return which loops hang, and for how long. One that waits to restart does not count."""
         turned = {
             f"the loop of {place}/{name}": loop.turned_seconds
             for (place, name), loop in self._turning.items()
@@ -109,7 +109,7 @@ class Supervisor:
             self._loops[key].wake()
 
     async def list_all(self) -> None:
-        """Fill the cache by lists; what is gone since is noticed."""
+        """Fill the cache from full lists, which also reveal deleted objects."""
         for namespace in self._settings.namespaces:
             for kind in WATCHED:
                 self._turn()
@@ -118,7 +118,7 @@ class Supervisor:
                 self.cache.replace(kind, namespace, listed, before)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         listed = time.monotonic()
         while True:
             self._turn()
@@ -133,7 +133,7 @@ class Supervisor:
                 try:
                     await self.list_all()
                 except SteleError as error:
-                    log.warning("objects could not be listed: %s", error)
+                    log.warning("cannot list objects: %s", error)
 
     async def _fail_ownerless(self) -> None:
         try:
@@ -143,7 +143,7 @@ class Supervisor:
             log.warning("plans without a cluster: %s", error)
 
     async def _match(self) -> None:
-        """A loop for each cluster that exists and is not being deleted."""
+        """Run a loop for each cluster that exists and is not being deleted."""
         wanted: dict[Key, dict[str, Any]] = {}
         for stored in self.cache.all(CLUSTERS):
             meta = stored["metadata"]
@@ -165,7 +165,7 @@ class Supervisor:
         if isinstance(cluster, Unreadable):
             log.warning("%s", cluster)
             return
-        log.info("looks after TabletCluster %s/%s", *key)
+        log.info("starting the loop of TabletCluster %s/%s", *key)
         loop = self._loop(cluster)
         self._loops[key], self._uids[key] = loop, cluster.metadata.uid
         self._tasks[key] = asyncio.get_running_loop().create_task(self._guard(key, loop))
@@ -192,8 +192,10 @@ class Supervisor:
         return loop
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
-        """A loop that fails starts again after a pause, with an empty memory. Only the Lease says who may
-        write: a higher epoch in one table, which anybody may have written there, ends that one loop.
+        """Run a loop; after a failure, wait, so that it restarts with empty memory.
+
+        Only the Lease decides who may write: a higher epoch in one table, which any client may have written,
+        ends only that loop.
         """
         began, least = time.monotonic(), FAILED_SECONDS
         self._turning[key] = loop
@@ -205,7 +207,7 @@ class Supervisor:
         except SteleError as error:
             await self._report_failure(key, error.code, str(error))
         except Exception as error:
-            log.exception("a defect in the loop of %s/%s", *key)
+            log.exception("unexpected error in the loop of %s/%s", *key)
             await self._report_failure(key, "DEFECT", f"{DEFECT}: {type(error).__name__}: {error}")
         finally:
             await loop.close()
@@ -213,14 +215,14 @@ class Supervisor:
         await asyncio.sleep(self._pause(key, time.monotonic() - began, least))
 
     def _pause(self, key: Key, ran_seconds: float, least: float) -> float:
-        """How long a loop that failed waits until it starts again."""
+        """Return the seconds that a failed loop waits before its restart."""
         before = 0.0 if ran_seconds > FAILED_SECONDS_MAX else self._pauses.get(key, 0.0)
         self._pauses[key] = min(max(2 * before, least), FAILED_SECONDS_MAX)
         return self._pauses[key]
 
     async def _report_failure(self, key: Key, code: str, text: str) -> None:
-        """Log it, count it, and post an Event, once for each new text."""
-        log.error("the loop of %s/%s failed and starts again: %s", *key, text)
+        """Log and count a failure, and post an Event for each new text."""
+        log.error("the loop of %s/%s failed and restarts: %s", *key, text)
         FAILURES.labels(*key, code).inc()
         stored = self.cache.get(CLUSTERS, *key)
         cluster = None if stored is None else TabletCluster.read(stored)
@@ -233,7 +235,7 @@ class Supervisor:
             log.warning("event: %s", error)
 
     async def _stop(self, key: Key) -> None:
-        log.info("leaves TabletCluster %s/%s alone", *key)
+        log.info("stopping the loop of TabletCluster %s/%s", *key)
         task = self._tasks.pop(key)
         self._loops.pop(key)
         self._worlds.pop(key, None)
@@ -242,7 +244,7 @@ class Supervisor:
             await asyncio.wait([task], timeout=STOP_SECONDS)
 
     def _forget(self, key: Key) -> None:
-        """Another cluster of that name has nothing to do with how this one failed."""
+        """Forget the failures of this cluster: another one with that name is unrelated."""
         for known in (self._uids, self._failures, self._pauses):
             known.pop(key, None)
 

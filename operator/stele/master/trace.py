@@ -1,4 +1,4 @@
-"""What moved since the last tick, for the log at level DEBUG: one line for each step that something took."""
+"""Steps since the last tick, logged at level DEBUG, one line each."""
 
 import logging
 
@@ -8,7 +8,7 @@ log = logging.getLogger(__name__)
 
 
 class Trace:
-    """Remembers the step of everything under way."""
+    """Remembers the step of each running migration and session."""
 
     def __init__(self) -> None:
         self._steps: dict[str, str] = {}
