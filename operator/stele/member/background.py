@@ -1,4 +1,4 @@
-"""Work that waits for something: tasks, one thread for what is slow, and the clocks."""
+"""Background work: tasks, one thread for slow work, and the clocks."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Background:
-    """`failed` ends the process. `wall`: Unix seconds."""
+    """`failed` ends the process. `wall` returns Unix seconds."""
 
     def __init__(self, failed: Callable[[str], None], wall: Callable[[], float] = time.time) -> None:
         self.loop = asyncio.get_running_loop()
@@ -24,16 +24,17 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def now(self) -> float:
-        """Seconds of the loop's clock."""
+        """Return seconds of the loop's clock."""
         return self.loop.time()
 
     def in_thread(self, work: Callable[..., R], *args: Any) -> "asyncio.Future[R]":
-        """Run in the thread for slow work, one after the other."""
+        """Run in the thread for slow work, one call at a time."""
         return self.loop.run_in_executor(self.slow, work, *args)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run in the background; an error that nobody expected ends the process. Without room for it, or when
-        the member stops, it is left undone.
+        """Run in the background. An unexpected error ends the process.
+
+        Work that lacks space, or is running when the member stops, is dropped.
         """
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -45,12 +46,12 @@ class Background:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if is_disk_full(error) or is_stopping(error):
-            log.warning("background work is put off: %s", error)
+            log.warning("background work is postponed: %s", error)
             return
         log.error("background work failed", exc_info=error)
         self._failed(f"background work failed: {error}")
 
     def cancel(self) -> None:
-        """End what runs: the process is about to."""
+        """Cancel running tasks before the process ends."""
         for task in list(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""One member: its parts, put together, started and stopped."""
+"""One member: its parts, composed, started and stopped."""
 
 import asyncio
 import logging
@@ -56,10 +56,10 @@ log = logging.getLogger("stele.member")
 
 
 class Node:
-    """Nothing below knows it: each part is handed those that it needs.
+    """Composes the parts, none of which knows it: each is given those that it needs.
 
-    `failed` ends the process, which acknowledges nothing until then: its disk may have lost something.
-    `wall`: Unix seconds.
+    `failed` ends the process, which acknowledges nothing until then, because its disk may have lost data.
+    `wall` returns Unix seconds.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Node:
         self._compose_driving()
 
     def _compose_tablets(self, transfer: Transfer) -> None:
-        """`roles` use these parts and are made later: they are looked up when one of these calls them."""
+        """Create the tablets' parts. `roles` uses them and is created later, so the calls look it up."""
         volume, background = self.volume, self.background
         self.table = TableCache(volume.load_table(), self.uuid)
         self.lease_grantor = LeaseGrantor(background.now(), self.settings.lease_ms / 1000)
@@ -245,13 +245,13 @@ class Node:
     # -- from start to end
 
     async def load(self) -> None:
-        """Read the volume, without copy sessions and what came for them: they do not outlive a process."""
+        """Read the volume, without copy sessions and their files, which do not outlive a process."""
         for folder in (CHECKPOINTS, STAGING):
             await self.background.in_thread(self.volume.delete_folders, folder)
         self.metadata.load()
 
     def start(self) -> None:
-        """Take up the roles that the persisted table gives, and reach for the others."""
+        """Assume the roles in the persisted table, and connect to the other members."""
         # Before anything is served: the cluster may be Passive, or the volume full.
         self.gate.update()
         self.peers.connect()
@@ -260,7 +260,7 @@ class Node:
         self.ticker.start()
 
     async def collect_garbage(self) -> None:
-        """Delete what was kept for a while, or left over."""
+        """Delete what has expired or is left over."""
         while True:
             await asyncio.sleep(limits.GC_INTERVAL_SECONDS)
             try:
@@ -269,10 +269,10 @@ class Node:
                 await self.local_loads.collect_garbage(self.replicas.values())
             except (OSError, SteleError) as error:
                 raise_unless_disk_full(error)
-                log.warning("the sweep waits: %s", error)
+                log.warning("the sweep is postponed: %s", error)
 
     async def drain(self) -> None:
-        """Take no new work, and let what was taken be answered, for at most DRAIN_SECONDS_MAX."""
+        """Accept no new work, and answer accepted work for at most DRAIN_SECONDS_MAX."""
         self.router.stop()
         until = self.background.now() + limits.DRAIN_SECONDS_MAX
         while self.router.busy() and self.background.now() < until:  # noqa: ASYNC110  requests end in many places
@@ -280,10 +280,10 @@ class Node:
         self.router.abandon()
 
     async def stop(self) -> None:
-        """End in this order: nothing is acknowledged any more, connections to members end, the log is synced,
-        small files are written, the database is closed (docs/internals/member.md, "Stopping").
+        """Stop acknowledging, close connections to members, sync the log, write files, close the database.
 
-        What is closed last is what others rely on: whatever was acknowledged is in it.
+        See docs/internals/member.md, "Stopping". The database is closed last, with everything that was
+        acknowledged.
         """
         await self.sessions.stop()
         await self.services.stop()
@@ -298,12 +298,12 @@ class Node:
         await self.background.in_thread(self.engine.close)
 
     def failed(self, reason: str) -> None:
-        """The process has to end, and acknowledges nothing until then: its disk may have lost something."""
+        """End the process, and acknowledge nothing until then: its disk may have lost data."""
         self.replicator.stop()
         self._failed(reason)
 
     def _not_synced(self, error: BaseException) -> None:
-        """What was written may not be on disk. A log that takes nothing acknowledges nothing either."""
+        """Handle a failed sync: what was written may not be on disk, so nothing more is acknowledged."""
         if (self.tablets.refused and is_disk_full(error)) or is_stopping(error):
             log.warning("log not synced: %s", error)
         else:

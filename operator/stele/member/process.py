@@ -35,15 +35,14 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
-    """The volume, locked, its files and its database. A damaged one is put aside: the member starts empty, as
-    another.
+    """Lock and open the volume, its files and its database.
 
-    Raise Unavailable (LOCKED) while another process uses the volume, and SteleError, with what to do, when it
-    cannot be used.
+    A damaged volume is quarantined, and the member starts empty under a new identity. Raises Unavailable
+    (LOCKED) while another process uses the volume, and SteleError, with what to do, when it cannot be used.
     """
     volume = Volume(settings.data_dir)
     try:
-        # First: nothing on the volume is changed while another process may use it.
+        # First: nothing may change on the volume while another process uses it.
         volume.lock()
         volume.create_folders()
         try:
@@ -51,7 +50,7 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
         except Corrupt as error:
             log.error("the volume is damaged: %s", error)
             log.error(
-                "its content is put aside in %s; this member starts empty",
+                "its content is quarantined in %s; this member starts empty",
                 volume.quarantine_volume(str(error)),
             )
             return _open(settings, volume)
@@ -67,7 +66,7 @@ def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]
 
 
 def read_boot_id() -> str:
-    """Changes with each boot of the node's kernel; empty where it cannot be told."""
+    """Return the ID of the kernel's boot; empty where it is not available."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -75,14 +74,14 @@ def read_boot_id() -> str:
 
 
 def tune_gc() -> None:
-    """Let Python's collector look at what is made from now on, and seldom: few objects here form cycles."""
+    """Collect garbage rarely, and only among new objects: few objects here form cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(limits.GC_ALLOCATIONS)
 
 
 class Process:
-    """Everything that runs in one member, from listening to stopping."""
+    """Everything that one member runs, from listening to stopping."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = replace(settings, boot_id=read_boot_id())
@@ -91,7 +90,7 @@ class Process:
         self._fail = self._failed
 
     async def _open(self) -> tuple[Volume, Instance, Engine] | None:
-        """As `open_volume`, once the process before this one has ended; None if this one is stopped first."""
+        """Like `open_volume`, after the previous process has ended; None if this one is stopped before."""
         loop = asyncio.get_running_loop()
         until, logged = loop.time() + limits.LOCK_SECONDS_MAX, False
         while not self._stop.is_set():
@@ -107,14 +106,14 @@ class Process:
         return None
 
     def _failed(self, reason: str) -> None:
-        """What cannot be repaired here ends the process: it starts again from its volume."""
+        """End the process, which restarts from its volume, after an error that cannot be repaired here."""
         if not self._failure:
             log.critical("ending: %s", reason)
             self._failure = reason
             self._stop.set()
 
     async def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; the exit code."""
+        """Serve until SIGTERM or SIGINT. Returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -132,7 +131,7 @@ class Process:
             failed=self._failed,
             services=load_services(),
         )
-        # A defect ends the acknowledgements at once too, also when it is seen while the member drains.
+        # An unexpected error also ends acknowledgements at once, even while the member drains.
         self._fail = node.failed
         async with AsyncExitStack() as stack:
             await self._listen(node, stack)
@@ -153,7 +152,7 @@ class Process:
         return 1 if self._failure else 0
 
     async def _listen(self, node: Node, stack: AsyncExitStack) -> None:
-        """Open the ports for master and clients; what listens is closed again when the stack ends."""
+        """Open the ports for master and clients; the stack closes the listeners."""
         settings = self._settings
         admin = Admin(node, Metrics(node)).application()
         BulkRoutes(settings, node.tablets, node.answers, node.loads, node.sessions).add_routes(admin)
@@ -167,7 +166,7 @@ class Process:
         stack.push_async_callback(resp_server.close)
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
-        """Only once the volume is read: promises that are not known can neither be kept nor changed."""
+        """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""
         bind, port = self._settings.bind, self._settings.peer_port
         server = await asyncio.get_running_loop().create_server(node.peers.inbound.accept, bind, port)
         stack.callback(server.close)
@@ -177,15 +176,15 @@ class Process:
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
                 await node.stop()
         except (OSError, SteleError) as error:
-            log.warning("not all was flushed: %s; the log has it", error)
+            log.warning("flush incomplete: %s; the log has the rest", error)
         except TimeoutError:
-            log.warning("not all was flushed within %g s; the log has it", limits.STOP_SECONDS_MAX)
+            log.warning("flush incomplete after %g s; the log has the rest", limits.STOP_SECONDS_MAX)
             logging.shutdown()
             os._exit(1)
         log.info("stopped")
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An error in a callback is a defect: what is in memory may be wrong, so begin from the disk."""
+        """Handle an error in a callback, which is a defect: memory may be wrong, so restart from the disk."""
         error = context.get("exception")
         forgotten = "never retrieved" in str(context.get("message")) and isinstance(error, SteleError)
         if forgotten or isinstance(error, ConnectionError | TimeoutError):

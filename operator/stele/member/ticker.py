@@ -1,4 +1,4 @@
-"""What time brings: heartbeats, requests that wait too long, a volume that fills, flushes."""
+"""Periodic work: heartbeats, expired requests, a volume that fills up, flushes."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from stele.member.serving.router import RequestRouter
 
 @dataclass(eq=False)
 class Ticker:
-    """Ticks often, and looks after everything else once a second."""
+    """Ticks often; everything else runs once a second."""
 
     _heartbeat_seconds: float
     _tablets: TabletStore
@@ -62,7 +62,7 @@ class Ticker:
                 self.every_second(now)
 
     def tick(self, now: float) -> None:
-        """Go on where something was waited for, and fail what waited too long."""
+        """Continue what waited for something, and fail what waited too long."""
         self._replicator.tick()
         self._router.drain_all()
         self._router.expire(now)
@@ -74,7 +74,7 @@ class Ticker:
             self._replicator.wake()
 
     def every_second(self, now: float) -> None:
-        """Measure the room, end what no master ends, and do what needs the database to be written."""
+        """Measure the free space, end abandoned hand-overs, and do work that writes to the database."""
         self._gate.measure()
         self._check_stalled(now)
         self._handovers.cancel_abandoned()
@@ -92,7 +92,7 @@ class Ticker:
         self._flusher.flush_if_due()
 
     def _check_stalled(self, now: float) -> None:
-        """End a process whose database is not mended by room alone: the next start opens it again."""
+        """End a process whose database does not recover when space is free: the next start reopens it."""
         if not self._tablets.stalled or self._gate.free_bytes < limits.NO_SPACE_BYTES:
             self._room_since = now
         elif now - self._room_since >= limits.STALLED_SECONDS_MAX:

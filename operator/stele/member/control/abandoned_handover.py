@@ -1,7 +1,7 @@
-"""Hand-overs that no master ends: a frozen owner asks the destination to refuse, and resumes when it did.
+"""Hand-overs that no master ends: a frozen owner asks the destination to refuse, and then resumes.
 
-Only the destination can accept the row that a hand-over is for. Once it has refused that on its disk, no
-master can make it the owner, so the old owner is the only one, and may go on.
+Only the destination can accept the row of a hand-over. Once its refusal is on its disk, no master can make it
+the owner, so the old owner is the only one and may resume.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger("stele.abandoned_handover")
 
 @dataclass(eq=False)
 class AbandonedHandovers:
-    """Both sides: who asks, and who refuses. `on_exchange` is to be called with each exchange of a master."""
+    """Both sides. `on_exchange` must be called for each exchange of a master."""
 
     _tablets: TabletStore
     _links: Mapping[int, Link]
@@ -35,13 +35,14 @@ class AbandonedHandovers:
         self._master_heard_at = self._background.now()
 
     def on_exchange(self) -> None:
-        """A master spoke: it ends what it began."""
+        """Note that a master is present, which ends its own hand-overs."""
         self._master_heard_at = self._background.now()
 
     # -- at the owner
 
     def cancel_abandoned(self) -> None:
-        """Ask the destinations of all frozen partitions, when no master was heard for long."""
+        """Ask the destinations of all frozen partitions to refuse, once no master has been present for
+        long."""
         now = self._background.now()
         if now - self._master_heard_at < limits.MASTER_SILENT_SECONDS:
             return
@@ -74,7 +75,7 @@ class AbandonedHandovers:
             self._background.spawn(self._cancel(sender, message))
 
     async def _cancel(self, sender: Inbound, request: peer.CancelHandover) -> None:
-        """On the disk before it is told. Not when the row was accepted, or a newer one is known."""
+        """Persist the refusal and reply, unless the row was accepted or a newer one is known."""
         replica = self._tablets.replica_of(request.partition)
         async with replica.lock:
             accepted = replica.meta.accepted

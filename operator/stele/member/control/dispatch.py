@@ -1,4 +1,4 @@
-"""Runs the master's commands: those of one partition in order, different partitions at the same time."""
+"""Runs the master's commands: those of one partition in order, different partitions concurrently."""
 
 import asyncio
 import logging
@@ -21,21 +21,22 @@ log = logging.getLogger("stele.dispatch")
 Handler = Callable[[Any], Awaitable[m.Result]]
 
 PATIENCE_SECONDS = 0.05
-"""How long one exchange waits for bulk work. What takes longer goes on, and answers WAIT until it is asked
-again after its end: other commands to this member wait for the exchange, and a master that hears nothing
-for a few seconds takes the member for lost.
+"""Seconds that one exchange waits for bulk work.
+
+Longer work continues and replies WAIT until it is asked again after its end. Other commands to this member
+wait for the exchange, and a master without a reply for a few seconds considers the member failed.
 """
 _BULK = (m.Ingest, m.OpenSession, m.CloseSession)
 _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
-"""Bulk work too, where services are installed: they may take their time."""
+"""Bulk work as well, where services are installed: they may be slow."""
 _STILL_BUSY = m.Result(m.WAIT, "still under way", wait_ms=50)
 
 
 @dataclass(eq=False)
 class CommandDispatcher:
-    """Every command is idempotent; what is refused changes nothing.
+    """Runs commands. Every command is idempotent; a refused one changes nothing.
 
-    `_call_services`: there are services, and steps of a migration may wait for them.
+    `_call_services`: services are installed, and steps of a migration may wait for them.
     """
 
     _tablets: TabletStore
@@ -68,13 +69,13 @@ class CommandDispatcher:
         }
 
     async def run(self, commands: tuple[m.Command, ...]) -> tuple[m.Result, ...]:
-        """One result per command, in order."""
+        """Return one result per command, in order."""
         for command in [each for each, task in self._bulk.items() if task.done() and each not in commands]:
             del self._bulk[command]
         return tuple(await asyncio.gather(*(self._answer(command) for command in commands)))
 
     async def _answer(self, command: m.Command) -> m.Result:
-        """The result, or WAIT for bulk work that is not done yet; the same command again finds it."""
+        """Return the result, or WAIT for unfinished bulk work; the same command finds its result later."""
         if not isinstance(command, self._slow_kinds):
             return await self._run(command)
         task = self._bulk.get(command)

@@ -28,7 +28,7 @@ log = logging.getLogger("stele.exchange")
 
 @dataclass(eq=False)
 class Exchange:
-    """One at a time: the master is one, and a second request waits for the first."""
+    """Handles one exchange at a time; a second request waits for the first."""
 
     _cluster: str
     _uuid: str
@@ -45,15 +45,15 @@ class Exchange:
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()
         self.started = False
-        # After an error of the disk: what is in memory may not be on disk, or not be in effect.
+        # After a disk error: what is in memory may be neither on disk nor in effect.
         self._half_adopted = False
 
     def start(self) -> None:
-        """The volume is loaded: what is asked from now on is answered."""
+        """Answer exchanges from now on: the volume is loaded."""
         self.started = True
 
     async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
-        """Check epoch and recipient; persist, then adopt; run commands; report. Never raises SteleError."""
+        """Check epoch and recipient, persist, adopt, run commands, and report. Never raises SteleError."""
         async with self._lock:
             code, detail = self._refusal(request)
             if code or not request.recipient:
@@ -90,7 +90,8 @@ class Exchange:
         return m.ResultCode.BAD_REQUEST if (text := self._tablets.table.jump(request)) else "", text
 
     async def _adopt(self, request: m.ExchangeRequest) -> None:
-        """Rows and members: superblocks of new tablets first, then the table, and only then they count."""
+        """Adopt rows and members: first superblocks of new tablets, then the table; only then they take
+        effect."""
         table = self._tablets.table
         if request.self_index < 0:
             raise Corrupt(f"self_index is {request.self_index}; a member is told its index with its UUID")
@@ -116,7 +117,7 @@ class Exchange:
         self._half_adopted = False
 
     async def _create_tablets(self, newer_rows: list[m.Row]) -> None:
-        """Empty tablets for partitions that this member hears of for the first time and is named in."""
+        """Create empty tablets for new partitions whose row names this member."""
         await asyncio.gather(*(self._create(row) for row in newer_rows if self._tablets.me in row.replicas))
 
     async def _create(self, row: m.Row) -> None:
@@ -124,7 +125,7 @@ class Exchange:
         if replica.state is not None or replica.broken:
             return
         if self._tablets.rows[row.partition].version:
-            # It was there, or should have come by a copy: an empty one would hide that data is lost.
+            # The tablet existed, or should have been copied: an empty one would hide the loss of data.
             self._tablets.miss(replica, row.version)
             return
         async with replica.lock:

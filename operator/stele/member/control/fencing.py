@@ -1,4 +1,4 @@
-"""Fence and accept: what a member promises before the master stores a row."""
+"""Fence and accept: a member's promises before the master stores a row."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("stele.fencing")
 
 @dataclass(eq=False)
 class Fencing:
-    """Promises are on disk before they are told."""
+    """Makes promises durable before they are reported."""
 
     _settings: Settings
     _tablets: TabletStore
@@ -29,7 +29,10 @@ class Fencing:
     _background: Background
 
     async def fence(self, command: m.Fence) -> m.Result:
-        """Refuse lower terms; OK with the last operation, or WAIT while the old owner may hold a lease."""
+        """Refuse lower terms.
+
+        Returns OK with the last operation, or WAIT while the old owner may hold a lease.
+        """
         self._check_step(command.partition, command.term)
         replica = self._tablets.replica_of(command.partition)
         async with replica.lock:
@@ -47,7 +50,7 @@ class Fencing:
             raise Refused(text, "BAD_REQUEST")
 
     def _leave_owner(self, replica: Replica, term: int) -> None:
-        """From this moment on the old owner gets no lease here; before the promise is on disk."""
+        """Grant the old owner no lease from now on, even before the promise is on disk."""
         tablet = replica.tablet
         holder = tablet.leader if tablet.leader is not None else tablet.row.owner
         if not tablet.fence(term):
@@ -59,7 +62,7 @@ class Fencing:
         log.info("partition %d: fenced below term %d", replica.partition, term)
 
     async def accept(self, command: m.Accept) -> m.Result:
-        """Agree to a row that is not published yet."""
+        """Accept a row that is not published yet."""
         row = command.row
         if not 0 <= row.partition < len(self._tablets.rows):
             raise Refused(f"partition {row.partition} is not in this member's table", "BAD_REQUEST")
@@ -73,7 +76,7 @@ class Fencing:
                 raise Stale(f"the row of version {known.version} was published", "STALE_VERSION")
             self._check_accept(replica, command)
             if self._settings.fsync is not Fsync.ALWAYS:
-                # A copy that counts from now on is on disk: only what is written later may go with the power.
+                # A copy that counts from now on is on disk: a power loss may only lose later writes.
                 await self._metadata.sync_log()
             await self._metadata.save_meta(replica, accepted=row, accepted_id=command.id)
         return m.Result(last=replica.last)
@@ -95,7 +98,7 @@ class Fencing:
             raise Refused(f"{wanted} is not in the log, which ends at {replica.last}", "ILLEGAL_STATE")
 
     async def tidy(self) -> None:
-        """Forget promises that rows overtook, whoever told of them, once the rows are on disk."""
+        """Forget promises that rows overtook, from any source, once the rows are on disk."""
         metadata = self._metadata
         overtaken, dirty = metadata.overtaken.copy(), metadata.table_dirty
         metadata.overtaken.clear()

@@ -28,13 +28,13 @@ from stele.wire.storage.volume import CopyRecord, Frozen, Superblock
 log = logging.getLogger("stele.migrations")
 
 HAND_OVER_SECONDS = 0.25
-"""How long one HandOver waits for the partition to drain before it answers WAIT."""
+"""Seconds that one HandOver waits for the partition to drain before it replies WAIT."""
 _HAND_OVER_STEP_SECONDS = 0.002
 
 
 @dataclass(eq=False)
 class Migrations:
-    """Each step persists first, and holds the partition's lock while it does."""
+    """Each step is persisted first, and holds the partition's lock meanwhile."""
 
     _settings: Settings
     _tablets: TabletStore
@@ -48,7 +48,7 @@ class Migrations:
     # -- at the destination
 
     async def start_copy(self, command: m.StartTabletCopy) -> m.Result:
-        """Be ready to receive: COPYING under a new generation, or READY as before."""
+        """Prepare to receive: COPYING under a new generation, or READY as before."""
         replica = self._tablets.replica_of(command.partition)
         async with replica.lock:
             copy = replica.meta.copy
@@ -62,7 +62,8 @@ class Migrations:
         return m.Result(generation=generation, last=replica.last)
 
     async def _begin_copy(self, replica: Replica, command: m.StartTabletCopy) -> int:
-        """The record of the copy, then the superblock: dead in between, the same order does both again."""
+        """Persist the copy's record, then the superblock: after a crash in between, the same command
+        repeats both."""
         generation, kept = self._next_generation(replica), replica.ready
         made = CopyRecord(command.id, command.base, command.owner, generation, kept)
         lost = replica.promises_lost
@@ -81,7 +82,7 @@ class Migrations:
         return generation
 
     async def create(self, command: m.CreateTablet) -> m.Result:
-        """An empty tablet, where there is no copy of it any more. Data that is here is never replaced."""
+        """Create an empty tablet for a partition without copies. Existing data is never replaced."""
         replica, row = self._tablets.replica_of(command.partition), self._tablets.rows[command.partition]
         async with replica.lock:
             if row.version != command.base:
@@ -96,7 +97,7 @@ class Migrations:
             await self._metadata.save_first_block(replica, block)
             replica.broken = ""
             self._tablets.clear_log(replica)
-            # Before the superblock says READY: a loss of power would bring the old log back under it.
+            # Before the superblock says READY: otherwise a power loss could restore the old log under it.
             await self._metadata.sync_log()
             ready = step(TabletState.COPYING, Event.FILL)
             await self._metadata.save_block(replica, msgspec.structs.replace(block, state=ready))
@@ -117,21 +118,21 @@ class Migrations:
         if replica.meta.copy is not None and replica.meta.copy.id != command.id:
             raise Conflict(f"migration {replica.meta.copy.id} is active", "ALREADY_IN_PROGRESS")
         if replica.tablet.promised > command.base and not replica.promises_lost:
-            # No owner of that row would be heard here: the copy could never catch up.
+            # No owner of that row would be accepted here: the copy could never catch up.
             raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
 
     def _until_s(self) -> float:
         return self._background.wall() + self._settings.retention_seconds
 
     def _next_generation(self, replica: Replica) -> int:
-        """By the superblock; its data may be what is damaged."""
+        """Return the next generation from the superblock, since the data may be damaged."""
         if replica.block is not None:
             return replica.block.newest + 1
         return self._tablets.highest_generation(replica.partition) + 1
 
     @staticmethod
     def _receiving(replica: Replica, generation: int, kept: bool, until_s: float) -> Superblock:
-        """What was damaged is put into quarantine with what there is of it."""
+        """Quarantine damaged data, as far as it exists."""
         if kept:
             assert replica.block is not None
             return msgspec.structs.replace(replica.block, highest=generation)
@@ -150,12 +151,12 @@ class Migrations:
         )
 
     def copy_reports(self) -> list[m.CopyReport]:
-        """One per tablet that is being received."""
+        """Return one report per tablet that is being received."""
         return [self._copy_report(r, r.meta.copy) for r in self._tablets.replicas.values() if r.meta.copy]
 
     def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
         state, error = m.CopyState.STARTED, ""
-        # One that has not begun did not fail: the master sends the order again, or aborts it.
+        # A copy that has not started did not fail: the master repeats the command, or aborts it.
         if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
             state, error = m.CopyState.FAILED, replica.broken or "this member restarted during the copy"
         elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
@@ -176,7 +177,7 @@ class Migrations:
         return replica, replica.owner
 
     async def add_learner(self, command: m.AddLearner) -> m.Result:
-        """Begin to feed the destination."""
+        """Start to feed the destination."""
         replica, _ = self._owner(command.partition)
         async with replica.lock:
             replica, owner = self._owner(command.partition)
@@ -190,7 +191,7 @@ class Migrations:
         return m.Result(last=replica.last)
 
     async def hand_over(self, command: m.HandOver) -> m.Result:
-        """Freeze durably, drain, bring the destination to the end."""
+        """Freeze durably, drain, and bring the destination to the end of the log."""
         replica, _ = self._owner(command.partition)
         async with replica.lock:
             replica, owner = self._owner(command.partition)
@@ -212,7 +213,7 @@ class Migrations:
     # -- at both
 
     async def abort(self, command: m.Abort) -> m.Result:
-        """Undo what this member did for the migration; nothing when it knows none of that id."""
+        """Undo this member's part of the migration; nothing when the id is unknown."""
         replica = self._tablets.replicas.get(command.partition)
         if replica is None:
             return m.Result()
@@ -222,7 +223,7 @@ class Migrations:
         return m.Result(last=replica.last)
 
     async def abort_learner(self, replica: Replica, id: str) -> None:
-        """Forget the destination and thaw. Hold the partition's lock."""
+        """Forget the destination and thaw. Requires the partition's lock."""
         meta = replica.meta
         changes: dict[str, Any] = {}
         if meta.waited is not None and meta.waited.id == id:
@@ -254,7 +255,7 @@ class Migrations:
     # -- deletion
 
     async def delete(self, command: m.DeleteTablet) -> m.Result:
-        """Tombstone now; the data goes when its quarantine ends."""
+        """Write a tombstone now; the data is deleted when its quarantine ends."""
         replica = self._tablets.replica_of(command.partition)
         async with replica.lock:
             row = self._tablets.rows[command.partition]
@@ -276,7 +277,7 @@ class Migrations:
             raise Refused(f"row {meta.accepted.version} that names it was accepted", "ILLEGAL_STATE")
 
     async def _tombstone(self, replica: Replica, *, keep_seconds: float) -> None:
-        """From the superblock on it only rolls forward."""
+        """Delete the tablet. Once the superblock is written, the deletion is only continued, never undone."""
         block = replica.block
         assert block is not None
         event = Event.ABANDON if block.state is TabletState.COPYING else Event.DELETE
@@ -290,7 +291,7 @@ class Migrations:
         log.info("partition %d: deleted, its data stays for %g s", replica.partition, keep_seconds)
 
     async def collect_garbage(self) -> None:
-        """Delete what was quarantined long enough."""
+        """Delete data whose quarantine has ended."""
         now_s = self._background.wall()
         for replica in list(self._tablets.replicas.values()):
             if replica.block is None or not replica.block.quarantined:
@@ -302,7 +303,7 @@ class Migrations:
 
 
 def hand_over_point(replica: Replica) -> m.OpId | None:
-    """The last operation of a frozen partition: only when that is on disk and nobody waits here any more."""
+    """Return a frozen partition's last operation, once it is on disk and no request waits here."""
     owner, frozen = replica.owner, replica.meta.frozen
     if (
         owner is None

@@ -1,4 +1,4 @@
-"""What a member tells the master of itself in each exchange; a new master needs nothing else."""
+"""A member's report to the master in each exchange; a new master needs nothing else."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,18 +21,19 @@ from stele.member.settings import Settings
 from stele.wire.storage.volume import Instance
 
 POSITIONS_SECONDS = 1.0
-"""How old the positions and sizes of tablets in a report may be."""
+"""Maximum age, in seconds, of the positions and sizes of tablets in a report."""
 
 NUMBER_BITS = 32
-"""Reports that one process makes at most, as a power of two."""
+"""Maximum number of reports by one process, as a power of two."""
 
 
 @dataclass(eq=False)
 class Reporter:
-    """Makes the reports of one process: each tells of the tablets that changed since one that the master has.
+    """Creates the reports of one process; each has the tablets that changed since one that the master has.
 
-    States, generations, promises and room are told as they are now, because the master decides on them;
-    positions, sizes and counts once in POSITIONS_SECONDS: to look at all tablets takes long where many are.
+    States, generations, promises and free space are current, because the master decides by them. Positions,
+    sizes and counts are updated once in POSITIONS_SECONDS, since visiting all tablets takes long where there
+    are many.
     """
 
     _settings: Settings
@@ -48,7 +49,7 @@ class Reporter:
 
     def __post_init__(self) -> None:
         self._started_at = self._background.now()
-        # A master takes no two processes for one another: each has numbers of its own.
+        # Distinct numbers per process, so that the master does not confuse two processes.
         self._delta_log = DeltaLog[int, m.TabletReport](self._instance.incarnation << NUMBER_BITS)
         self._reported: dict[int, tuple[object, ...]] = {}
         self._all_reported_at = float("-inf")
@@ -56,11 +57,11 @@ class Reporter:
         self._first_reply_unix_seconds: float | None = None
 
     def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
-        """The report for a master that has report `known`; the caller adds results and rows."""
+        """Return the report for a master that has report `known`; the caller adds results and rows."""
         self._update_delta_log()
         base, tablets, dropped = self._delta_log.since(known)
         if self._first_reply_unix_seconds is None:
-            # As late as can be: the kubelet may note the start of the container after the process runs.
+            # As late as possible: the kubelet may record the container's start after the process has started.
             self._first_reply_unix_seconds = self._background.wall()
         made = self._reply(code, detail)
         free_bytes, sessions = self._gate.free_bytes, len(self._sessions.open)
@@ -121,7 +122,7 @@ class Reporter:
         return tuple(row for row in accepted if row is not None and row.version > rows[row.partition].version)
 
     def _silent_peers(self) -> list[m.SilentPeer]:
-        """Members that an owned tablet waits for and that were not heard for a while."""
+        """Return members that an owned tablet waits for and that have been silent for a while."""
         needed: set[int] = set()
         for replica in self._tablets.replicas.values():
             if replica.owner is not None:
@@ -141,7 +142,7 @@ class Reporter:
         return found
 
     def _lost_since(self) -> dict[int, float]:
-        """Since when a connected member takes no operations of some tablet: its own is broken or gone."""
+        """Return since when connected members have accepted no operations of some tablet, by member."""
         found: dict[int, float] = {}
         for replica in self._replicator.probing.values():
             owner = replica.owner
@@ -152,7 +153,7 @@ class Reporter:
         return found
 
     def _count(self) -> m.Stats:
-        """What is counted over all tablets and requests; room and sessions are left out."""
+        """Count over all tablets and requests; free space and sessions are left out."""
         counters = self._answers.counters
         me = self._tablets.me
         owned = sum(1 for row in self._tablets.rows if row.owner == me)

@@ -1,4 +1,4 @@
-"""The member in a change of the cluster state: it agrees, and begins nothing until that is over."""
+"""The member's side of a change of the cluster state: it agrees, and starts no migration until the end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from stele.core.control import commands as m
 from stele.member.replication.tablet_store import TabletStore
 
 LOCK_SECONDS = 8.0
-"""A lock that is not asked for again for so long is over: a master that died leaves nothing stuck."""
+"""Seconds after which a lock that is not renewed expires, so that a failed master blocks nothing."""
 
 BEGINS = (m.StartTabletCopy, m.AddLearner)
-"""What a locked member refuses: it would begin a migration that the master does not count."""
+"""Commands that a locked member refuses: they would start a migration that the master does not count."""
 
 
 @dataclass(eq=False)
 class StateLock:
-    """Kept in memory: a member that restarts has a new incarnation, and the master asks it again.
+    """Kept in memory: a restarted member has a new incarnation, and the master locks it again.
 
-    A lock for another change replaces the present one, and a higher epoch ends it: one master makes one
-    change at a time, and a new one begins again.
+    A lock for another change replaces the present one, and a higher epoch ends it: a master makes one change
+    at a time, and a new master starts again.
     """
 
     _tablets: TabletStore
@@ -47,7 +47,7 @@ class StateLock:
         return m.Result()
 
     def _active(self) -> str:
-        """A migration that this member takes part in, or nothing."""
+        """Return a migration that this member takes part in; empty when there is none."""
         for replica in self._tablets.replicas.values():
             if replica.meta.copy is not None:
                 return replica.meta.copy.id

@@ -1,4 +1,4 @@
-"""Makes what is applied durable, and lets go the log that is no longer needed then."""
+"""Flushes applied data, and then trims the logs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ from stele.member.storage.volume import Volume
 
 @dataclass(eq=False)
 class Flusher:
-    """One flush at a time. `pin`: the last operation of a partition that no copy session needs."""
+    """Runs one flush at a time.
+
+    `pin` returns the last operation of a partition that no copy session needs.
+    """
 
     _volume: Volume
     _tablets: TabletStore
@@ -26,14 +29,14 @@ class Flusher:
         self._flushed_at = self._background.now()
 
     def flush_if_due(self) -> None:
-        """After a while, or when much waits."""
+        """Flush when the interval or the amount of unflushed data is exceeded."""
         applied, now = self._tablets.applied_bytes, self._background.now()
         due = now - self._flushed_at >= limits.FLUSH_SECONDS and applied > 0
         if (due or applied >= limits.FLUSH_BYTES) and not self._flushing:
             self._background.spawn(self.flush())
 
     async def flush(self) -> None:
-        """Sync the log, flush the data, trim logs; in this order."""
+        """Sync the log, flush the data, and trim the logs, in this order."""
         self._flushing = True
         try:
             self._flushed_at = self._background.now()

@@ -1,4 +1,4 @@
-"""What other members ask of this one: operations of their tablets, where its logs end, leases."""
+"""Requests from other members: operations of their tablets, positions of logs, leases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,18 +18,19 @@ from stele.wire import peer
 
 class RowEvents(Protocol):
     def adopt_from_owner(self, partition: int, row: Partition) -> None:
-        """A published row that the owner knows and this member does not yet."""
+        """Adopt a published row that the owner sent and this member lacks."""
         ...
 
     def fill(self, replica: Replica) -> None:
-        """The owner feeds an empty copy from its log alone: make it READY."""
+        """Make an empty copy READY, which the owner feeds from its log alone."""
         ...
 
 
 @dataclass(eq=False)
 class Follower:
-    """Answers on the connection that asked, in order, once what was taken counts as held. `handlers` take
-    what others ask, by the type of the message.
+    """Replies in order on the requesting connection, once what was appended counts as held.
+
+    `handlers` receive requests, by message type.
     """
 
     _replicator: Replicator
@@ -64,10 +65,10 @@ class Follower:
     def _check_leader(
         self, sender: int, partition: int, version: int, term: int, row: peer.RowValue | None
     ) -> tuple[Replica | None, Code]:
-        """The tablet, and whether the sender is listened to as its owner; if so it is followed."""
+        """Return the tablet, and whether the sender is accepted as its owner; if so, follow it."""
         replica = self._tablets.replicas.get(partition)
         if replica is None or replica.broken:
-            # What it holds and promised is not to be trusted: nobody is told, least of all a term.
+            # Its data and promises are not to be trusted: reply with nothing, not even a term.
             return replica, Code.NO_TABLET
         code = replica.tablet.check(sender, version, term)
         if code is Code.ROW_NEEDED and row is not None:
@@ -125,7 +126,7 @@ class Follower:
         return peer.ProbeResultItem(item.partition, item.term, int(code), last, applied, promised, empty)
 
     def _tail(self, ask: peer.FetchLog) -> peer.LogTail:
-        """Operations behind `prev`; only for the owner that this member follows in that term."""
+        """Return operations after `prev`, only to the owner that this member follows in that term."""
         replica = self._tablets.replicas.get(ask.partition)
         if replica is None or not replica.ready or replica.tablet.leader_term != ask.term:
             return peer.LogTail(ask.partition, ask.term, ask.prev, found=False, records=[])

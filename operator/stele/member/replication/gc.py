@@ -1,4 +1,4 @@
-"""What is no longer needed on a volume goes: generations that no superblock names, logs of tombstones."""
+"""Deletes what a volume no longer needs: generations that no superblock names, and logs of tombstones."""
 
 import logging
 from collections.abc import Callable
@@ -23,33 +23,34 @@ LOG_TAIL = b"log"
 
 
 def kept_generations(block: Superblock) -> set[int]:
-    """Generations whose data stays: the one that serves, one that is being received, quarantined ones."""
+    """Return generations whose data stays: the serving one, one being received, and quarantined ones."""
     return {entry.generation for entry in block.quarantined} | _live_generations(block, None)
 
 
 def _live_generations(block: Superblock, copy: CopyRecord | None) -> set[int]:
-    """What serves, or is received to take its place: no list of what is to go counts against it."""
+    """Return the serving generation and one being received to replace it, which are never deleted."""
     live = set() if block.state is TabletState.DELETED else {block.generation}
     return live | {copy.generation} if copy is not None and copy.kept else live
 
 
 def owns_log(block: Superblock) -> bool:
-    """Whether the log under the partition's keys belongs to the superblock's generation, or to none."""
+    """Return whether the log under the partition's keys belongs to the superblock's generation or to none."""
     return block.state is TabletState.READY or block.generation in {
         entry.generation for entry in block.quarantined
     }
 
 
 def log_tail_range(partition: int, generation: int) -> tuple[bytes, bytes]:
-    """Where operations are that are kept beside a generation's data (`member.copy.quarantined_log`)."""
+    """Return the keys of operations that are kept with a generation's data
+    (`member.copy.quarantined_log`)."""
     begin = keys.meta_key(partition, generation, LOG_TAIL)
     return begin, keys.after_prefix(begin)
 
 
 def drop_leftovers(engine: Engine, replica: Replica) -> bool:
-    """Delete what no superblock names: data of an interrupted ingest, abort or sweep, a tombstone's log.
+    """Delete what no superblock names: data of an interrupted ingest, abort or sweep, or a tombstone's log.
 
-    Whether there was any.
+    Returns whether there was any.
     """
     block = replica.block
     if block is None:
@@ -81,9 +82,9 @@ def _drop_generations(engine: Engine, partition: int, kept: set[int]) -> bool:
 
 
 def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
-    """The same superblock, with its generation given up until then. `last`: where its log ends.
+    """Return the superblock with its generation quarantined until then. `last` is where its log ends.
 
-    With more than QUARANTINED_MAX those whose time ends first go with the next sweep.
+    Beyond QUARANTINED_MAX, the generations that expire first are deleted by the next sweep.
     """
     entries = (*block.quarantined, Quarantined(block.generation, until_s, last))
     kept = sorted(entries, key=lambda entry: entry.until_s)[-limits.QUARANTINED_MAX :]
@@ -94,17 +95,17 @@ def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
 
 
 def drop_expired(engine: Engine, replica: Replica, now_s: float) -> Superblock | None:
-    """Delete quarantined data whose time is over; the superblock to save then, None when nothing was due."""
+    """Delete expired quarantined data. Returns the superblock to save; None when nothing had expired."""
     return drop_quarantined(engine, replica, lambda entry: entry.until_s <= now_s)
 
 
 def drop_quarantined(
     engine: Engine, replica: Replica, due: Callable[[Quarantined], bool]
 ) -> Superblock | None:
-    """Delete the quarantined data that is due, and a tombstone's log with the data that it belongs to; the
-    superblock to save then, None when nothing was due.
+    """Delete quarantined data that is due, and a tombstone's log with its data.
 
-    Data goes before the superblock forgets it: after a crash in between it is due again.
+    Returns the superblock to save; None when nothing was due. Data is deleted before its entry in the
+    superblock, so that after a crash in between it is due again.
     """
     block = replica.block
     if block is None or not any(map(due, block.quarantined)):

@@ -1,4 +1,4 @@
-"""When what was written to the log counts as held: group commit, in one thread."""
+"""Group commit in one thread: decides when written operations count as held."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from stele.ports.engine import Engine
 
 
 class GroupCommit:
-    """`after_write(then)`: call `then` when what is written counts as held, in the order of the calls; after
-    `stop` nothing counts as held any more, and nobody is called.
+    """`after_write(then)` calls `then` once what is written counts as held, in the order of the calls.
 
-    `failed` is told an error of the disk: nothing may be acknowledged after one, so the process has to end.
+    After `stop` nothing counts as held and nothing is called. `failed` is called with a disk error, after
+    which nothing may be acknowledged, so the process must end.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class GroupCommit:
             await self.sync()
             for then in waiting if not self._stopped else ():
                 then()
-        # Here, not in a callback of the task: what comes before that callback would wait for nobody.
+        # Here, not in a callback of the task: calls scheduled before that callback would run too early.
         self._task = None
 
     async def stop(self) -> None:
-        """Let the sync that runs end, and begin no other: the engine is about to be closed."""
+        """Wait for the running sync and start no other: the engine is about to be closed."""
         self._stopped = True
         self._waiting.clear()
         if self._running:
             await asyncio.wait(self._running)
 
     async def sync(self) -> None:
-        """Sync now, whatever the mode."""
+        """Sync now, in any mode."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
         failpoints.hit("write.synced")
 

@@ -15,12 +15,12 @@ class Histogram:
         self.sum_seconds = 0.0
 
     def add(self, seconds: float, samples: int = 1) -> None:
-        """Count so many samples of the same duration."""
+        """Count `samples` samples of the same duration."""
         self._counts[bisect_left(BOUNDS_SECONDS, seconds)] += samples
         self.sum_seconds += seconds * samples
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, count of all samples up to it), as Prometheus wants them."""
+        """Return (upper bound, number of samples up to it), in Prometheus' form."""
         found, total = [], 0
         for bound, count in zip((*map(str, BOUNDS_SECONDS), "+Inf"), self._counts, strict=True):
             total += count

@@ -1,7 +1,7 @@
-"""Connections to other members: one that this member dials to each, and those that others dialled here.
+"""Connections to other members: one dialed to each, and those dialed by others.
 
-A link carries what this member sends as owner, prober or forwarder; answers come back on it, in order. It
-dials again for ever, with growing pauses, and begins a new session each time.
+A link carries what this member sends as owner, prober or forwarder; replies arrive on it in order. It
+reconnects for ever, with growing pauses, and starts a new session each time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger("stele.links")
 
 
 class Identity(Protocol):
-    """Who this member is, and whom it knows; from the table."""
+    """This member's identity and the members that it knows, from the table."""
 
     @property
     def cluster(self) -> str: ...
@@ -37,7 +37,7 @@ class Identity(Protocol):
 
 class LinkEvents(Protocol):
     def link_ready(self, link: "Link") -> None:
-        """A new session began."""
+        """Handle the start of a new session."""
         ...
 
     def link_message(self, link: "Link", message: peer.Message) -> None: ...
@@ -45,13 +45,15 @@ class LinkEvents(Protocol):
     def link_drained(self, link: "Link") -> None: ...
 
     def link_lost(self, link: "Link", requests: list[Request]) -> None:
-        """The session ended; whether the requests were run is not known."""
+        """Handle the end of a session; whether the requests were executed is unknown."""
         ...
 
 
 class Link:
-    """Dialled by this member. `behind` are partitions with something to send; `in_flight` the sizes of Append
-    messages that were not acknowledged; `requests` what was forwarded, by id.
+    """A connection that this member dials.
+
+    `behind` are partitions with something to send; `in_flight` the sizes of unacknowledged Append messages;
+    `requests` the forwarded requests, by id.
     """
 
     def __init__(self, info: MemberInfo, port: int, identity: Identity, events: LinkEvents) -> None:
@@ -146,13 +148,13 @@ class Link:
             self._events.link_lost(self, lost)
 
     def take_requests(self) -> list[Request]:
-        """What was forwarded and not answered; an answer finds none of it any more."""
+        """Return forwarded requests without a reply; later replies no longer match any."""
         requests, self.requests = list(self.requests.values()), {}
         return requests
 
     @property
     def has_room(self) -> bool:
-        """Whether more operations may be sent now."""
+        """Return whether more operations may be sent now."""
         return (
             self.ready
             and self._connection is not None
@@ -171,7 +173,7 @@ class Link:
         self.send(peer.Append(items))
 
     def acknowledged(self) -> None:
-        """The oldest Append was answered."""
+        """Handle the acknowledgement of the oldest Append."""
         if self.in_flight:
             self.in_flight_bytes -= self.in_flight.popleft()
 
@@ -181,7 +183,7 @@ class Link:
 
 
 class InboundConnections:
-    """What others dialled: at most one connection of each member, and a few that have not greeted yet."""
+    """Connections dialed by others: at most one per member, and a few that have not sent a greeting yet."""
 
     def __init__(self, identity: Identity, take: Callable[["Inbound", peer.Message], None]) -> None:
         self.identity = identity
@@ -190,17 +192,19 @@ class InboundConnections:
         self._members: dict[int, Inbound] = {}
 
     def accept(self) -> Connection:
-        """The end of a connection that is about to open here."""
+        """Return the handler of a connection that is about to open."""
         return Connection(Inbound(self))
 
     def add(self, inbound: "Inbound") -> None:
-        """It has not greeted yet. The oldest such one makes room: a member greets as soon as it connects."""
+        """Add a connection without a greeting, replacing the oldest such one: members greet as soon as
+        they connect."""
         if len(self._greeting) >= limits.GREETINGS_MAX:
             next(iter(self._greeting)).close(f"{limits.GREETINGS_MAX} newer connections wait for a greeting")
         self._greeting[inbound] = None
 
     def greeted(self, inbound: "Inbound") -> None:
-        """A member dials again only when it has lost the connection before; nobody may have told us yet."""
+        """Replace the member's previous connection: it dials again only after losing that one, which may
+        not be noticed here."""
         self._greeting.pop(inbound, None)
         before = self._members.get(inbound.sender)
         self._members[inbound.sender] = inbound
@@ -224,7 +228,7 @@ FORWARDS = (peer.Forward, peer.ForwardScan, peer.ForwardCount)
 
 
 def forwarded_bytes(message: peer.Message) -> int:
-    """About what a forwarded request takes while it waits."""
+    """Estimate the memory of a waiting forwarded request, in bytes."""
     commands = message.commands if isinstance(message, peer.Forward) else []
     return limits.REQUEST_OVERHEAD_BYTES + sum(
         len(arg) + ARGUMENT_BYTES for args in commands for arg in (*args, b"")
@@ -232,7 +236,10 @@ def forwarded_bytes(message: peer.Message) -> int:
 
 
 class Inbound:
-    """Dialled by another member: the greeting is checked first; anything else closes the connection."""
+    """A connection dialed by another member.
+
+    Its greeting is checked first; an invalid one closes the connection.
+    """
 
     def __init__(self, all: InboundConnections) -> None:
         self._all = all
@@ -293,7 +300,7 @@ class Inbound:
             self._connection.send(message)
 
     def _wait(self, message: peer.Forward | peer.ForwardScan | peer.ForwardCount) -> None:
-        """Until the answers to those before are read."""
+        """Queue the request until replies to earlier ones are read."""
         size = forwarded_bytes(message)
         if self._forwards_bytes + size > limits.FORWARDS_WAITING_BYTES_MAX:
             text = f"requests of {self._forwards_bytes} bytes wait until this member's answers are read"
@@ -303,7 +310,7 @@ class Inbound:
         self._forwards_bytes += size
 
     def drained(self, connection: Connection) -> None:
-        """Answers were read: what waits is taken, in order."""
+        """Handle read replies: take waiting requests, in order."""
         while self._forwards and not connection.full:
             message = self._forwards.popleft()
             self._forwards_bytes -= forwarded_bytes(message)

@@ -1,4 +1,4 @@
-"""What is persisted of tablets beside their data: promises, superblocks, and the table."""
+"""Persisted state of tablets besides their data: promises, superblocks, and the table."""
 
 import logging
 from collections.abc import Sequence
@@ -23,8 +23,9 @@ log = logging.getLogger("stele.member")
 
 @dataclass(eq=False)
 class MetadataStore:
-    """`overtaken` are partitions whose row may be above what is promised for them, which no exchange has
-    tidied yet; `table_dirty` says that owners sent rows which are not on the volume.
+    """`overtaken` are partitions whose row may exceed their promises, which no exchange has tidied yet.
+
+    `table_dirty` says that owners sent rows that are not on the volume.
     """
 
     _volume: Volume
@@ -37,7 +38,7 @@ class MetadataStore:
     # -- start
 
     def load(self) -> None:
-        """Read the volume's tablets; none of them can keep the others from starting."""
+        """Read the volume's tablets; an error in one does not prevent the others from starting."""
         metas = self._load_metas()
         seen: set[int] = set()
         for partition, block in self._volume.load_all(TABLETS, Superblock):
@@ -70,7 +71,7 @@ class MetadataStore:
         metas: dict[int, Consensus] = {}
         for partition, meta in self._volume.load_all(CONSENSUS, Consensus):
             if isinstance(meta, Corrupt):
-                # What was promised is not known any more: promise everything, so that nothing old is heard.
+                # The promises are unknown: promise everything, so that no old term is accepted.
                 log.error("partition %d: %s", partition, meta)
                 metas[partition] = PROMISES_LOST
             else:
@@ -78,7 +79,7 @@ class MetadataStore:
         return metas
 
     def _load_tablet(self, partition: int, block: Superblock, meta: Consensus) -> None:
-        """COPYING goes back to DELETED; a deletion that was interrupted goes on with the sweep."""
+        """Load one tablet. COPYING reverts to DELETED; the sweep resumes an interrupted deletion."""
         if block.state is TabletState.COPYING:
             block = msgspec.structs.replace(block, state=TabletState.DELETED)
             self._volume.write({f"{TABLETS}/{partition}": encode_file(block)})
@@ -93,7 +94,7 @@ class MetadataStore:
     # -- changes
 
     async def save_meta(self, replica: Replica, **changes: Any) -> None:
-        """Change what was promised for a partition; durable, and in memory, on return. Hold its lock."""
+        """Change a partition's promises, durably and in memory. Requires the partition's lock."""
         meta = msgspec.structs.replace(replica.meta, **changes)
         if meta != replica.meta:
             await self._writer.save(f"{CONSENSUS}/{replica.partition}", meta)
@@ -102,40 +103,41 @@ class MetadataStore:
                 failpoints.hit(f"{name}.{'saved' if value else 'cleared'}")
 
     async def save_block(self, replica: Replica, block: Superblock) -> None:
-        """Replace a superblock; durable, and in memory, on return. Hold the partition's lock."""
+        """Replace a superblock, durably and in memory. Requires the partition's lock."""
         await self._writer.save(f"{TABLETS}/{replica.partition}", block)
         replica.block = block
         replica.prefixes.clear()
         failpoints.hit(f"block.{block.state.lower()}")
 
     async def save_first_block(self, replica: Replica, block: Superblock) -> None:
-        """As `save_block`, where no consensus metadata may be yet: no superblock is ever without, so that a
-        start can tell that what was promised is missing.
+        """Like `save_block`, but creates the consensus metadata first if there is none.
+
+        A superblock without it means, at the next start, that promises were lost.
         """
         await self._writer.save(f"{CONSENSUS}/{replica.partition}", replica.meta)
         failpoints.hit("create.consensus")
         await self.save_block(replica, block)
 
     async def sync_log(self) -> None:
-        """What was written to the logs is durable on return."""
+        """Make everything written to the logs durable."""
         await self._group_commit.sync()
 
     def row_from_owner(self, partition: int) -> None:
-        """An owner sent a row that the volume lacks, and it may overtake promises."""
+        """Note that an owner sent a row that the volume lacks and that may overtake promises."""
         self.overtaken.add(partition)
         self.table_dirty = True
 
     def tidy_again(self, overtaken: set[int], *, table_dirty: bool) -> None:
-        """What was to be tidied was not: the volume is full."""
+        """Note that tidying failed because the volume is full."""
         self.overtaken |= overtaken
         self.table_dirty = self.table_dirty or table_dirty
 
     async def save_table(self, coming: Sequence[Row] | None = None) -> None:
-        """The table with rows that come now; what owners told of is durable on return, too."""
+        """Save the table with the rows of a request, and make rows sent by owners durable."""
         self.table_dirty = False
         try:
             await self._writer.save(TABLE_FILE, self._tablets.table.to_file(coming))
         except OSError:
-            # What came from the master it sends again; what owners told is told once.
+            # The master resends its rows; owners send theirs once.
             self.table_dirty = self.table_dirty or coming is None
             raise

@@ -1,4 +1,4 @@
-"""One tablet with its files, its data and the requests that wait for it."""
+"""One tablet: its files, its data, and the requests waiting for it."""
 
 import asyncio
 from collections import deque
@@ -17,18 +17,17 @@ Pending = tuple[tuple[bytes, int] | None, int]
 """(what will be stored under a key: (value, expire_at_ms) or None, index of the operation)."""
 
 PROMISES_LOST = Consensus(promised=2**31 - 1)
-"""For a tablet whose consensus metadata is damaged or missing: offline until a row does without it."""
+"""For a tablet whose consensus metadata is damaged or missing: offline until a row no longer names it."""
 
 
 class Replica:
-    """`tablet` decides; the rest are the facts that it decides on.
+    """A tablet's state machine `tablet`, and the facts that it needs.
 
-    `records` holds operations that are logged and not applied, by index. `pending` holds, for the owner,
-    what the newest such operation makes of each data key, and `clients` whom it remembers (`core.kv.dedup`),
-    when it was asked. `flushed` is the last index that a crash cannot take from the data. `owner_commit` is
-    what the owner last told as committed, `fetched_at` when a log's tail was last asked for. `broken` says
-    why the tablet is offline, if it is. `loads` are the bulk loads that the log has, by index; while one is
-    `ingesting`, nothing is applied.
+    `records` are operations that are logged but not applied, by index. For the owner, `pending` is the result
+    of the newest such operation for each data key, and `clients` the remembered clients (`core.kv.dedup`).
+    `flushed` is the last index whose data survives a crash. `owner_commit` is the owner's last commit index,
+    and `fetched_at` when a log's tail was last requested. `broken` is why the tablet is offline, if so.
+    `loads` are the bulk loads in the log, by index; while one is `ingesting`, nothing is applied.
     """
 
     __slots__ = (
@@ -96,7 +95,7 @@ class Replica:
 
     @property
     def promises_lost(self) -> bool:
-        """Whether nobody knows what was promised. It was for an older row than one without this member."""
+        """Whether the promises are unknown. They were for a row older than one without this member."""
         return self.meta.promised == PROMISES_LOST.promised
 
     @property
@@ -106,13 +105,14 @@ class Replica:
 
     @property
     def copy_begun(self) -> bool:
-        """Whether the superblock, which is written after the record of a copy to this member, knows of it."""
+        """Whether the superblock, which is written after the copy's record, includes the copy to this
+        member."""
         copy, block = self.meta.copy, self.block
         return copy is not None and block is not None and block.newest >= copy.generation
 
     @property
     def received(self) -> bool:
-        """Whether the copy to this member is complete: its generation is the one that counts."""
+        """Whether the copy to this member is complete, so that its generation is in effect."""
         copy = self.meta.copy
         return copy is not None and self.state is TabletState.READY and self.generation == copy.generation
 
@@ -129,18 +129,18 @@ class Replica:
 
     @property
     def loading(self) -> bool:
-        """Whether a bulk load is logged and not applied: what stands under its keys then is not known."""
+        """Whether a bulk load is logged but not applied: the values under its keys are then unknown."""
         return bool(self.loads) and max(self.loads) > self.tablet.log.applied[1]
 
     def reset(self, log: Log, keyspaces: dict[bytes, tuple[int, int]]) -> None:
-        """Begin again with other data: its log, and entries and bytes by keyspace. Promises and row stay."""
+        """Restart with other data: its log, and entries and bytes by keyspace. Promises and row are kept."""
         self.tablet.replace_log(log)
         self.keyspaces = keyspaces
         self.records.clear()
         self.flushed = log.applied[1]
 
     def forget_ahead(self) -> None:
-        """What the log makes of keys is not known ahead of the data any more, or needs not be."""
+        """Forget the results of logged operations that are ahead of the data."""
         self.pending.clear()
         self.clients = None
 
@@ -150,7 +150,7 @@ class Replica:
 
     @property
     def entries(self) -> int:
-        """What users stored."""
+        """Number of entries of users."""
         return sum(count for keyspace, (count, _) in self.keyspaces.items() if not keys.is_service(keyspace))
 
     def prefix(self, keyspace: bytes) -> bytes:
@@ -162,7 +162,7 @@ class Replica:
 
     @property
     def row_limit(self) -> int:
-        """The last operation that no member of the row needs, nor a learner that is waited for."""
+        """The last operation that neither a member of the row nor a learner that writes wait for needs."""
         owner, limit = self.owner, self.tablet.log.applied[1]
         if owner is None:
             return limit
@@ -172,12 +172,12 @@ class Replica:
 
     @property
     def trim_limit(self) -> int:
-        """The last operation that no member of the row and no learner needs."""
+        """The last operation that neither a member of the row nor a learner needs."""
         learner = None if self.owner is None else self.owner.learner
         return self.row_limit if learner is None or not learner.pinned else min(self.row_limit, learner.pin)
 
     def own(self) -> None:
-        """The row names this member as owner: begin to own, or go on under a newer row."""
+        """Start to own the tablet, or continue under a newer row that names this member as owner."""
         row = self.tablet.row
         if self.owner is None:
             self._begin_to_own()
@@ -186,7 +186,7 @@ class Replica:
         self.owner_row = row.version
 
     def _begin_to_own(self) -> None:
-        """Establish, with what was promised to learners before."""
+        """Establish, with the persisted promises to learners."""
         waited, frozen = self.meta.waited, self.meta.frozen
         version = self.tablet.row.version
         learner = None

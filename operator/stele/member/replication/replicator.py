@@ -1,7 +1,7 @@
-"""Drives the owner's half of all tablets: gathers, writes, sends, counts acknowledgements, applies, answers.
+"""Drives the owner's side of all tablets: batches, writes, sends, counts acknowledgements, applies, answers.
 
-One turn (`_pump`) handles everything that came since the last: one write of the log for all partitions, then
-one message per member for all partitions. Persist before you send: nothing leaves before the write.
+One turn (`_pump`) handles everything that arrived since the last: one write of the log for all partitions,
+then one message per member for all partitions. Nothing is sent before it is written.
 """
 
 import asyncio
@@ -30,8 +30,10 @@ FETCH_INTERVAL_SECONDS = 1.0
 
 
 class Replicator:
-    """See the module. `links` are the sessions to other members, by index; `full` are members whose volume is
-    nearly full, as they say; `handlers` take what members answer, by the type of the message.
+    """Replicates the tablets that this member owns.
+
+    `links` are the sessions to other members, by index; `full` are the members that report a nearly full
+    volume; `handlers` receive members' replies, by message type.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class Replicator:
         serving: Callable[[Replica], None],
         wants_promise: Callable[[Replica], None],
     ) -> None:
-        """`serving` is called when an owner begins to serve; `wants_promise` when a learner is near: persist
-        that every write waits for it.
+        """Connect the replicator. `serving` is called when an owner starts to serve.
+
+        `wants_promise` is called when a learner has nearly caught up: persist that every write waits for it.
         """
         self.tablets = tablets
         self.group_commit = group_commit
@@ -77,7 +80,7 @@ class Replicator:
         self._stopped = False
 
     def stop(self) -> None:
-        """From now on nothing is acknowledged or committed: neither as owner nor as backup."""
+        """Acknowledge and commit nothing from now on, neither as owner nor as backup."""
         self._stopped = True
         self._dirty.clear()
         self._replies.clear()
@@ -85,19 +88,19 @@ class Replicator:
     # -- gathering
 
     def append(self, replica: Replica, records: list[bytes]) -> None:
-        """The owner's own operations, of its term."""
+        """Append operations of the owner's term."""
         owner = replica.owner
         assert owner is not None
         self.tablets.log_append(replica, records, owner.term)
         self.mark_dirty(replica)
 
     def mark_dirty(self, replica: Replica) -> None:
-        """Something is to be written or sent for the tablet."""
+        """Mark the tablet as having something to write or send."""
         self._dirty[replica.partition] = replica
         self.wake()
 
     def reply(self, to: Inbound, message: peer.Message) -> None:
-        """Answer once all that was appended so far counts as held."""
+        """Reply once everything appended so far counts as held."""
         self._replies.append((to, message))
         self.wake()
 
@@ -115,9 +118,9 @@ class Replicator:
         if self._stopped:
             return
         if not self.tablets.write():
-            # Questions are asked again, five times a second: only acknowledgements wait for room.
+            # Probes are repeated five times a second; only acknowledgements need to wait for room.
             self._replies = [each for each in self._replies if not isinstance(each[1], peer.ProbeResult)]
-            # Refuse at once; the ticks try again.
+            # Refuse at once; the ticks retry.
             self._gate.update()
             return
         dirty, self._dirty = self._dirty, {}
@@ -132,7 +135,7 @@ class Replicator:
     def _on_durable(
         self, ends: list[tuple[Replica, Owner, OpId]], replies: list[tuple[Inbound, peer.Message]]
     ) -> None:
-        """What was written counts as held by this member now."""
+        """Count what was written as held by this member."""
         if self._stopped:
             return
         for to, message in replies:
@@ -164,7 +167,7 @@ class Replicator:
     # -- sending
 
     def feed(self, replicas: Iterable[Replica], *, commits: bool = False) -> None:
-        """Send what members lack of these tablets, as far as there is room."""
+        """Send members the operations of these tablets that they lack, as far as there is room."""
         touched: dict[int, Link] = {}
         for replica in replicas:
             owner = replica.owner
@@ -184,7 +187,7 @@ class Replicator:
         return link if link is not None and link.ready else None
 
     def _schedule_commit(self, replica: Replica) -> None:
-        """Let the commit index travel with the next operations, or alone after a moment."""
+        """Send the commit index with the next operations, or alone after a short delay."""
         self._uncommitted[replica.partition] = replica
         if self._commit_timer is None:
             self._commit_timer = self._loop.call_later(limits.COMMIT_DELAY_SECONDS, self._send_commits)
@@ -195,7 +198,7 @@ class Replicator:
         self.feed(waiting.values(), commits=True)
 
     def send_behind(self, link: Link) -> None:
-        """Fill the window of one member, its partitions in turn. What is not written yet is, first."""
+        """Fill the window of one member, its partitions in turn. Unwritten operations are written first."""
         if link.behind and link.has_room and not self.tablets.write():
             return
         while link.behind and link.has_room:
@@ -317,15 +320,15 @@ class Replicator:
     # -- establishing
 
     def own(self, replica: Replica) -> None:
-        """Begin to establish (or go on) as the owner of the tablet."""
+        """Start to establish, or continue, as the owner of the tablet."""
         self.probing[replica.partition] = replica
-        # Once for all: a tick goes through all of them, and a member may begin to own thousands in one turn.
+        # Scheduled once: a tick visits all tablets, and a member may start to own thousands in one turn.
         if not self._ticks_soon:
             self._ticks_soon = True
             self._loop.call_soon(self._tick_soon)
 
     def resume(self, replica: Replica) -> None:
-        """Go on as the owner after its row, its learner or its freeze changed."""
+        """Continue as the owner after the row, the learner or the freeze changed."""
         self.own(replica)
         self.mark_dirty(replica)
         self.to_apply(replica)
@@ -335,7 +338,7 @@ class Replicator:
         self.tick()
 
     def tick(self) -> None:
-        """Probe the members whose position is not known; called often."""
+        """Probe the members whose position is unknown; called often."""
         now = self._loop.time()
         probes: dict[int, list[peer.ProbeItem]] = {}
         for replica in list(self.probing.values()):
@@ -373,14 +376,14 @@ class Replicator:
 
     @staticmethod
     def _note_lost(owner: Owner, now: float) -> None:
-        """Since when a member of the row cannot be fed."""
+        """Record since when a member of the row cannot be fed."""
         for member in owner.members:
             progress = owner.progress.get(member)
             if progress is not None and progress.flow is not Flow.STREAM and not progress.lost_at:
                 progress.lost_at = now
 
     def step(self, replica: Replica) -> None:
-        """Go on establishing as far as what is known allows."""
+        """Continue to establish as far as the known positions allow."""
         owner = replica.owner
         if owner is None:
             return
@@ -401,7 +404,7 @@ class Replicator:
         link.send(peer.FetchLog(replica.partition, owner.term, fetch.prev, limits.FETCH_BYTES))
 
     def _on_tail(self, link: Link, tail: peer.LogTail) -> None:
-        """The tail of a longer log: take it over, then go on."""
+        """Append the tail of a longer log, then continue."""
         replica = self.tablets.replicas.get(tail.partition)
         owner = None if replica is None else replica.owner
         if replica is None or owner is None or tail.term != owner.term or owner.phase is not Phase.ADOPTING:
@@ -418,14 +421,14 @@ class Replicator:
             return
         member = owner.tablet.me if fetch is None else fetch.member
         if self.tablets.take(replica, tail.prev, tail.records, member) is not Code.OK:
-            # A file is fetched first: ask again after a while, not at once.
+            # A file has to be fetched first: retry after a delay.
             replica.fetched_at = self._loop.time()
         self.step(replica)
 
     # -- sessions
 
     def session_began(self, link: Link) -> None:
-        """A new session: what the member held and granted has to be asked again."""
+        """Start a session: the member's positions and leases are unknown again."""
         self.lease_holder.begin_session(link.member)
         for replica in self.tablets.replicas.values():
             owner = replica.owner

@@ -1,4 +1,4 @@
-"""A request of a client on its way: one partition, its commands, and who waits for the answer."""
+"""A client's request on its way: one partition, its commands, and the waiting client."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -17,12 +17,12 @@ class RequestKind(IntEnum):
 
 
 class Request:
-    """`future` is told the outcome: a future of asyncio, or a `ports.Outcome`.
+    """`future` receives the outcome: a future of asyncio, or a `ports.Outcome`.
 
-    `index` is the operation that has to be committed before the answer; `reads` whether a lease is needed for
-    it; `wrote` whether anything was logged here, of `bytes`; `version` is the row's that a forwarded one
-    names; `room` the bytes that its replies may take, and `reply_bytes` what they take; `losses` how many
-    owners were lost while it was there, and `maybe_done` whether it may have been done by one of them.
+    `index` is the operation to commit before the reply; `reads` whether a lease is needed for it; `wrote`
+    whether anything was logged here, of `bytes`; `version` the row version of a forwarded one; `room` the
+    bytes that its replies may use, and `reply_bytes` those used; `losses` how many owners were lost
+    meanwhile, and `maybe_done` whether one of them may have executed it.
     """
 
     __slots__ = (
@@ -55,14 +55,14 @@ class Request:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether sending it twice does nothing twice."""
+        """Whether executing it twice has the effect of once."""
         return self.kind is not RequestKind.EXECUTE or not any(
             args and is_write(args[0]) for args in self.commands
         )
 
     @property
     def entries(self) -> int:
-        """How many it makes its owner handle at most."""
+        """The maximum number of entries that the owner handles for it."""
         return min(self.limit, limits.SCAN_KEYS_MAX) if self.kind is RequestKind.SCAN else len(self.commands)
 
     @property
@@ -70,9 +70,9 @@ class Request:
         return not self.may_repeat or any(args and args[0] == ONCE for args in self.commands)
 
     def takes(self, size: int) -> bool:
-        """Whether there is room for one more reply, of so many bytes; it is counted then.
+        """Return whether there is room for another reply of `size` bytes, and count it.
 
-        A single one may be longer than REPLY_BYTES, when there is room for it.
+        A single reply may exceed REPLY_BYTES when there is room for it.
         """
         reply_bytes = self.reply_bytes + size
         if reply_bytes > min(self.room, limits.REPLY_BYTES) and (self.replies or size > self.room):

@@ -1,4 +1,4 @@
-"""What copies and destinations alone keep of the logs: measured, and unpinned beyond a limit."""
+"""Measures the log bytes that only copies and destinations need, and unpins them beyond a limit."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ log = logging.getLogger("stele.retention")
 
 
 def pinned_bytes(replica: Replica, session_pin: int) -> int:
-    """What would go if no copy session and no learner needed it."""
+    """Return the bytes that could be trimmed if no copy session and no learner needed them."""
     after = min(session_pin, replica.trim_limit)
     return replica.tablet.log.bytes_between(after, min(replica.row_limit, replica.flushed))
 
@@ -19,9 +19,9 @@ def pinned_bytes(replica: Replica, session_pin: int) -> int:
 def unpin_logs(
     replicas: Iterable[Replica], pins: Callable[[int], int], unpin: Callable[[int], None], *, scarce: bool
 ) -> None:
-    """Unpin what is over the limits; everything when the disk is `scarce`.
+    """Unpin logs beyond the limits; all of them when the disk is `scarce`.
 
-    `pins` tells the last operation of a partition that no session needs; `unpin` ends that.
+    `pins` returns the last operation of a partition that no session needs; `unpin` releases its log.
     """
     held = {replica.partition: replica for replica in replicas if replica.ready}
     pinned = {p: size for p, replica in held.items() if (size := pinned_bytes(replica, pins(p)))}

@@ -1,4 +1,4 @@
-"""The published table as this member knows it, in memory; `to_file` is what is persisted."""
+"""The published table as known to this member, in memory; `to_file` returns what is persisted."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,10 @@ from stele.wire.storage.volume import StoredRow, TableFile
 
 
 class TableCache:
-    """Rows by partition. `epoch` is the highest that was seen; versions never fall."""
+    """Rows by partition. `epoch` is the highest epoch seen; versions never decrease."""
 
     def __init__(self, file: TableFile, uuid: str = "") -> None:
-        """`uuid` is this member's own: tables of the legacy format do not tell its index."""
+        """`uuid` is this member's own: tables in the legacy format lack its index."""
         self.epoch = file.epoch
         self.me = file.self_index
         self.replicas = file.replicas
@@ -27,7 +27,7 @@ class TableCache:
         self._coming: tuple[Row, ...] = ()
 
     def resize(self, partitions: int) -> None:
-        """Set the number of partitions, once; Corrupt when it was another before."""
+        """Set the number of partitions, once. Raises Corrupt when it was different before."""
         if partitions == len(self.rows):
             return
         if self.rows:
@@ -40,7 +40,7 @@ class TableCache:
         return self._stamp.value
 
     def jump(self, request: ExchangeRequest) -> str:
-        """Which number of a request jumps; empty when none does, or nothing was known before."""
+        """Return which number of a request jumps; empty when none does, or nothing was known before."""
         if self.epoch and (text := jump("epoch", self.epoch, request.epoch)):
             return text
         if self.member_list_version:
@@ -48,12 +48,12 @@ class TableCache:
         return ""
 
     def version_jump(self, partition: int, version: int) -> str:
-        """As `jump`, for a version or term of one partition."""
+        """Like `jump`, for a version or term of one partition."""
         known = self.rows[partition].version
         return jump(f"partition {partition}: version", known, version) if known else ""
 
     def newer(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows that this table does not have yet. Corrupt for one that cannot be."""
+        """Return the rows that are newer than this table's. Raises Corrupt for an impossible row."""
         return [row for row in rows if self._is_newer(row)]
 
     def _is_newer(self, row: Row) -> bool:
@@ -68,11 +68,12 @@ class TableCache:
         return newer(row.partition, self.rows[row.partition], found) is found
 
     def brings_members(self, request: ExchangeRequest) -> bool:
-        """A list always names its reader: an empty one was left out, and its version means nothing here."""
+        """Return whether a request has a member list: it always contains its reader, so an empty one was
+        left out."""
         return request.member_list_version > self.member_list_version and bool(request.members)
 
     def knows(self, request: ExchangeRequest) -> bool:
-        """Whether a request brings nothing new, but for its rows."""
+        """Return whether a request has nothing new besides its rows."""
         return (
             request.epoch == self.epoch
             and request.self_index == self.me
@@ -82,7 +83,7 @@ class TableCache:
         )
 
     def adopt(self, request: ExchangeRequest) -> None:
-        """Take what a request says of the cluster, but for its rows."""
+        """Adopt everything about the cluster in a request, besides its rows."""
         self.me = request.self_index
         self.epoch = max(self.epoch, request.epoch)
         self.replicas = request.replicas or self.replicas
@@ -99,10 +100,9 @@ class TableCache:
         return tuple(Row(p, row.version, row.replicas) for p, row in enumerate(self.rows) if row.version)
 
     def to_file(self, coming: Iterable[Row] | None = None) -> TableFile:
-        """What is persisted: this table, with `coming` rows as if they were known already.
+        """Return the table to persist, with `coming` rows as if they were known already.
 
-        They are remembered: another file that is written before they take effect has them too, or it would
-        take them from the volume again.
+        The rows are kept: a file that is written before they take effect must have them, too.
         """
         if coming is not None:
             self._coming = tuple(coming)

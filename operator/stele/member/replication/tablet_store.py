@@ -1,7 +1,7 @@
 """All tablets of this member on its engine: loading, writing logs, applying, trimming.
 
-`write` puts what was gathered into the log, in one call; nothing is sent, acknowledged or applied before it.
-`apply` puts committed operations into the data, with the tablet's own state in the same batch.
+`write` writes everything gathered to the logs in one call; nothing is sent, acknowledged or applied before.
+`apply` writes committed operations to the data, with the tablet's state in the same batch.
 """
 
 import logging
@@ -42,19 +42,19 @@ log = logging.getLogger("stele.tablets")
 
 Change = tuple[bytes, bytes | None]
 Totals = dict[bytes, tuple[int, int]]
-"""Entries and their bytes, by keyspace."""
+"""Number of entries and their bytes, by keyspace."""
 _INDEX_MAX = 2**64 - 1
 _GENERATION_MAX = 2**32 - 1
 SIZED_OPERATIONS = 64
 
 
 def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
-    """Log keys of one partition from `first` on."""
+    """Return the log keys of one partition from `first` on."""
     return keys.log_key(partition, first), keys.log_key(partition, _INDEX_MAX)
 
 
 def entries_of(record: bytes) -> list[tuple[bytes, bytes | None]]:
-    """(what follows `user_head` in the data key, stored value or None) of one operation, in order."""
+    """Return, in order, (suffix of the data key after `user_head`, stored value or None) of one operation."""
     if record[KIND_AT] == PUT:
         return [split_put(record)]
     kind, keyspace, key, value, _ = split_record(record)
@@ -69,7 +69,7 @@ def _entry(change: BatchChange) -> tuple[bytes, bytes | None]:
 
 
 def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """An entry whose stored value was `old` is `new` now."""
+    """Count the change of an entry's stored value from `old` to `new`."""
     split = keys.split_user(data_key)
     assert split is not None
     keyspace, key = split
@@ -82,18 +82,18 @@ def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes |
 
 
 class LoadEvents(Protocol):
-    """The files of bulk loads, which the log names and the data takes in as a whole."""
+    """Files of bulk loads, which the log names and the data ingests."""
 
     def has_load(self, replica: Replica, record: bytes, source: int) -> bool:
-        """Whether the file of a logged load is here; if not, it is fetched from member `source`."""
+        """Return whether the file of a logged load is here; if not, it is fetched from member `source`."""
         ...
 
     def is_due(self, replica: Replica, index: int, record: bytes) -> None:
-        """The load is next to be applied; nothing else is applied to the tablet before."""
+        """Apply the load next; nothing else is applied to the tablet before it."""
         ...
 
     def trimmed(self, replica: Replica, loads: list[str]) -> None:
-        """The log has these no more."""
+        """Delete the files of loads whose operations were trimmed from the log."""
         ...
 
 
@@ -102,11 +102,11 @@ def _nothing(*_: object) -> None:
 
 
 class TabletStore:
-    """See the module. `applied_bytes` counts since the last flush began.
+    """Tablets of one member. `applied_bytes` counts since the last flush started.
 
-    `has_room` tells whether the volume takes so many bytes: RocksDB is not asked when it does not, because
-    its log never recovers from a write that failed. `stalled` is why nothing can be written now, if so, and
-    `refused` whether RocksDB said it.
+    `has_room` returns whether the volume has room for that many bytes. Without room RocksDB is not called,
+    because its log never recovers from a failed write. `stalled` is why nothing can be written now, if so,
+    and `refused` whether that is RocksDB's error.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class TabletStore:
         on_broken: Callable[[Replica], None] = _nothing,
         loads: LoadEvents | None = None,
     ) -> None:
-        """`on_cut` hears after which operation a log was cut; `on_broken` which tablet went offline."""
+        """`on_cut` is called with the operation after which a log was cut, `on_broken` with a tablet that
+        went offline."""
         self.engine = engine
         self.table = table
         self.has_room = has_room
@@ -136,7 +137,7 @@ class TabletStore:
 
     @property
     def me(self) -> int:
-        """This member's index; below 0 until a master says it."""
+        """This member's index; negative until the master assigns one."""
         return self.table.me
 
     @property
@@ -144,31 +145,31 @@ class TabletStore:
         return self.table.rows
 
     def break_off(self, replica: Replica, error: Corrupt) -> None:
-        """What the tablet holds contradicts itself or its owner: offline, until it is copied again."""
+        """Take a tablet offline that contradicts itself or its owner, until it is copied again."""
         if not replica.broken:
             replica.broken = str(error)
             log.error("partition %d goes offline: %s", replica.partition, error)
             self._on_broken(replica)
 
     def miss(self, replica: Replica, version: int) -> None:
-        """The row of that version names a tablet that the volume lacks: offline, so that the loss is seen."""
+        """Take a tablet offline that a row names but the volume lacks, so that the loss is visible."""
         replica.broken = f"row {version} names a tablet that is not on this volume"
         log.error("partition %d: %s", replica.partition, replica.broken)
 
     def reset(self, replica: Replica, applied: tuple[int, int], keyspaces: Totals) -> None:
-        """The tablet begins again, at what a copy brought; promises and row stay."""
+        """Restart the tablet with copied data; promises and row are kept."""
         self._on_cut(replica, 0)
         replica.reset(Log(applied), keyspaces)
 
     def me_changed(self) -> None:
-        """The first exchange brought this member's index in the dictionary."""
+        """Take this member's index from the first exchange."""
         for replica in self.replicas.values():
             replica.tablet.me = self.me
 
     # -- loading
 
     def load(self, partition: int, block: Superblock | None, meta: Consensus) -> Replica:
-        """The tablet as the volume holds it. What is wrong with it makes it `broken`, and nothing else."""
+        """Load the tablet from the volume. Any error makes it `broken`, and affects no other."""
         promised, restored, state = meta.promised, Log(), DataState(OpId(), {})
         try:
             if block is not None and block.state is TabletState.READY:
@@ -184,12 +185,12 @@ class TabletStore:
         return self._add(Replica(tablet, block, meta, dict(state.keyspaces)))
 
     def add(self, partition: int, block: Superblock | None, meta: Consensus, broken: str = "") -> Replica:
-        """A partition of which this member knows something, but has no data that serves."""
+        """Add a partition without data that serves."""
         tablet = Tablet(partition, self.table.me, Log(), meta.promised, self._row(partition))
         return self._add(Replica(tablet, block, meta, broken=broken))
 
     def replica_of(self, partition: int) -> Replica:
-        """The partition's replica, made when nothing is known of it yet."""
+        """Return the partition's replica, created when missing."""
         return self.replicas.get(partition) or self.add(partition, None, Consensus())
 
     def _add(self, replica: Replica) -> Replica:
@@ -200,12 +201,12 @@ class TabletStore:
         return self.table.rows[partition] if partition < len(self.table.rows) else EMPTY
 
     def held(self, partition: int, generation: int) -> tuple[Log, DataState]:
-        """The log and the data of one generation as the engine has them; Corrupt when they do not fit."""
+        """Return the log and data of one generation in the engine. Raises Corrupt when they disagree."""
         state = self.read_state(partition, generation)
         return self._restore_log(partition, (state.applied.term, state.applied.index)), state
 
     def read_state(self, partition: int, generation: int) -> DataState:
-        """What one generation of a tablet says of itself; an empty one says nothing."""
+        """Return the stored state of one generation; the default for an empty one."""
         stored = self.engine.get(keys.meta_key(partition, generation, APPLIED))
         return DataState(OpId(), {}) if stored is None else decode_state(stored)
 
@@ -218,13 +219,16 @@ class TabletStore:
         return Log.restored(applied, first, last, terms, self._log_bytes(partition, first, last))
 
     def _log_bytes(self, partition: int, first: int, last: int) -> int:
-        """About how many bytes the operations take, by those at the end: a start has no time to read all."""
+        """Estimate the operations' bytes from the last ones: reading all would delay the start."""
         begin = keys.log_key(partition, max(first, last - SIZED_OPERATIONS + 1))
         some = self.engine.scan_log(begin, keys.log_key(partition, last + 1), limits.ENGINE_WRITE_BYTES_MAX)
         return sum(len(value) for _, value in some) * (last - first + 1) // max(1, len(some))
 
     def _find_terms(self, partition: int, first: int, last: int) -> list[tuple[int, int]]:
-        """(index where a term begins, term): terms never fall, so each boundary is found by bisection."""
+        """Return (first index of a term, term) pairs.
+
+        Terms never decrease, so a bisection finds each boundary.
+        """
         found: list[tuple[int, int]] = []
         index = first
         while index <= last:
@@ -242,7 +246,7 @@ class TabletStore:
         return int(term_of(record)[0])
 
     def highest_generation(self, partition: int) -> int:
-        """The greatest generation that has any data: for a tablet whose superblock cannot be read."""
+        """Return the greatest generation with any data, for a tablet whose superblock cannot be read."""
         begin, end = keys.tablet_prefix(partition, 0), keys.tablet_prefix(partition, _GENERATION_MAX)
         key = self.engine.last_key(begin, end)
         return 0 if key is None else int.from_bytes(key[2 : keys.TABLET_PREFIX_BYTES], "big")
@@ -250,7 +254,7 @@ class TabletStore:
     # -- the log
 
     def log_append(self, replica: Replica, records: list[bytes], term: int) -> None:
-        """Put operations of one term behind the log's last; on disk with the next `write`."""
+        """Append operations of one term to the log; the next `write` writes them."""
         record_log, partition, log_key = replica.tablet.log, replica.partition, keys.log_key
         first = record_log.last[1] + 1
         size = sum(map(len, records))
@@ -262,10 +266,10 @@ class TabletStore:
             self.write()
 
     def take(self, replica: Replica, prev: Position, records: list[bytes], source: int) -> Code:
-        """Put operations that follow `prev` in the log of member `source` into this one.
+        """Append operations that follow `prev` in the log of member `source`.
 
-        LOG_MISMATCH also when only the first of them were taken: the next names a file that is not here yet.
-        Raise Corrupt when they contradict this log.
+        Returns LOG_MISMATCH also when only some were appended, because the next one names a missing file.
+        Raises Corrupt when they contradict this log.
         """
         terms: list[int] = []
         for record in records:
@@ -281,7 +285,7 @@ class TabletStore:
         return Code.OK if end == len(records) else Code.LOG_MISMATCH
 
     def _takeable(self, replica: Replica, first: int, records: list[bytes], skip: int, source: int) -> int:
-        """How many of the records may be logged: those before a load whose file is not here."""
+        """Return how many of the records may be logged: those before a load whose file is missing here."""
         for at in range(skip, len(records)):
             record = records[at]
             if record[KIND_AT] == LOAD:
@@ -291,7 +295,7 @@ class TabletStore:
         return len(records)
 
     def _append_runs(self, replica: Replica, records: list[bytes], terms: list[int], skip: int) -> None:
-        """Append, one call per run of equal terms."""
+        """Append records, with one call per run of equal terms."""
         while skip < len(records):
             end = len(records) if terms[-1] == terms[skip] else skip + 1
             while end < len(records) and terms[end] == terms[skip]:
@@ -300,7 +304,8 @@ class TabletStore:
             skip = end
 
     def cut(self, replica: Replica, index: int) -> None:
-        """Remove operations after `index`, which were not applied, at once; from the volume with `write`."""
+        """Truncate operations after `index`, none of which was applied; on the volume with the next
+        `write`."""
         tablet = replica.tablet
         last = tablet.log.last[1]
         if index >= last:
@@ -317,12 +322,15 @@ class TabletStore:
         self._on_cut(replica, index)
 
     def write(self) -> bool:
-        """Hand all that was gathered to the operating system. False while the volume is full: it is kept."""
+        """Write everything gathered to the operating system.
+
+        Returns False, and keeps it, while the volume is full.
+        """
         if not self._puts and not self._cuts:
             return True
         refusal = self._write()
         if bool(refusal) != bool(self.stalled):
-            log.warning("writing the log: %s", refusal or "there is room again, it goes on")
+            log.warning("writing the log: %s", refusal or "space is free again, writing continues")
         self.stalled = refusal
         if refusal:
             return False
@@ -332,7 +340,7 @@ class TabletStore:
         return True
 
     def _write(self) -> str:
-        """Why it cannot be written now."""
+        """Write, or return why it is impossible now."""
         if not self.has_room(self._puts_bytes):
             return "the volume is full"
         try:
@@ -345,7 +353,7 @@ class TabletStore:
         return ""
 
     def read_records(self, replica: Replica, first: int, bytes_max: int) -> list[bytes]:
-        """Operations from `first` on, from memory or from the log; at least one when there is any."""
+        """Return operations from `first` on, from memory or the log; at least one if there is any."""
         records, last, size = replica.records, replica.tablet.log.last[1], 0
         found: list[bytes] = []
         if first not in records:
@@ -361,12 +369,12 @@ class TabletStore:
 
     @staticmethod
     def _in_a_row(partition: int, first: int, found: list[tuple[bytes, bytes]]) -> list[bytes]:
-        """Records up to the first gap: whoever gets them counts from `first` on."""
+        """Return records up to the first gap, since receivers count them from `first`."""
         expected = enumerate(found, first)
         return [record for index, (key, record) in expected if key == keys.log_key(partition, index)]
 
     def clear_log(self, replica: Replica) -> None:
-        """Remove every operation of the partition: its data comes from elsewhere. On disk on return."""
+        """Delete all operations of the partition, whose data is replaced. Durable on return."""
         if not self.write():
             raise Unavailable(self.stalled, "NO_SPACE")
         self.engine.write_log([], [log_range(replica.partition)])
@@ -375,11 +383,11 @@ class TabletStore:
         replica.loads.clear()
 
     def trim(self, replica: Replica, up_to: int) -> None:
-        """Let operations up to `up_to` go, but for the retained tail."""
+        """Trim operations up to `up_to`, except for the retained tail."""
         record_log = replica.tablet.log
         most = min(up_to, replica.flushed)
         point = record_log.trim_point(most, limits.LOG_RETAINED_BYTES)
-        # Small as its record is, a load keeps its files: it goes as soon as nobody needs it.
+        # A load's record is small but keeps its files, so it is trimmed as soon as no member needs it.
         point = max([point, *(index for index in replica.loads if index <= min(most, record_log.applied[1]))])
         if point >= record_log.first and point < record_log.last[1]:
             record_log.trim(point)
@@ -392,12 +400,13 @@ class TabletStore:
                 self._loads.trimmed(replica, gone)
 
     def begin_flush(self) -> list[tuple[Replica, Log, int]]:
-        """Where each tablet's data is now, with its log. What is applied from now on is of the next flush."""
+        """Return each tablet's log and applied index; what is applied from now on belongs to the next
+        flush."""
         self.applied_bytes = 0
         return [(r, r.tablet.log, r.tablet.log.applied[1]) for r in self.replicas.values()]
 
     def end_flush(self, ends: list[tuple[Replica, Log, int]], pin: Callable[[int], int]) -> None:
-        """The data is durable as it was when the flush began: trim logs, but for what a copy needs."""
+        """Trim logs, except for what copies need: the data is durable as of the start of the flush."""
         for replica, record_log, index in ends:
             if replica.tablet.log is record_log:
                 replica.flushed = index
@@ -406,7 +415,10 @@ class TabletStore:
     # -- the data
 
     def apply(self, replicas: Iterable[Replica]) -> bool:
-        """Apply what is committed, about ENGINE_WRITE_BYTES_MAX at most. Whether all was applied."""
+        """Apply committed operations, up to about ENGINE_WRITE_BYTES_MAX.
+
+        Returns whether all were applied.
+        """
         size, complete = 0, True
         for replica in replicas:
             if size >= limits.ENGINE_WRITE_BYTES_MAX:
@@ -420,7 +432,10 @@ class TabletStore:
         return complete
 
     def _apply(self, replica: Replica, size: int) -> tuple[int, int]:
-        """Apply to one tablet, with its new state as one write; (bytes so far, index applied now)."""
+        """Apply to one tablet, with its new state in the same write.
+
+        Returns (bytes so far, applied index).
+        """
         record_log = replica.tablet.log
         begin, before = record_log.applied[1], size
         fresh: dict[bytes, bytes | None] = {}
@@ -430,7 +445,7 @@ class TabletStore:
         while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
             record = replica.records.get(index + 1) or self._logged(replica.partition, index + 1)
             if record[KIND_AT] == LOAD:
-                # Its file is taken in as a whole, after all before it and before all behind it.
+                # The file is ingested as a whole, after all operations before it and before all after it.
                 self._begin_load(replica, index + 1, record)
                 break
             index += 1
@@ -457,7 +472,7 @@ class TabletStore:
             self._loads.is_due(replica, index, record)
 
     def applied_load(self, replica: Replica, state: DataState, size: int) -> None:
-        """A load's file of so many bytes is in the data, with this state of the tablet."""
+        """Record that a load's file of `size` bytes is in the data, with this state of the tablet."""
         self.applied_bytes += size
         index = state.applied.index
         replica.keyspaces = dict(state.keyspaces)
@@ -467,7 +482,7 @@ class TabletStore:
 
     @staticmethod
     def _forget(replica: Replica, begin: int, index: int, fresh: Iterable[bytes]) -> None:
-        """What is known of operations that are not applied, once those up to `index` are."""
+        """Drop what is kept for unapplied operations, up to `index`."""
         pending, records = replica.pending, replica.records
         if index == replica.tablet.log.last[1]:
             pending.clear()

@@ -1,4 +1,4 @@
-"""Whether this member takes writes: not while the cluster is Passive, or its volume is full."""
+"""Whether this member accepts writes: not while the cluster is Passive or its volume is full."""
 
 from stele.core.control.commands import ClusterState
 from stele.core.kv.commands import Failure
@@ -18,8 +18,9 @@ NO_SPACE = Failure(
 
 
 class WriteGate:
-    """`refusal` is why writes are refused, if they are; `full` is what other members are told of the volume.
-    `free_bytes` is its room at the last measurement.
+    """`refusal` is why writes are refused, if so; `full` is what other members are told about the volume.
+
+    `free_bytes` is its free space at the last measurement.
     """
 
     def __init__(self, volume: Volume, table: TableCache, tablets: TabletStore) -> None:
@@ -29,12 +30,12 @@ class WriteGate:
         self.free_bytes = volume.free_bytes()
 
     def measure(self) -> None:
-        """See how much room there is, and decide by it."""
+        """Measure the free space and decide."""
         self.free_bytes = self._volume.free_bytes()
         self.update()
 
     def update(self) -> None:
-        """Decide again: the cluster's state changed, or the log takes nothing."""
+        """Decide again: the cluster's state changed, or the log refuses writes."""
         self.full = bool(self._tablets.stalled) or self.free_bytes < limits.NO_SPACE_BYTES
         passive = self._table.state == ClusterState.PASSIVE
         self.refusal = PASSIVE if passive else NO_SPACE if self.full else None
