@@ -133,7 +133,7 @@ async def test_members_that_a_restored_list_lacks_are_waited_for() -> None:
     assert not harness.state.recovered
     said = [each.message for each in harness.world.events if each.reason == "MemberListOlder"]
     assert said == [
-        "rows name member 2, member 3, whom the restored member list lacks: it waits for their answers"
+        "rows name member 2, member 3, which the restored member list lacks: waiting for their replies"
     ]
     harness.net.cut.clear()
     await harness.until_quiet()

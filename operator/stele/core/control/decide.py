@@ -1,9 +1,10 @@
-"""One decision of the master: listen, take over, repair, plan, start, commit, sweep
-(docs/internals/operator.md, "The loop").
+"""One decision of the master: take over, repair, plan, start, commit, sweep.
 
-`decide` does no I/O. The driver stores what it stages *first*, tells `stored`, and only then sends the
-commands (`publication.exchange_request`). When storing fails in any way the driver drops the whole State and
-takes over again: nothing in it is needed to go on.
+See docs/internals/operator.md, "The loop".
+
+`decide` does no I/O. The driver first stores what is staged, calls `stored`, and only then sends the commands
+(`publication.exchange_request`). When storing fails in any way, the driver drops the whole State and takes
+over again: nothing in it is needed to continue.
 """
 
 from dataclasses import replace
@@ -29,16 +30,16 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, check_changes
 
 FORMING_SECONDS = 60.0
-"""A new cluster waits so long for all its members before it begins with those that are there."""
+"""Seconds that a new cluster waits for all its members before it starts with those present."""
 
 COMMANDS_MAX = 2_000
-"""Commands in one exchange; the others follow in the next."""
+"""Maximum number of commands in one exchange; the others follow in the next."""
 
 
 def decide(state: State, observation: Observation) -> Decision:
-    """Everything to store, to send and to make now.
+    """Return everything to store, to send and to create now.
 
-    Raises Corrupt when tables contradict each other, BrokenInvariant when the state does.
+    Raises Corrupt when tables contradict each other, and BrokenInvariant when the state does.
     """
     hold(not state.staged, "the driver neither stored {} rows nor dropped the state", len(state.staged))
     state.check()
@@ -89,14 +90,14 @@ def _decision(
 
 
 def _may_start_soon(state: State, observation: Observation) -> bool:
-    """Whether something waits for its turn; what waits for space keeps nobody busy."""
+    """Return whether something waits for its turn; what waits for space does not count."""
     return (
         len(state.rebalance.queues) > 0 and observation.desired.may_start and waiting_for_space(state) is None
     )
 
 
 def _change_state(state: State, observation: Observation) -> Observation:
-    """Move a change of the cluster state on; from here on the desired spec is those that are in force."""
+    """Advance a change of the cluster state. Returns the observation with the state in effect."""
     change, desired = state.change, observation.desired
     gone = unusable(state, desired, observation.now)
     processes = {
@@ -118,7 +119,7 @@ def _change_state(state: State, observation: Observation) -> Observation:
     )
     change.forget(gone)
     if before is Step.LOCKING and change.step is Step.WAITING and change.reason:
-        text = f"{change.desired} is not in force, {change.state} is: {change.reason}"
+        text = f"{change.desired} is not in effect, {change.state} is: {change.reason}"
         state.emit("ClusterStateRefused", text, warning=True)
     elif change.step is Step.COMMITTING:
         state.emit("ClusterStateChanged", f"{change.desired} is in force, {len(processes)} members agreed")
@@ -129,7 +130,7 @@ def _change_state(state: State, observation: Observation) -> Observation:
 def stored(
     state: State, rows: dict[PartitionId, Partition], dictionary: Dictionary | None, now: float
 ) -> None:
-    """The driver stored what was decided: now it holds."""
+    """Apply what the driver has stored."""
     state.apply(rows)
     note_repaired(state, rows)
     if dictionary is not None:
@@ -140,9 +141,9 @@ def stored(
 
 
 def _assign_first(state: State, observation: Observation) -> None:
-    """The first row of every partition: nobody has data yet, so nothing is asked of anybody.
+    """Stage the first row of every partition: no member has data yet, so none is asked.
 
-    Somebody who has data and is not let in shows that the table was lost: that is not covered up.
+    A member that has data but cannot join shows that the table was lost, which must stay visible.
     """
     if (
         any(row.version for row in state.table.partitions)
@@ -164,7 +165,7 @@ def _assign_first(state: State, observation: Observation) -> None:
 
 
 def _commands(state: State, observation: Observation) -> dict[MemberIndex, list[Command]]:
-    """What to send to whom; nothing to members that cannot be reached."""
+    """Return the commands for each reachable member."""
     commands: dict[MemberIndex, list[Command]] = {}
     for operation in state.operations:
         for member, command in operation.commands(observation.now):

@@ -1,13 +1,14 @@
-"""Who is a member, who is alive, and for how long the place of a silent one is kept.
+"""Which members exist and are alive, and how long the place of a silent one is kept.
 
-All times are seconds of the driver's monotonic clock and are passed in. Evidence of life counts from the
-moment at which the request was *sent*: a reply proves nothing about the time after that. Kubernetes may tell
-of the end of a process when its successor answers already; so an end counts only after a request that was
-sent later than the news of it failed, or stayed without an answer for a moment.
+All times are seconds of the driver's monotonic clock and are passed in. Evidence of life counts from when the
+request was *sent*: a reply proves nothing about later times. Kubernetes may report the end of a process after
+its successor has started to answer; so an end counts only after a request that was sent later has failed or
+remained unanswered for a moment.
 
-A member that is gone is not therefore dead: a pod object goes with `kubectl delete --force` or with its node
-while the process runs on, and a new pod says nothing of the old process. Dead is what the kubelet of the very
-pod whose process answered last has shown to have ended. For all others leases are waited for.
+A failed member is not known to be dead: `kubectl delete --force`, or the removal of its node, deletes a pod
+object while the process still runs, and a new pod is no evidence about the old process. It is dead once the
+kubelet of the pod whose process answered last has shown its end. For all others the master waits for leases
+to expire.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +23,11 @@ from stele.core.tablet.lifecycle import TabletState
 NEVER = float("-inf")
 
 CONFIRM_SECONDS = 0.5
-"""How long a process that is said to have ended may take to prove the contrary."""
+"""Seconds in which a process that reportedly ended may prove the contrary."""
 
 
 class Life(Enum):
-    """States of a member (docs/internals/operator.md, "Members that come and go")."""
+    """State of a member (docs/internals/operator.md, "Members that come and go")."""
 
     JOINING = "Joining"
     ACTIVE = "Active"
@@ -38,10 +39,10 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What Kubernetes says of a member's pod. `process` changes whenever its container starts again.
+    """What Kubernetes reports about a member's pod. `process` changes whenever its container restarts.
 
-    `since_seconds` is when what the kubelet shows began, the start or the end of the container: Unix seconds
-    of its node's clock, whole ones, and 0 when it shows neither.
+    `since_seconds` is when the container's shown state began, its start or end: whole Unix seconds of its
+    node's clock, 0 when the kubelet shows neither.
     """
 
     uid: str
@@ -54,9 +55,9 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemberObject:
-    """One TabletMember and its pod as they are now; `former_pod` is the last one that was removed.
+    """One TabletMember and its pod at present; `former_pod` is the last deleted one.
 
-    `zone` is its domain per topology key, widest first; None while its node was not looked at yet.
+    `zone` is its domain per topology key, widest first; None while its node has not been read yet.
     """
 
     index: MemberIndex
@@ -80,21 +81,18 @@ class Timing:
 
     @property
     def silence(self) -> float:
-        """A member that answered nothing for so long is unreachable: its lease, and one heartbeat on the
-        way.
-        """
+        """Silence after which a member is unreachable: its lease, and one heartbeat on the way."""
         return self.lease + self.heartbeat
 
 
 @dataclass(slots=True)
 class MemberLiveness:
-    """What one leadership knows of one member. Lost with the master, and found again by asking.
+    """What one leadership knows of one member. It is lost with the master and learned again from replies.
 
-    `shown` is by UID of its pod, and of its last one, the latest `since_seconds` that Kubernetes showed, and
-    when that was seen first. What answers a request that was sent later did not end then.
-
-    `doubted` are processes that another followed and of which nothing has shown yet that they ended, each
-    with when it answered last; by boot id, for of one kernel the lock on the volume leaves one process.
+    `shown` has, by UID of its pod and of its last one, the latest `since_seconds` that Kubernetes showed, and
+    when that was first seen; a process that answers a request sent later did not end then. `doubted` are
+    replaced processes whose end has not been shown yet, each with the time of its last reply; they are kept
+    by boot id, because under one kernel the volume's lock admits one process.
     """
 
     index: MemberIndex
@@ -123,7 +121,7 @@ class MemberLiveness:
     recheck_all: bool = True
 
     def observe_pod(self, shown: MemberObject | None, now: float) -> None:
-        """Take in what Kubernetes shows, and note when it first showed that the process ended."""
+        """Apply what Kubernetes shows, and note when it first showed the end of the process."""
         self.member_object = shown
         pod = None if shown is None else shown.pod
         if shown is not None:
@@ -147,17 +145,17 @@ class MemberLiveness:
             self.shown[pod.uid] = known if known[0] >= pod.since_seconds else (pod.since_seconds, now)
 
     def _note_proof(self) -> None:
-        """Remember that the process that answered last has ended, and which of the doubted ones have."""
+        """Note that the process that answered last has ended, and which of the doubted ones have."""
         if self.report is not None and self._shown_ended(self.report, self.answered_seconds):
             self.dead_incarnation = self.report.incarnation
         self.doubted = {boot: each for boot, each in self.doubted.items() if not self._shown_ended(*each)}
 
     def _shown_ended(self, report: ExchangeReply, answered_seconds: float) -> bool:
-        """Whether its pod's kubelet showed the end of that process: what it shows of the container began
-        after a moment at which that process ran, by the same clock.
+        """Return whether its pod's kubelet has shown the end of that process.
 
-        That clock may have stepped, and the start of a container is noted late; so it is no proof when the
-        process has answered a request that was sent later than Kubernetes showed that.
+        That is when the shown state of the container began after a moment at which the process ran, by the
+        same clock. The clock may have stepped, and a start is recorded late; so it is no proof when the
+        process has answered a request that was sent after Kubernetes showed it.
         """
         if not report.pod_uid or report.pod_uid not in self.shown:
             return False
@@ -165,45 +163,45 @@ class MemberLiveness:
         return int(report.started_seconds) < since and answered_seconds <= shown_seconds
 
     def forgive_silence(self, now: float) -> None:
-        """It was not asked until now."""
+        """Ignore its silence until now, because it was not asked."""
         self.since = now
 
     def on_failure(self, sent_seconds: float) -> None:
-        """A request that was sent then failed."""
+        """Note the failure of a request sent at that time."""
         self.failed_seconds = sent_seconds
 
     def on_starting(self, now: float) -> None:
-        """It answers that it is starting."""
+        """Note its reply that it is starting."""
         self.starting_seconds = now
 
     def on_higher_epoch(self, epoch: int) -> None:
-        """It refused, because it has seen this epoch."""
+        """Note its refusal because it has seen this epoch."""
         self.refused_epoch = max(self.refused_epoch, epoch)
 
     def on_identity(self, uuid: str, known: str) -> bool:
-        """Another UUID than the known one answers, or it again; whether that is new."""
+        """Note whether another UUID than the known one answers. Returns whether that is new."""
         before, self.replaced_by_uuid = self.replaced_by_uuid, "" if uuid == known else uuid
         return bool(self.replaced_by_uuid) and not before
 
     def note_problem(self, text: str) -> bool:
-        """Note what is wrong with it, empty for nothing; whether that is new."""
+        """Note its problem, empty for none. Returns whether that is new."""
         before, self.problem = self.problem, text
         return text != before
 
     def note_published(self, number: int) -> None:
-        """It has the table up to that change; 0: it may have nothing of it."""
+        """Note that it has the table up to that change; 0: it may have none of it."""
         self.published = number
 
     def begin_gc(self, now: float, pause_seconds: float) -> bool:
-        """Begin to look through its tablets; False when that was done a moment ago."""
+        """Start a search through its tablets. Returns False when the last one was a moment ago."""
         due = now - self.gc_seconds > pause_seconds
         self.gc_seconds = now if due else self.gc_seconds
         return due
 
     def mismatched(self, rows: Sequence[Partition], named: Iterable[PartitionId]) -> list[PartitionId]:
-        """Partitions of which it holds a tablet and is not named by the row, or the other way round.
+        """Return partitions with a tablet here but not in the row, or the reverse.
 
-        What fits is not looked at again before its row or tablet changes.
+        Matching partitions are checked again only once their row or tablet changes.
         """
         if self.recheck_all:
             self.recheck, self.recheck_all = {*named, *self.tablets}, False
@@ -217,9 +215,9 @@ class MemberLiveness:
         return state == TabletState.READY if named else state in (None, TabletState.DELETED)
 
     def evaluate(self, now: float) -> None:
-        """Decide whether its process ended, or its pod is gone, and nothing answered since.
+        """Decide whether its process has ended, or its pod is deleted, with no reply since.
 
-        Once ended it stays so until it answers, whatever Kubernetes tells of its successor.
+        An ended process stays ended until it answers, whatever Kubernetes reports about its successor.
         """
         told = self.ended_seconds > self.answered_seconds
         confirmed = self.failed_seconds >= self.ended_seconds or now - self.ended_seconds > CONFIRM_SECONDS
@@ -227,45 +225,48 @@ class MemberLiveness:
 
     @property
     def doubtful(self) -> bool:
-        """It is said to have ended and that is not confirmed yet: ask it at once."""
+        """Whether an end was reported and is not confirmed yet: it must be asked at once."""
         return not self.ended and self.ended_seconds > max(self.answered_seconds, self.failed_seconds)
 
     @property
     def may_run_twice(self) -> bool:
-        """Whether a process of it that another followed may still run."""
+        """Whether one of its replaced processes may still run."""
         return bool(self.doubted)
 
     @property
     def known_dead(self) -> bool:
-        """No process of it runs. A pod that is gone from the API may, and so may one that has a successor."""
+        """Whether none of its processes runs.
+
+        The process of a pod that was deleted or replaced may still run.
+        """
         report = self.report
         dead = report is not None and self.dead_incarnation >= report.incarnation
         return self.ended and dead and not self.may_run_twice
 
     def on_report(self, report: ExchangeReply, sent_seconds: float) -> None:
-        """Take in an answer that passed the checks of identity."""
+        """Handle a reply that passed the identity checks."""
         before = self.report
         if before is not None and before.incarnation != report.incarnation:
             self.published = 0
-            # A pod runs on one node for all its life: another kernel there is that of a restarted node.
+            # A pod never changes its node: another kernel there is that of a restarted node.
             same_pod = bool(report.pod_uid) and report.pod_uid == before.pod_uid
             if not same_pod and self.dead_incarnation < before.incarnation:
                 self.doubted[before.boot_id or before.pod_uid] = before, self.answered_seconds
         if report.boot_id:
-            # The lock on the volume keeps two processes apart on one node, and not on two.
+            # The lock on the volume keeps processes apart on one node, but not across nodes.
             self.doubted.pop(report.boot_id, None)
         self.report, self.answered_seconds = report, sent_seconds
         if sent_seconds > self.shown.get(report.pod_uid, (0.0, NEVER))[1]:
-            # It runs, whatever was taken for its end before.
+            # It runs, even if it was considered ended before.
             self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
         self._on_tablets(report)
 
     def _on_tablets(self, report: ExchangeReply) -> None:
-        """Keep all tablets as they were told last; one whose state changed may not fit its row any more."""
+        """Keep the last report of all tablets; one whose state changed may no longer match its row."""
         if not report.base:
             self.tablets, self.recheck_all = {tablet.partition: tablet for tablet in report.tablets}, True
         elif report.base != self.tablets_number:
-            # It builds on a report that was lost: the next one tells everything.
+            # It builds on a report that was lost: the next one is complete.
             self.tablets_number = 0
             return
         else:
@@ -283,7 +284,7 @@ class MemberLiveness:
             self.recheck.add(partition)
 
     def tablet_state(self, partition: PartitionId) -> TabletState | None:
-        """As it reported last; None when it has nothing of that partition, not even a tombstone."""
+        """Return the last reported state; None without any tablet of the partition, even a tombstone."""
         tablet = self.tablets.get(partition)
         return None if tablet is None else tablet.state
 
@@ -291,13 +292,13 @@ class MemberLiveness:
         return not self.ended and now - self.answered_seconds <= timing.silence
 
     def gone(self, now: float, timing: Timing) -> bool:
-        """Unreachable: ended, or silent for too long although it was asked for that long."""
+        """Return whether it is unreachable: ended, or silent for too long although it was asked."""
         if self.reachable(now, timing):
             return False
         return self.ended or now - max(self.answered_seconds, self.since) > timing.silence
 
     def note_loss(self, now: float, timing: Timing) -> None:
-        """Remember since when it is unreachable, and forget that when it is back."""
+        """Record since when it is unreachable; cleared when it is back."""
         if self.reachable(now, timing):
             self.lost_seconds = None
             if self.steady_since is None:
@@ -308,9 +309,10 @@ class MemberLiveness:
             self.lost_seconds = now
 
     def steady(self, now: float, seconds: float) -> bool:
-        """Whether it was reachable all that time: one that was not may think that the others were not."""
+        """Return whether it was reachable all that time; one that was not may wrongly report others as
+        silent."""
         return self.steady_since is not None and now - self.steady_since > seconds
 
     def in_grace(self, now: float, timing: Timing) -> bool:
-        """Whether its place is still kept for it (`rejoinGracePeriodSeconds`)."""
+        """Return whether its place is still kept (`rejoinGracePeriodSeconds`)."""
         return self.lost_seconds is not None and now - self.lost_seconds < timing.grace

@@ -1,7 +1,6 @@
-"""What members still hold that nobody needs: ended migrations, sessions, tablets of rows that left them.
+"""Cleans up at members: ended migrations, sessions, and tablets of rows that no longer name them.
 
-Only a report that was made with the table as it is now is acted on: an older one may speak of what was just
-committed.
+Only a report made with the present table is acted on: an older one may be about what was just committed.
 """
 
 from stele.core.control.commands import Abort, CloseSession, Command, DeleteTablet
@@ -14,13 +13,13 @@ HOLDS_DATA = frozenset({TabletState.READY, TabletState.COPYING})
 
 
 TABLETS_SECONDS = 0.25
-"""Between two looks through all tablets of a member."""
+"""Seconds between two searches through all tablets of a member."""
 
 
 def collect_garbage(
     state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness, now: float
 ) -> list[Command]:
-    """Commands for one member; empty while its report is older than the table."""
+    """Return commands for one member; none while its report is older than the table."""
     if liveness.report is None or not state.up_to_date(liveness):
         return []
     found = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
@@ -58,11 +57,12 @@ def _sessions(state: State, liveness: MemberLiveness) -> list[Command]:
 def _tablets(
     state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness
 ) -> list[Command]:
-    """A stale copy stays while its row is under-replicated or planned for: it may rejoin from the log.
+    """Delete stale copies, except while they may be needed.
 
-    It stays too while no live copy of its partition is left, and until all members of its row showed theirs:
-    it may be all that there is. One of a partition that began anew rejoins nothing: it goes into quarantine
-    before the member gets a new copy.
+    A stale copy stays while its row is under-replicated or planned for, since it may rejoin from the log. It
+    also stays while its partition has no live copy, and until all members of its row have shown theirs: it
+    may be the only one. A stale copy of a reset partition cannot rejoin: it is quarantined before the member
+    gets a new copy.
     """
     assert liveness.report is not None
     copied = {copy.partition for copy in liveness.report.copies}
@@ -82,9 +82,9 @@ def _tablets(
 
 
 def _is_whole(state: State, number: PartitionId) -> bool:
-    """Whether each member of the row showed its copy since it knows the row.
+    """Return whether each member of the row has shown its copy since it knows the row.
 
-    One that accepted the row may have lost its volume before that row was stored.
+    A member that accepted the row may have lost its volume before the row was stored.
     """
     contacts = [state.liveness.get(member) for member in state.table.partitions[number].members]
     return all(

@@ -1,4 +1,4 @@
-"""Who is a member, who answers, and who is to go, as one leadership knows it."""
+"""Members, their liveness, and which of them leave, as known to one leadership."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,8 +10,8 @@ from stele.core.table.table import Partition
 class Membership:
     """Written by its own methods only, and each `MemberLiveness` by its own.
 
-    `leaving` are to give up their data; `next_index` is above each that was ever used; `list_version` is that
-    of the member list as it is stored; a take-over waits for the `unlisted`.
+    `leaving` members give up their data; `next_index` is above every index ever used; `list_version` is that
+    of the stored member list; a take-over waits for the `unlisted`.
     """
 
     def __init__(self, list_version: int, next_index: MemberIndex) -> None:
@@ -21,7 +21,7 @@ class Membership:
         self.list_version, self.next_index = list_version, next_index
 
     def observe(self, objects: Iterable[MemberObject], listed: Collection[MemberIndex], now: float) -> None:
-        """Take in what Kubernetes shows of members; one that is neither shown nor listed is forgotten."""
+        """Apply what Kubernetes shows of members; one that is neither shown nor listed is forgotten."""
         shown = {each.index: each for each in objects}
         for index in shown.keys() | set(listed):
             if index not in self.liveness:
@@ -31,12 +31,12 @@ class Membership:
             del self.liveness[index]
 
     def forgive_silence(self, now: float) -> None:
-        """Nobody was asked for a while: silence counts from now on only."""
+        """Ignore silence until now, because no member was asked for a while."""
         for liveness in self.liveness.values():
             liveness.forgive_silence(now)
 
     def note_rows(self, before: tuple[Partition, ...], rows: Mapping[PartitionId, Partition]) -> None:
-        """These rows are stored: the tablets of their members are compared with them again."""
+        """Compare the tablets of these stored rows' members again."""
         for number, row in rows.items():
             for member in before[number].members | row.members:
                 if member in self.liveness:
@@ -46,11 +46,11 @@ class Membership:
         self.leaving = leaving
 
     def use_indexes(self, used: Iterable[MemberIndex]) -> None:
-        """No later member gets one of these."""
+        """Never assign these indexes again."""
         self.next_index = max([self.next_index, *(index + 1 for index in used)])
 
     def await_unlisted(self, unlisted: frozenset[MemberIndex]) -> bool:
-        """Wait for these; whether there are new ones."""
+        """Wait for these members. Returns whether some are new."""
         before, self.unlisted = self.unlisted, unlisted
         return bool(unlisted - before)
 
@@ -58,8 +58,10 @@ class Membership:
         self.list_version += 1
 
     def raise_list_version(self, reported: Iterable[int]) -> None:
-        """Above every list that a member has: an older copy of the ConfigMaps was restored when one is newer,
-        and members take newer lists only.
+        """Raise the version above every member's list.
+
+        A newer list at a member means that an older copy of the ConfigMaps was restored, and members accept
+        only newer lists.
         """
         newest = max(reported, default=0)
         if newest > self.list_version:

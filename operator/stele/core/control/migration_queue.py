@@ -1,13 +1,12 @@
-"""What a plan still has to do, and what may start now.
+"""The remaining migrations of a plan, and which may start now.
 
-Within a partition in order, across partitions in parallel; a member takes part in at most `limit`
-migrations at once, as source, destination or owner. Rows that lack copies go first, those with the fewest
-before the others, whatever their shard.
+Those of a partition run in order, those of different partitions in parallel; a member takes part in at most
+`limit` migrations at once, as source, destination or owner. Rows with the fewest copies go first, in any
+shard.
 
-Partitions wait in groups with the same need and participants among those that are stored together: what
-starts together is copied together, and commits of one moment share a write of their shard. Of equal need,
-shards are worked off one after the other, with all that waits of their partitions. Looking for what may start
-costs one step per group, and one per partition that starts or is held.
+Partitions wait in groups with the same need, participants and shard, so that migrations that start together
+are copied together and share writes of their shard. With equal need, shards are finished one after the other.
+A search for startable migrations costs one step per group, and one per partition that starts or is held.
 """
 
 from bisect import bisect_left, insort
@@ -22,27 +21,27 @@ from stele.core.table.table import Partition, shard_of
 from stele.errors import Conflict
 
 Group = tuple[int, int, int, int, int]
-"""Need, the most urgent first; shard; owner, destination and source (-1: none)."""
+"""Need, most urgent first; shard; owner, destination and source (-1: none)."""
 
 NO_MEMBER = -1
 
 LACKS_NOTHING = MAX_REPLICAS
-"""The need of a row that is to get no further copy; that of the others is the number of copies they have."""
+"""The need of a row that gets no further copy; for others, it is the number of copies that they have."""
 
 GROUPS_MAX = 2_000
-"""Groups that one look passes by, at most; those behind have to wait until some before them are done."""
+"""Maximum number of groups that one search skips; those after them wait until earlier ones are done."""
 
 REFUSED_MAX = 50
-"""Migrations to one destination that one look finds without room for them, at most."""
+"""Maximum number of refused migrations per destination in one search."""
 
 
 @dataclass(slots=True)
 class Queues:
     """Remaining migrations per partition.
 
-    Invariants: every partition of `waiting` is in one of `groups`; one that is in the wrong one, because its
-    row changed, is put right when it is met. `order` has the keys of `groups`, sorted. `dropped` has all
-    partitions for which something may have to be planned again.
+    Invariants: every partition of `waiting` is in one of `groups`; one that is in the wrong group, because
+    its row changed, is corrected when it is met. `order` has the keys of `groups`, sorted. `dropped` has all
+    partitions that may have to be planned again.
     """
 
     waiting: dict[PartitionId, deque[Migration]] = field(default_factory=dict)
@@ -53,13 +52,13 @@ class Queues:
 
     @staticmethod
     def of(plan: Plan, rows: Sequence[Partition]) -> "Queues":
-        """Of a plan for a table with these rows."""
+        """Create the queues of a plan for a table with these rows."""
         made = Queues()
         made.add(plan, rows)
         return made
 
     def add(self, plan: Plan, rows: Sequence[Partition]) -> None:
-        """Further migrations, of partitions of which none wait."""
+        """Add migrations of partitions without waiting ones."""
         found = plan.by_partition()
         self.waiting.update({partition: deque(some) for partition, some in found.items()})
         self.left += len(plan.migrations)
@@ -70,7 +69,7 @@ class Queues:
         return self.left
 
     def drop(self, partition: PartitionId) -> None:
-        """What is planned for it is void: a migration before failed, or its row changed."""
+        """Drop a partition's migrations: an earlier one failed, or its row changed."""
         self.dropped.add(partition)
         self.left -= len(self.waiting.pop(partition, ()))
 
@@ -84,12 +83,13 @@ class Queues:
         *,
         admit: Callable[[Migration], bool] = lambda migration: True,
     ) -> Iterator[Migration]:
-        """Take out and yield what may start. `held` partitions have something under way; only `able` members
-        take part. A queue whose head does not fit its row any more is dropped: it is planned afresh. One that
-        is not admitted stays; a destination with REFUSED_MAX of those is not asked again in this look.
+        """Remove and yield what may start.
 
-        Nothing starts in a group of a member that is not able; but those whose rows do without it are met, so
-        that none waits for a member that never comes back.
+        `held` partitions have a running operation; only `able` members take part. A queue whose head no
+        longer fits its row is dropped and planned again. A migration that is not admitted stays; a
+        destination with REFUSED_MAX of those is skipped in this search. Nothing starts in a group of an
+        unable member, except for partitions whose rows no longer name it, so that none waits for a member
+        that never returns.
         """
         room = _Room(busy, able, limit, admit)
         under_way = set(held)
@@ -134,7 +134,10 @@ class Queues:
             del self.order[bisect_left(self.order, group)]
 
     def _belongs(self, group: Group, partition: PartitionId, row: Partition) -> bool:
-        """Take a partition out of its group; whether it belongs there, and is not over or in another now."""
+        """Remove a partition from its group.
+
+        Returns whether it belongs there and is neither done nor in another group.
+        """
         del self.groups[group][partition]
         queue = self.waiting.get(partition)
         if queue is None:
@@ -148,7 +151,8 @@ class Queues:
         return True
 
     def _take(self, group: Group, partition: PartitionId, row: Partition, room: "_Room") -> Migration | None:
-        """The next migration of a partition, unless it is over, waits elsewhere, or is not admitted."""
+        """Return the next migration of a partition, unless it is done, waits elsewhere, or is not
+        admitted."""
         if not self._belongs(group, partition, row):
             return None
         queue = self.waiting[partition]
@@ -172,7 +176,7 @@ class Queues:
 
 
 class _Room:
-    """Which members may take part in one more migration."""
+    """Which members may take part in another migration."""
 
     def __init__(
         self,
@@ -188,14 +192,14 @@ class _Room:
 
     @property
     def none(self) -> bool:
-        """Whether nobody may."""
+        """Whether no member may."""
         return len(self._free) < 2
 
     def for_all(self, members: Iterable[MemberIndex]) -> bool:
         return self._free.issuperset(members)
 
     def admits(self, migration: Migration) -> bool:
-        """Whether its destination takes it, which may have to refuse others."""
+        """Return whether the destination has room, which may limit it for others."""
         destination = migration.destination
         if destination is None or self._admit(migration):
             return True
@@ -212,7 +216,7 @@ class _Room:
 
 
 def _group(queue: Sequence[Migration], row: Partition) -> Group:
-    """Of a partition for which this waits. What comes before a missing copy is as urgent as the copy."""
+    """Return the group of a partition. Steps before a missing copy are as urgent as the copy."""
     first = queue[0]
     participants = (row.owner, first.destination, first.source)
     owner, destination, source = (NO_MEMBER if each is None else each for each in participants)
@@ -221,7 +225,7 @@ def _group(queue: Sequence[Migration], row: Partition) -> Group:
 
 
 def fits(migration: Migration, row: Partition) -> bool:
-    """Whether the migration can be made from this row."""
+    """Return whether the migration can start from this row."""
     try:
         return row.owner is not None and bool(step(row.replicas, migration))
     except Conflict:
@@ -229,7 +233,7 @@ def fits(migration: Migration, row: Partition) -> bool:
 
 
 def planned_bytes(plan: Plan, bytes_of: Mapping[PartitionId, int]) -> Counter[MemberIndex]:
-    """Bytes that a plan brings each destination, by the sizes that owners report."""
+    """Return the bytes that a plan brings each destination, by the sizes that owners report."""
     total: Counter[MemberIndex] = Counter()
     for migration in plan.migrations:
         if migration.copies and migration.destination is not None:

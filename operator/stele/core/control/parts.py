@@ -1,4 +1,4 @@
-"""What a leadership remembers, in parts; each is written by one room only (tests/guard/test_writers.py)."""
+"""State of a leadership, in parts, each written by one room only (tests/guard/test_writers.py)."""
 
 from dataclasses import dataclass, field
 
@@ -17,9 +17,10 @@ from stele.core.table.table import PartitionTable
 class Failover:
     """Rows that lost members; written by the room `failover`.
 
-    `fenced` have an owner that was fenced, or promised a term that no row has: they get another promotion.
-    `shrinking` are to lose a dead member once a member that stays reported, and since when they wait.
-    `lost` have no live replica, `lost_since` says since when; `reset_partitions` were reset to empty.
+    `fenced` rows have a fenced owner, or a promised term that no row has, and get another promotion.
+    `shrinking` rows lose a failed member once a remaining one has reported; the value is since when they
+    wait. `lost` rows have no live replica, `lost_since` says since when; `reset_partitions` were reset to
+    empty.
     """
 
     fenced: set[PartitionId] = field(default_factory=set)
@@ -31,12 +32,12 @@ class Failover:
 
 @dataclass(slots=True)
 class Rebalance:
-    """Plans, and what waits to be started; written by the room `rebalance`, others call its methods.
+    """Plans and waiting migrations; written by the room `rebalance`, others call its methods.
 
-    `progress` is the present plan of the master, `finished` are the last ones, `user_plans` those of users by
-    name; `counted_for` names the plans that count an operation, by its id. `proposal` is what of the present
-    plan waits for approval, `approved` the situation whose plans may start; nothing is planned of the
-    partitions in `stopped`.
+    `progress` is the master's present plan, `finished` are the last ones, and `user_plans` those of users, by
+    name. `counted_for` names the plans that count an operation, by its id. `proposal` is the part of the
+    present plan that waits for approval, `approved` the situation whose plans may start; partitions in
+    `stopped` are not planned.
     """
 
     queues: Queues = field(default_factory=Queues)
@@ -57,15 +58,15 @@ class Rebalance:
     service_failures: dict[PartitionId, tuple[float, str]] = field(default_factory=dict)
 
     def drop(self, number: PartitionId) -> None:
-        """What waits for a partition is void, because its row is about to be another."""
+        """Drop the waiting migrations of a partition whose row is about to change."""
         self.queues.drop(number)
 
     def forget(self, id: str) -> None:
-        """No plan counts an operation any more that came to nothing."""
+        """Stop counting an operation that had no effect."""
         self.counted_for.pop(id, None)
 
     def check(self, operations: Operations) -> None:
-        """Raise BrokenInvariant for what contradicts itself."""
+        """Raise BrokenInvariant for contradictions."""
         waits = self.queues.left > 0 if self.queues.waiting else self.queues.left == 0
         hold(waits, "{} migrations of {} partitions wait", self.queues.left, len(self.queues.waiting))
         over = [id for id in self.counted_for if id not in operations]
@@ -82,8 +83,8 @@ class Rebalance:
 class Copies:
     """Copies of this leadership; written by the modules of `rebalance` about copies.
 
-    `spark_failures` are the destinations that Spark is not used for; `spark_used_seconds` says when it copied
-    to one last; `copied` counts what was copied; `short` are members without space, and when that was.
+    `spark_failures` are destinations for which Spark is not used; `spark_used_seconds` is its last use, by
+    destination; `copied` counts what was copied; `short` are members without space, and since when.
     """
 
     spark_failures: dict[MemberIndex, SparkFailure] = field(default_factory=dict)

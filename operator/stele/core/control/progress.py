@@ -1,4 +1,4 @@
-"""How far a plan is: what its TabletRebalance shows."""
+"""Progress of a plan, as its TabletRebalance shows it."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from stele.core.transitions import check_step
 
 
 class Phase(StrEnum):
-    """Of a plan, as its TabletRebalance shows it."""
+    """Phase of a plan, as its TabletRebalance shows it."""
 
     PENDING = "Pending"
     PROPOSED = "Proposed"
@@ -37,10 +37,10 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 @dataclass(slots=True)
 class RebalanceProgress:
-    """One plan and how far it is: what a TabletRebalance shows.
+    """Progress of one plan, as its TabletRebalance shows it.
 
-    A plan that a user made has the `name` of its object and the `partitions` that are not yet as it asks for.
-    `refusals` are final, `failures` were rolled back and are tried again, `waiting` may not start yet.
+    A user's plan has its object's `name`, and the `partitions` that are not yet as requested. `refusals` are
+    final, `failures` were rolled back and are retried, `waiting` may not start yet.
     """
 
     number: int
@@ -69,12 +69,12 @@ class RebalanceProgress:
 
     @staticmethod
     def of_user(name: str, uid: str, now: float) -> "RebalanceProgress":
-        """For a plan that a user made and that was not looked at yet."""
+        """Create the progress of a user's plan that has not been checked yet."""
         text = "moves that a user asked for"
         return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase=Phase.PENDING, name=name, uid=uid)
 
     def go(self, to: Phase, now: float) -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the phase. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"plan {self.name or self.number}", TRANSITIONS, self.phase, to)
         self.phase = to
         if to is Phase.RUNNING:
@@ -83,7 +83,7 @@ class RebalanceProgress:
             self.finished_seconds = now
 
     def check(self) -> None:
-        """Raise BrokenInvariant when counts are negative, or contradict each other."""
+        """Raise BrokenInvariant when counts are negative or contradict each other."""
         counts = (self.failed, self.bytes_by_spark, *self.done.values())
         sound = min(counts) >= 0 and self.bytes_by_spark <= self.bytes_copied
         hold(sound, "counts of plan {}: {}, of {} bytes", self.name or self.number, counts, self.bytes_copied)

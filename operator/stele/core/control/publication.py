@@ -1,4 +1,4 @@
-"""What one exchange brings to a member: the rows and members that it lacks, and its commands."""
+"""The content of one exchange: the rows and members that a member lacks, and its commands."""
 
 from stele.core.control.commands import (
     EXCHANGE_FORMAT,
@@ -21,9 +21,9 @@ def row_of(number: int, partition: Partition) -> Row:
 def exchange_request(
     state: State, index: MemberIndex, commands: tuple[Command, ...], *, cluster: str, replicas: int
 ) -> tuple[ExchangeRequest, TableCursor | None]:
-    """The next request to a member, and where in the table it is afterwards: None when nothing is published.
+    """Return the next request to a member and the resulting cursor; None when nothing is published.
 
-    Until the take-over is complete, and while rows are being stored, it only asks for a report.
+    Until the take-over is complete, and while rows are being stored, it only requests a report.
     """
     member, liveness = state.table.members.get(index), state.liveness[index]
     rows: tuple[Row, ...] = ()
@@ -64,7 +64,6 @@ def _has_member_list(state: State, liveness: MemberLiveness) -> bool:
 
 
 def note_published(liveness: MemberLiveness, cursor: TableCursor, report: ExchangeReply) -> None:
-    """Remember that the member has what was published; with another stamp it missed something, and is sent
-    every row next.
-    """
+    """Note that the member has what was published; with a different stamp it missed something and next
+    gets every row."""
     liveness.note_published(cursor.number if report.stamp == cursor.stamp else 0)

@@ -1,4 +1,4 @@
-"""What no member can have in a report that is to be believed."""
+"""Limits of credible reports."""
 
 from stele.core.control.commands import ExchangeReply
 from stele.core.table.ids import STEP_MAX, VERSION_MAX
@@ -7,9 +7,9 @@ from stele.core.table.table import PartitionTable
 
 
 def reported_jump(table: PartitionTable, list_version: int, report: ExchangeReply) -> str:
-    """The first number of a report that jumps; empty when there is none. The table is the one that is stored.
+    """Return the first number of a report that jumps beyond the stored table's; empty when there is none.
 
-    A promise of VERSION_MAX is none: it stands for promises that were lost with their file.
+    A promise of VERSION_MAX does not count: it stands for promises that were lost with their file.
     """
     if text := jump("the member list's version", list_version, report.member_list_version):
         return text

@@ -1,7 +1,7 @@
-"""How many members there should be: which to make, which to empty, which may go.
+"""Number of members: which to create, which to empty, which may be removed.
 
-Level-triggered: everything is computed anew from the spec and from who is there, so that a changed mind is
-no special case. A member that is chosen to leave stays a full member until no row names it.
+Level-triggered: everything is computed from the spec and the present members, so that a change of the spec is
+no special case. A leaving member stays a full member until no row names it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from stele.core.table.ids import MemberIndex
 
 MEMBERS_MADE_AT_ONCE = 64
-"""Members that one decision makes at most."""
+"""Maximum number of members that one decision creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One member that exists, as scaling sees it. `lost`: its volume came back as another member's."""
+    """One existing member, as seen by scaling.
+
+    `lost`: its volume came back with another member's identity.
+    """
 
     index: MemberIndex
     drain: bool
@@ -25,9 +28,9 @@ class Candidate:
 
 
 def leaving(candidates: Sequence[Candidate], wanted: int) -> frozenset[MemberIndex]:
-    """Who goes when there are too many: marked ones first, then unreachable ones, then the highest number.
+    """Return surplus members: marked ones first, then unreachable ones, then the highest index.
 
-    Lost members and those that are being deleted always go and are not counted.
+    Lost members and those being deleted always leave and are not counted.
     """
     staying = [each for each in candidates if not (each.lost or each.deleting)]
     surplus = max(0, len(staying) - wanted)
@@ -37,12 +40,12 @@ def leaving(candidates: Sequence[Candidate], wanted: int) -> frozenset[MemberInd
 
 
 def missing(candidates: Sequence[Candidate], wanted: int, next_index: int) -> tuple[MemberIndex, ...]:
-    """Indexes of the members to make; they were never used before."""
+    """Return the indexes of the members to create, which were never used before."""
     staying = sum(not (each.lost or each.deleting) for each in candidates)
     number = min(max(0, wanted - staying), MEMBERS_MADE_AT_ONCE)
     return tuple(range(next_index, next_index + number))
 
 
 def next_index(used: Iterable[MemberIndex], reserved: MemberIndex) -> MemberIndex:
-    """The first index above all that were ever used."""
+    """Return the first index above all that were ever used."""
     return max([reserved, *(index + 1 for index in used)])

@@ -1,9 +1,9 @@
-"""A new, empty owner for a partition that nobody has any more, when the user wants that
-(`spec.onPartitionLoss: ResetToEmpty`; docs/internals/operator.md, "Members that come and go").
+"""Creates a new, empty owner for a partition without any copy, if spec.onPartitionLoss is ResetToEmpty.
 
-A partition that stayed lost for the grace period gets an empty tablet on a member that has no data of it,
-and then, with version + 2, a row that names that member alone. Copies are made afterwards, as always. A
-member that comes back later finds a row that does not name it: what it holds goes into its quarantine.
+See docs/internals/operator.md, "Members that come and go". A partition that stayed lost for the grace period
+gets an empty tablet on a member without data of it, and then, with version + 2, a row that names only that
+member. Further copies follow as usual. A member that returns later finds a row that does not name it, and
+quarantines its data.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from stele.core.tablet.lifecycle import TabletState
 
 
 def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
-    """Reset to empty what was lost for too long, when the spec says so."""
+    """Reset partitions that have been lost for too long, if the spec says so."""
     state.failover.lost_since = {
         number: state.failover.lost_since.get(number, now) for number in state.failover.lost
     }
@@ -42,7 +42,7 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
 
 
 def _end(state: State, lost: set[PartitionId]) -> None:
-    """End resets of partitions that are not lost any more, or not to be reset."""
+    """End resets of partitions that are no longer lost, or no longer to be reset."""
     for reset in [each for each in state.operations.resets.values() if each.partition not in lost]:
         state.operations.end(reset)
 
@@ -50,12 +50,12 @@ def _end(state: State, lost: set[PartitionId]) -> None:
 def _promised(state: State, number: PartitionId) -> Version:
     tablets = (liveness.tablets.get(number) for liveness in state.liveness.values())
     promised = [tablet.promised for tablet in tablets if tablet is not None]
-    # The greatest number stands for promises that were lost with their file.
+    # The maximum stands for promises that were lost with their file.
     return max((each for each in promised if each < VERSION_MAX), default=0)
 
 
 def _able(state: State, desired: DesiredSpec, now: float) -> list[MemberIndex]:
-    """Members that can take data and whose last report is about the table as it is."""
+    """Return members that can take data and whose last report is about the present table."""
     found = []
     for index, member in state.table.members.items():
         liveness = state.liveness.get(index)
@@ -69,7 +69,7 @@ def _able(state: State, desired: DesiredSpec, now: float) -> list[MemberIndex]:
 def _go_on(
     state: State, number: PartitionId, able: list[MemberIndex], taken: Counter[MemberIndex | None]
 ) -> None:
-    """Choose who begins: somebody with nothing of it before one with a tablet, then the least loaded."""
+    """Choose a member: one without a tablet of the partition first, then the least loaded."""
     each = state.operations.resets.get(number)
     if each is None:
         each = PartitionReset(state.new_id("r"), number, state.table.partitions[number])

@@ -1,7 +1,7 @@
-"""Rows without members that are gone: lost backups are taken out, lost owners are replaced
-(docs/internals/operator.md, "Members that come and go").
+"""Repairs rows of failed members: lost backups are removed, lost owners are replaced.
 
-Rows that nobody is left of are reported and wait: the volumes may come back.
+See docs/internals/operator.md, "Members that come and go". Rows without any live member are reported and
+wait: the volumes may come back.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from stele.core.table.table import Partition, trimmed
 from stele.core.tablet.lifecycle import TabletState
 
 SILENCE_FACTOR = 2.0
-"""An owner must miss a backup for so many times the usual silence before the master believes it alone."""
+"""The master believes an owner alone once it missed a backup for this multiple of the usual silence."""
 
 
 def repair(state: State, desired: DesiredSpec, now: float) -> None:
-    """Stage the rows that can be stored at once, begin or continue promotions for the others."""
+    """Stage the rows that can be stored at once; begin or continue promotions for the others."""
     gone = unusable(state, desired, now)
     silent = _silent(state, desired, now)
     without = _without_tablet(state)
@@ -40,12 +40,12 @@ def repair(state: State, desired: DesiredSpec, now: float) -> None:
 
 
 def note_repaired(state: State, rows: Mapping[PartitionId, Partition]) -> None:
-    """Rows were stored: their owners need no further promotion."""
+    """Forget what was needed until these rows were stored."""
     state.failover.fenced.difference_update(rows)
 
 
 def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[MemberIndex]:
-    """Members in the dictionary that are declared gone, or whose volume holds another identity now."""
+    """Return members in the member list that have failed, or whose volume now has another identity."""
     return frozenset(
         index
         for index in state.table.members
@@ -56,7 +56,7 @@ def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[Member
 
 
 def _silent(state: State, desired: DesiredSpec, now: float) -> dict[int | None, frozenset[MemberIndex]]:
-    """Backups that an owner cannot reach although the master can reach that owner, and could all the time."""
+    """Return backups that an owner cannot reach, by owner, while the master has always reached that owner."""
     limit = desired.timing.silence * SILENCE_FACTOR
     found: dict[int | None, frozenset[MemberIndex]] = {}
     for index, liveness in state.liveness.items():
@@ -74,14 +74,14 @@ def _repair_candidates(
     silent: Mapping[int | None, frozenset[MemberIndex]],
     without: Mapping[PartitionId, frozenset[MemberIndex]],
 ) -> set[PartitionId]:
-    """The only rows in which something can be wrong."""
+    """Return the only rows that may need a repair."""
     far = gone.union(*silent.values())
     named = set[PartitionId]().union(*(state.replica_index.rows_of.get(member, ()) for member in far))
     return named.union(without, state.promotions, state.failover.fenced, state.claimed)
 
 
 def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
-    """Members of a row that know it and have nothing of it: a damaged tablet was put aside."""
+    """Return members, by partition, that know the row but have no tablet: a damaged one was quarantined."""
     found: dict[PartitionId, frozenset[MemberIndex]] = {}
     for index, liveness in state.liveness.items():
         if not state.up_to_date(liveness):
@@ -95,26 +95,27 @@ def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
 def _repair_row(
     state: State, number: PartitionId, dead: frozenset[MemberIndex], since: float, now: float
 ) -> bool:
-    """Take the dead out of one row; False when nobody is left of whom it is known that they hold it.
+    """Remove failed members from one row. Returns False when no live member is known to have the data.
 
-    The row waits until one of those who stay showed its copy when asked after `since`, when the loss was
-    seen: another may just have died too, and of that nobody has heard. A promotion asks all of them itself.
+    The row waits until a remaining member has shown its copy in reply to a request sent after `since`, when
+    the loss was noticed: that member may just have failed, too. A promotion asks all of them itself.
     """
     row = state.table.partitions[number]
     operation = state.migrations.get(number)
     if operation is not None:
-        # When the destination is asked already, its answer comes first; else the abort is seen in the next
+        # If the destination was already asked, its reply comes first; otherwise the next tick sees the abort.
         # tick.
         operation.abort(Reason(ReasonCode.MEMBER_GONE, f"{state.names_of(dead)} of the row"), now)
         return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
     if not any(_holds(state, member, number) for member in live):
-        # The copy of somebody who is away may be the last one that is whole.
+        # The copy of an absent member may be the last intact one.
         return False
     if (reset := state.operations.resets.get(number)) is not None:
-        # A member is back that has the data: nothing is reset.
+        # A member with the data is back: nothing is reset.
         state.operations.end(reset)
-    # What waits was planned for a row with the dead in it: to clear one more copy could leave too few.
+    # Waiting migrations were planned for a row with the failed members: clearing another copy could leave too
+    # few.
     state.rebalance.drop(number)
     if row.owner in dead or number in state.failover.fenced:
         _promote(state, number, row, live, now)
@@ -134,11 +135,11 @@ def _holds(state: State, member: MemberIndex, number: PartitionId) -> bool:
 def _promote(
     state: State, number: PartitionId, row: Partition, live: tuple[MemberIndex, ...], now: float
 ) -> None:
-    """Begin a promotion; its term is the version that the row will have."""
+    """Begin a promotion. Its term is the version of the resulting row."""
     promised = [_promised(state, member, number) for member in live]
     term = state.table_view.next_version(number, max(promised, default=0))
     owner = state.liveness.get(row.owner) if row.owner is not None else None
-    # An owner that is asked itself, like the others, cannot go on behind our back.
+    # An owner that is asked like the others cannot continue without being noticed.
     dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
     state.operations.begin(Promotion(number, row, term, live, dead, now, state.new_id("p")))
 
@@ -146,14 +147,14 @@ def _promote(
 def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
     liveness = state.liveness.get(member)
     tablet = None if liveness is None else liveness.tablets.get(number)
-    # The greatest number stands for promises that were lost with their file: no row could ever be above it.
+    # The maximum stands for promises lost with their file: no row could ever exceed it.
     return 0 if tablet is None or tablet.promised >= VERSION_MAX else tablet.promised
 
 
 def _watch(
     state: State, desired: DesiredSpec, number: PartitionId, dead: frozenset[MemberIndex], now: float
 ) -> None:
-    """Store what was agreed to; begin anew when a live replica was lost or refused, or a lost one is back."""
+    """Store what was agreed to; restart when a live replica was lost or refused, or a lost one is back."""
     promotion = state.promotions[number]
     if promotion.step is Step.AGREED:
         state.table_view.stage(number, Partition(promotion.term, promotion.row))
@@ -173,7 +174,7 @@ def _watch(
 
 
 def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -> bool:
-    """Whether a member of the row is back, with its copy, before it was decided who owns the partition."""
+    """Return whether a member of the row is back with its copy before an owner was decided."""
     promotion = state.promotions[number]
     if promotion.chosen is not None:
         return False

@@ -1,5 +1,6 @@
-"""A new leadership waits for the members, and goes on from what they report (docs/reference/protocol.md,
-"Take-over by a new master").
+"""Take-over: a new leadership waits for the members and continues from their reports.
+
+See docs/reference/protocol.md, "Take-over by a new master".
 """
 
 from collections.abc import Mapping
@@ -10,12 +11,13 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 
 STARTING_SECONDS = 60.0
-"""A take-over waits so long for a member that says that it is starting."""
+"""Seconds that a take-over waits for a member that reports that it is starting."""
 
 
 def take_over(state: State, observation: Observation) -> bool:
-    """Wait until every member answered or is gone, then stage what the master before left; True when
-    settled.
+    """Wait until every member has replied or failed, then stage what the previous master left.
+
+    Returns True when settled.
     """
     gone: set[MemberIndex] = set()
     for index in state.table.members:
@@ -50,9 +52,9 @@ def take_over(state: State, observation: Observation) -> bool:
 def _waits_for_unlisted(
     state: State, observation: Observation, rows: Mapping[PartitionId, Partition]
 ) -> bool:
-    """Whether rows that members told name somebody whom the member list lacks, and who cannot be let in now.
+    """Return whether reported rows name members that the member list lacks and that cannot join now.
 
-    An older copy of the ConfigMaps was restored: they joined after it was made.
+    This happens after an older copy of the ConfigMaps was restored: they joined after it was made.
     """
     named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
     missing = frozenset(i for i in named - state.table.members.keys() if not _can_join(state, observation, i))
@@ -63,7 +65,7 @@ def _waits_for_unlisted(
             if observation.desired.join_allowed
             else f", and the cluster state {observation.desired.state} forbids joining"
         )
-        text = f"rows name {who}, whom the restored member list lacks: it waits for their answers{why}"
+        text = f"rows name {who}, which the restored member list lacks: waiting for their replies{why}"
         state.emit("MemberListOlder", text, warning=True)
     return bool(missing)
 
@@ -82,7 +84,8 @@ def _can_join(state: State, observation: Observation, index: MemberIndex) -> boo
 
 
 def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:
-    """Partitions of which a live replica promised a term that no row has: their promotion is made again."""
+    """Return partitions of which a live replica promised a term that no row has: their promotion is
+    repeated."""
     found: set[PartitionId] = set()
     for index, liveness in state.liveness.items():
         for tablet in liveness.tablets.values():
@@ -93,7 +96,7 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
 
 
 def _claim_for_others(state: State, rows: dict[PartitionId, Partition]) -> None:
-    """Who promised more than the version of a row that lacks it takes no copy but for a later one."""
+    """Let a replica that promised more than its row's version take no copy except for a later one."""
     for index, liveness in state.liveness.items():
         for tablet in liveness.tablets.values():
             number = tablet.partition

@@ -1,4 +1,4 @@
-"""What people say about plans while they run: approve, cancel, roll back, leave single partitions out."""
+"""Users' requests about running plans: approve, cancel, roll back, leave single partitions out."""
 
 from collections.abc import Iterable
 
@@ -14,10 +14,10 @@ CANCELLED = Reason(ReasonCode.CANCELLED, "its user cancelled it")
 
 
 def apply_requests(state: State, observation: Observation) -> None:
-    """Take in what TabletRebalances ask for; what is asked for again changes nothing."""
+    """Apply the requests of TabletRebalances. Repeated requests have no effect."""
     names = {request.name for request in observation.requests if not request.final}
     for name in state.rebalance.user_plans.keys() - names:
-        # Its end is stored, or its object is gone: nothing more of it starts.
+        # Its end is stored, or its object is deleted: nothing more of it starts.
         _drop(state, state.rebalance.user_plans.pop(name).partitions)
     for request in observation.requests:
         if request.plan:
@@ -27,7 +27,7 @@ def apply_requests(state: State, observation: Observation) -> None:
 
 
 def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> None:
-    """About the present plan of the master."""
+    """Apply a request about the master's present plan."""
     plans = state.rebalance
     progress = plans.progress
     if progress is None or request.plan != state.plan_id:
@@ -66,7 +66,7 @@ def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> 
 
 
 def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
-    """Nothing that waits for these partitions is started."""
+    """Drop waiting migrations of these partitions."""
     plans = state.rebalance
     some = frozenset(partitions)
     for number in some:
@@ -79,7 +79,7 @@ def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
 def _roll_back(
     state: State, progress: RebalanceProgress, partitions: Iterable[PartitionId], now: float
 ) -> None:
-    """Undo what is under way of the record and was not put to its destination to accept."""
+    """Roll back the plan's operations whose destination has not been asked to accept yet."""
     some = frozenset(partitions)
     for operation in state.under_way(progress):
         if operation.partition in some:

@@ -84,7 +84,7 @@ class Sources:
 
 
 def has_room(sessions: Iterable[CopySession], source: MemberIndex, destination: MemberIndex) -> bool:
-    """Whether one more session may go from the one to the other."""
+    """Return whether another session may run between the two members."""
     busy = [session for session in sessions if session.copying]
     read = sum(session.source == source for session in busy)
     written = sum(session.destination == destination for session in busy)
@@ -92,10 +92,10 @@ def has_room(sessions: Iterable[CopySession], source: MemberIndex, destination: 
 
 
 def share_bandwidth(sessions: Iterable[CopySession], limit_bytes_per_second: int) -> None:
-    """Set the rate of each session so that what is read from and written to a member stays within the limit.
+    """Set the rates of sessions so that each member's reads and writes stay within the limit.
 
-    Each member's limit is shared equally by the sessions that it takes part in, and a session gets the
-    smaller of the two shares. 0: no limit.
+    A member's limit is shared equally by its sessions, and a session gets the smaller of its two shares. 0:
+    no limit.
     """
     busy = [session for session in sessions if session.copying]
     parts = Counter(member for session in busy for member in session.participants)
@@ -105,9 +105,9 @@ def share_bandwidth(sessions: Iterable[CopySession], limit_bytes_per_second: int
 
 
 def expected_bytes(state: State, partition: PartitionId, destination: MemberIndex) -> int:
-    """What a copy of the partition will need at the destination: the size that its owner tells.
+    """Return the bytes that a copy needs at the destination, as the owner reports them.
 
-    0 for a tablet that is there already and may only have to catch up: nobody waits for space to become safe.
+    0 for an existing tablet, which may only have to catch up: replication never waits for space.
     """
     owner = state.table.partitions[partition].owner
     liveness = None if owner is None else state.liveness.get(owner)
@@ -119,7 +119,7 @@ def expected_bytes(state: State, partition: PartitionId, destination: MemberInde
 
 
 class Space:
-    """Free bytes of the volumes at this decision, less what is on its way to them (but in one session)."""
+    """Free bytes of the volumes at this decision, less those of running copies (except for one session)."""
 
     def __init__(self, state: State, but: str = "") -> None:
         self._state = state
@@ -133,14 +133,15 @@ class Space:
                 self._coming[operation.destination] += needed
 
     def _waits(self, operation: MigrationOperation) -> bool:
-        """Whether it may need bytes that no session tells of yet."""
+        """Return whether the operation may need bytes that no session accounts for yet."""
         session = self._state.copy_sessions.get(operation.session)
         if session is not None:
             return session.copying and not session.items
         return operation.step in _BEFORE_COPY and not operation.copies
 
     def lack(self, destination: MemberIndex, needed_bytes: int) -> str:
-        """Why so much more does not fit; empty when it does, or when the member does not tell."""
+        """Return why so many more bytes do not fit; empty when they do, or when the member does not
+        report its space."""
         liveness = self._state.liveness.get(destination)
         free = -1 if liveness is None or liveness.report is None else liveness.report.stats.disk_free_bytes
         left = free - self._coming[destination] - SPACE_MARGIN_BYTES
@@ -153,7 +154,7 @@ class Space:
         )
 
     def admit(self, migration: Migration) -> Refusal | None:
-        """Count a migration that is about to start; the refusal when its destination has no room for it."""
+        """Count a migration that is about to start. Returns a refusal when its destination has no room."""
         destination = migration.destination
         if destination is None or not migration.copies:
             return None
@@ -165,35 +166,36 @@ class Space:
 
 
 def note_short(state: State, destination: MemberIndex, refusal: Refusal, now: float) -> None:
-    """Something waits for space at a member: said once until it was well for a while."""
+    """Note that a migration waits for space at a member; reported once until space has sufficed for a
+    while."""
     if destination not in state.copies.short:
         state.emit("NoSpace", f"partition {refusal.partition} waits: {refusal.detail}", warning=True)
     state.copies.short[destination] = now
 
 
 def waiting_for_space(state: State) -> Refusal | None:
-    """The first migration of a plan under way that waits for space, None when none does."""
+    """Return the first migration of a running plan that waits for space, if any."""
     records = (state.rebalance.progress, *state.rebalance.user_plans.values())
     some = (progress.waiting for progress in records if progress is not None and progress.waiting)
     return next((next(iter(waiting.values())) for waiting in some), None)
 
 
 def forget_waiting(state: State) -> None:
-    """Nothing waits until it was looked at again."""
+    """Forget waiting migrations before they are checked again."""
     for progress in (state.rebalance.progress, *state.rebalance.user_plans.values()):
         if progress is not None:
             progress.waiting = {}
 
 
 def forget_short(state: State, now: float) -> None:
-    """Members that refused nothing for a while."""
+    """Forget members that have refused nothing for a while."""
     state.copies.short = {
         each: since for each, since in state.copies.short.items() if now - since < SHORT_SECONDS
     }
 
 
 def note_engine(state: State, session: CopySession, now: float) -> None:
-    """Who copies a session, and why, in each plan that it is part of."""
+    """Note the engine of a session, and the reason, in each plan that it is part of."""
     for progress in records_of(state, session):
         if not progress.destinations:
             planned = planned_bytes(progress.plan, sizes(state))
@@ -206,7 +208,7 @@ def note_engine(state: State, session: CopySession, now: float) -> None:
 
 
 def note_end(state: State, session: CopySession, now: float) -> None:
-    """Count a session that ended, once, in its plans and in the totals of this leadership."""
+    """Count an ended session, once, in its plans and in the totals of this leadership."""
     if session.engine is None or session.counted:
         return
     session.counted = True
@@ -220,7 +222,7 @@ def note_end(state: State, session: CopySession, now: float) -> None:
 
 
 def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
-    """The plans that a session copies for, each once."""
+    """Return the plans that a session copies for, each once."""
     found: list[RebalanceProgress] = []
     for id in session.partitions.values():
         found += [
@@ -232,7 +234,7 @@ def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
 
 
 def part_of(state: State, progress: RebalanceProgress, session: CopySession) -> int:
-    """Bytes copied so far in a session for one plan."""
+    """Return the bytes copied so far in a session for one plan."""
     mine = [
         id
         for id in session.partitions.values()

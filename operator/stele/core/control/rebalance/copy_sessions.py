@@ -1,4 +1,4 @@
-"""Copy sessions under way: what opens one, who copies, what it leads to (docs/internals/copy.md)."""
+"""Running copy sessions: what opens one, its engine, and its result (docs/internals/copy.md)."""
 
 from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.failover.repair import unusable
@@ -21,23 +21,23 @@ Pair = tuple[MemberIndex, MemberIndex]
 """Source and destination."""
 
 GATHER_SECONDS = 0.3
-"""How long a session waits for further tablets of the same pair."""
+"""Seconds that a session waits for further tablets of the same pair."""
 
 QUIET_SECONDS = 2.0
-"""After an ingest the owner needs a probe before it notices; its older word is not believed for so long."""
+"""Seconds after an ingest in which the owner's report may be outdated, until a probe notices it."""
 
 COPIES_MAX = 3
 """Sessions that one migration may use before it is rolled back."""
 
 
 def drive_sessions(state: State, observation: Observation) -> None:
-    """Open sessions for what needs a copy, take in progress, and let go of what ended."""
+    """Open sessions for migrations that need a copy, record progress, and drop ended ones."""
     gone = unusable(state, observation.desired, observation.now)
     if observation.copier_problem:
-        # Drivers end with the copier that they ran in.
+        # Drivers end with their copier.
         state.copies.spark_used_seconds.clear()
     for session in list(state.copy_sessions.values()):
-        # A source may leave the cluster as soon as the row does not name it any more.
+        # A source may leave the cluster once the row no longer names it.
         left = session.participants - state.table.members.keys()
         session.forget_gone({member: state.name_of(member) for member in gone | left})
         hear(state, session, (session.destination, session.source), observation.now)
@@ -55,7 +55,8 @@ def drive_sessions(state: State, observation: Observation) -> None:
 
 
 def _end_session(state: State, session: CopySession, now: float) -> None:
-    """Once: its migrations go on (ingested), copy again (without Spark if it failed), or are rolled back."""
+    """End a session once: its migrations continue (ingested), copy again (without Spark if it failed), or
+    roll back."""
     mine = [state.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
     _count_bytes(state, session, mine)
     note_end(state, session, now)
@@ -95,7 +96,7 @@ def _is(state: State, number: PartitionId, id: str) -> bool:
 
 
 def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperation]) -> None:
-    """To each plan by the share that its tablets have in the session."""
+    """Count a session's bytes for each plan, by its tablets' share."""
     copied = max(session.copied_bytes, 0 if session.failure else session.bytes)
     session.copied_bytes = copied
     for operation in mine:
@@ -108,7 +109,7 @@ def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperati
 def _waiting(
     state: State, gone: frozenset[MemberIndex], now: float
 ) -> tuple[dict[Pair, list[MigrationOperation]], set[Pair]]:
-    """Choose sources; return what needs a copy, and the pairs that other migrations are about to join."""
+    """Choose sources. Returns what needs a copy, and the pairs that other migrations are about to join."""
     waiting: dict[Pair, list[MigrationOperation]] = {}
     coming: set[Pair] = set()
     sources = Sources(state, gone)
@@ -132,7 +133,7 @@ def _open_sessions(state: State, observation: Observation, gone: frozenset[Membe
     busy = {(session.source, session.destination) for session in sessions if session.copying}
     blocked = {pair for pair in waiting if pair in busy or not has_room(sessions, *pair)}
     for operation in (each for pair in blocked for each in waiting[pair]):
-        # It waits for its turn, however long that takes: it is not stuck.
+        # It waits for its turn, which may take long: it is not stalled.
         operation.progressed_seconds = now
     for pair, operations in waiting.items():
         gathers = pair in coming and now - min(r.progressed_seconds for r in operations) <= GATHER_SECONDS
@@ -141,7 +142,7 @@ def _open_sessions(state: State, observation: Observation, gone: frozenset[Membe
 
 
 def _believable(operation: MigrationOperation, now: float) -> bool:
-    """Whether the owner's word that a copy is needed is newer than the last copy."""
+    """Return whether the owner's report that a copy is needed is newer than the last copy."""
     return now - operation.copied_seconds > QUIET_SECONDS
 
 
@@ -166,7 +167,7 @@ def _open(state: State, observation: Observation, pair: Pair, waiting: list[Migr
 
 
 def _choose(state: State, observation: Observation, session: CopySession) -> None:
-    """Who copies what the source has put into the session's snapshot."""
+    """Choose the engine for the tablets in the source's snapshot."""
     used = state.copies.spark_used_seconds.get(session.destination, float("-inf"))
     session.engine, session.engine_reason = choose_engine(
         observation.desired.engine,
@@ -186,13 +187,13 @@ def _choose(state: State, observation: Observation, session: CopySession) -> Non
 
 
 def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
-    """Why Spark is not used for a member for a while; empty when it may be."""
+    """Return why Spark is not used for a member for a while; empty when it may be."""
     failure = state.copies.spark_failures.get(destination)
     return "" if failure is None or now >= failure.until_seconds else failure.text
 
 
 def _needed_besides(state: State, session: CopySession) -> int:
-    """Bytes, as owners report them, of other tablets under way to the same member that need a copy, too."""
+    """Return the bytes of other running migrations to the same member that also need a copy."""
     total = 0
     for operation in state.migrations.values():
         if operation.destination != session.destination or operation.partition in session.partitions:

@@ -1,13 +1,12 @@
-"""When to plan, what of a plan may start, and when it is over (docs/internals/operator.md, "Plans").
+"""When to plan, which migrations may start, and when a plan has ended (docs/internals/operator.md, "Plans").
 
-A plan is made for a *situation*: the members and the desired number of replicas. While that stays as it is,
-what people said about the plan (approved, cancelled) stays in force, also for another plan for what is left,
-and for the next master. Moves that users ask for are planned for in any case. A member that is unreachable
-and within its grace period is part of the situation as before: its place is kept, and others are planned
-around it.
+A plan is made for a *situation*: the members and the desired number of replicas. While that is unchanged,
+users' requests about the plan (approve, cancel) stay in effect, also for a further plan for the rest, and for
+the next master. Users' moves are planned in any case. An unreachable member in its grace period stays part of
+the situation: its place is kept, and others are planned around it.
 
-A row that lacks copies does not wait for the end of a plan: when it shrinks, or a migration of it fails, what
-is left is planned again, and the plan goes on under its name.
+A row that lacks copies does not wait for the end of a plan: when it shrinks, or a migration of it fails, the
+rest is planned again, and the plan continues under its name.
 """
 
 from collections import Counter
@@ -37,28 +36,27 @@ from stele.core.table.table import Partition, PartitionTable
 FINISHED_KEPT = 10
 
 PLAN_PAUSE_SECONDS = 1.0
-"""At least between two plans of one situation, when something failed or shrank: one for 16,384 partitions may
-cost a quarter of a second of the processor.
-"""
+"""Minimum seconds between two plans of one situation after a failure: one for 16,384 partitions may take
+250 ms of CPU time."""
 
 PLANNED_MEMBERS_SHOWN = 10
-"""Names of leaving members, and of those that are away, that the reason of a plan lists."""
+"""Leaving and absent members that the reason of a plan lists."""
 
 
 def data_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Live members that hold data; those that are to go are marked."""
+    """Return live members that hold data; leaving ones are marked."""
     return tuple(each for each in expected_members(state, desired, now) if not each.away)
 
 
 def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Live members that hold data, and those whose place is kept; the latter are marked as away."""
+    """Return live members that hold data, and those whose place is kept, marked as away."""
     gone = unusable(state, desired, now)
     found = []
     for index, member in sorted(state.table.members.items()):
         liveness = state.liveness.get(index)
         if member.lite or liveness is None:
             continue
-        # Without an object it is on its way out, though its process may answer for another moment.
+        # A member without an object is being removed, though its process may answer for a moment.
         drained = (
             liveness.member_object is None
             or liveness.member_object.drain
@@ -84,7 +82,7 @@ def preview(
     now: float,
     moves: Sequence[NamedMove] = (),
 ) -> Plan:
-    """The plan that would be made if these were the wishes, with these moves besides."""
+    """Return the plan for this desired spec, with these moves as well."""
     members = _supposed(state, desired, now)
     if not members:
         return Plan()
@@ -96,7 +94,8 @@ def preview(
 
 
 def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Data members as they would be with that number of members: the next numbers come, surplus ones go."""
+    """Return the data members with the desired number of members: new indexes are added, surplus members
+    leave."""
     present = expected_members(state, desired, now)
     drained = {each.index for each in present if each.leaving and each.index not in state.leaving}
     candidates = [Candidate(each.index, each.index in drained, reachable=not each.away) for each in present]
@@ -108,7 +107,7 @@ def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMembe
 
 
 def places_known(state: State) -> bool:
-    """Whether it was looked where every member is; until then nothing is placed."""
+    """Return whether every member's domain has been read; until then nothing is placed."""
     return all(
         liveness.member_object is None or liveness.member_object.zone is not None
         for liveness in state.liveness.values()
@@ -116,9 +115,8 @@ def places_known(state: State) -> bool:
 
 
 def make_plan(state: State, observation: Observation) -> None:
-    """Plan when the situation changed, when a row lacks copies that are not planned, or when everything
-    planned is over and the table is another.
-    """
+    """Plan when the situation changed, when a row lacks copies that are not planned, or when all planned
+    migrations have ended and the table differs."""
     plans = state.rebalance
     if not _may_plan(state, observation.desired):
         return
@@ -169,8 +167,10 @@ def _may_plan(state: State, desired: DesiredSpec) -> bool:
 
 
 def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
-    """Whether there may be something left. While a proposal waits, only when what runs beside it failed;
-    while a place is kept, too: what waits for it could be balanced again and again.
+    """Return whether there may be something left to plan.
+
+    While a proposal waits, only after a failure of what runs besides it. The same holds while a place is
+    kept: what waits for it could be balanced again and again.
     """
     plans = state.rebalance
     if state.migrations or len(plans.queues) or (plans.cancelled and not user_plan_partitions(state)):
@@ -183,7 +183,7 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
 
 
 def _short(state: State, observation: Observation) -> bool:
-    """Whether a row lacks copies, and what was planned for it is void: it shrank, or a migration failed."""
+    """Return whether a row lacks copies and its plan is void: it shrank, or a migration failed."""
     plans = state.rebalance
     if plans.cancelled or not _rested(state, observation.now):
         return False
@@ -196,20 +196,21 @@ def _rested(state: State, now: float) -> bool:
 
 
 def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
-    """Whether it does, and nothing is about to change that."""
+    """Return whether it lacks copies and no operation is about to change that."""
     row = state.staged.get(number, state.table.partitions[number])
     idle = number not in state.migrations and number not in state.rebalance.queues.waiting
     return idle and 0 < len(row.members) < replicas
 
 
 def _nothing_left(state: State, made: Plan, members: tuple[DataMember, ...]) -> bool:
-    """Whether the situation is as planned: nothing runs, pauses after a failure or waits for a member."""
+    """Return whether the situation is as planned: nothing runs, pauses after a failure, or waits for a
+    member."""
     pending = state.migrations or state.rebalance.retries.pauses or any(member.away for member in members)
     return not (made.migrations or pending)
 
 
 def _expected(state: State) -> PartitionTable:
-    """The table as it is once everything under way has ended well, and what is about to be stored is."""
+    """Return the table after all running operations have succeeded and staged rows are stored."""
     rows = list(state.table.partitions)
     for number, operation in state.migrations.items():
         rows[number] = Partition(operation.version, operation.result)
@@ -227,10 +228,10 @@ def _planned(
     *,
     but: Collection[PartitionId],
 ) -> tuple[Plan, int | None]:
-    """The plan, and the number of copies that it leaves when that is less than what is desired.
+    """Return the plan, and the number of copies that it leaves when that is less than desired.
 
-    Members that are to go keep what nobody else can take. Only when that is all that is left, a plan is made
-    that takes it away: it needs an approval.
+    Leaving members keep what no other can take. Only when nothing else is left, the plan takes that away,
+    which needs an approval.
     """
     moves = moves_of(state, requests, expected, replicas)
     made = _without(plan(expected, members, replicas, moves), but)
@@ -249,13 +250,13 @@ def _without(made: Plan, some: Collection[PartitionId]) -> Plan:
 
 
 def _situation(members: tuple[DataMember, ...], replicas: int, copies: int | None) -> str:
-    """Stays the same when a member is unreachable for a while."""
+    """Describe the situation, in which a member that is unreachable for a while still counts."""
     there = tuple(replace(member, away=False) for member in members)
     return blake2b(repr(((there, replicas), copies)).encode(), digest_size=8).hexdigest()
 
 
 def _remember(state: State, requests: Iterable[RebalanceRequest], situation: str) -> None:
-    """What people said about the last plan of the master before, when it was made for the same situation."""
+    """Restore users' requests about the previous master's last plan, if it was for the same situation."""
     last = max(
         (request for request in requests if request.plan), key=lambda request: request.order, default=None
     )
@@ -286,7 +287,7 @@ def _reason(
 
 
 class _Case:
-    """Why a plan is made; one that `goes_on` is of what is left of the plan before."""
+    """Why a plan is made; one that `goes_on` continues the previous plan."""
 
     def __init__(self, situation: str, reason: str, copies: int | None, *, goes_on: bool) -> None:
         self.situation, self.copies, self.goes_on = situation, copies, goes_on
@@ -317,7 +318,7 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, made: Pla
 
 
 def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
-    """Whether the plan goes on under its name, because people need to look at nothing again."""
+    """Return whether the plan continues under its name, because users have nothing new to approve."""
     if progress.situation != case.situation:
         return False
     return progress.phase is Phase.PROPOSED if proposed else case.goes_on and progress.phase is Phase.RUNNING
@@ -330,10 +331,9 @@ def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
 
 
 def _waiting(state: State, made: Plan) -> set[PartitionId]:
-    """Partitions that nothing is done about before the plan is approved.
+    """Return the partitions that wait for the plan's approval.
 
-    What makes a missing copy does not wait (with what comes before it in its partition), nor does what a user
-    asked for partition by partition.
+    Missing copies do not wait (nor do earlier steps of their partitions), nor do moves that a user named.
     """
     adds = {each.partition for each in made.migrations if each.adds}
     return {each.partition for each in made.migrations} - adds - user_plan_partitions(state)
@@ -364,7 +364,7 @@ def _announce(state: State, progress: RebalanceProgress) -> None:
 
 
 def approve(state: State, now: float) -> None:
-    """The present plan may start."""
+    """Let the present plan start."""
     plans = state.rebalance
     progress, proposal = plans.progress, plans.proposal
     if progress is None or proposal is None:
@@ -387,7 +387,7 @@ def cancel(state: State, now: float) -> None:
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
-    """Bytes of each tablet, as its owner reports them."""
+    """Return the bytes of each tablet, as its owner reports them."""
     found: dict[PartitionId, int] = {}
     rows = state.table.partitions
     for index, liveness in state.liveness.items():
@@ -398,7 +398,7 @@ def sizes(state: State) -> dict[PartitionId, int]:
 
 
 def end_plan(state: State, now: float) -> None:
-    """The present plan is over when nothing of it waits or runs."""
+    """End the present plan when nothing of it waits or runs."""
     plans = state.rebalance
     if plans.progress is None or state.migrations or state.promotions or len(plans.queues) or plans.proposal:
         return
@@ -417,9 +417,9 @@ def end_plan(state: State, now: float) -> None:
 
 
 def _last_phase(state: State, progress: RebalanceProgress, done: int) -> Phase:
-    """What was rolled back or left out is planned again: a plan that got somewhere is superseded.
+    """Return the final phase: a plan with results whose failed rest is planned again is superseded.
 
-    What pauses after a failure is left, too: `planned` lacks it once a plan was made without it.
+    A migration that pauses after a failure counts as rest, too, even though a later plan was made without it.
     """
     cancelled = progress.phase is Phase.CANCELLING
     if progress.failed and not done and not cancelled:

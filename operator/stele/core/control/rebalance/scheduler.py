@@ -1,4 +1,4 @@
-"""From plan to migrations under way: what to start, which copies share a session, what is done."""
+"""From plan to running migrations: what to start, which copies share a session, what is done."""
 
 from collections.abc import Callable, Iterable
 
@@ -24,23 +24,23 @@ from stele.core.table.table import Partition, shard_of
 from stele.core.tablet.lifecycle import TabletState
 
 STALL_SECONDS = 120.0
-"""A migration without any progress for so long is rolled back and planned afresh."""
+"""Seconds without progress after which a migration is rolled back and planned again."""
 
 STORE_GATHER_SECONDS = 0.06
-"""How long a row that is agreed to waits for others of its shard that are about to be: they share a write."""
+"""Seconds that an accepted row waits for others of its shard, to share a write with them."""
 
 FROZEN_GATHER_SECONDS = 0.01
-"""The same for a row that changes the owner: its clients wait until it is stored."""
+"""The same for a row that changes the owner, since clients wait until it is stored."""
 
 SERVICE_SECONDS = 120.0
-"""A service that held no change of an owner up for so long is well again: plans are tried more often."""
+"""Seconds without a held up hand-over after which a service is healthy: plans are retried more often."""
 
 NOT_ITS_FAULT = frozenset({ReasonCode.MEMBER_GONE, ReasonCode.MEMBER_RESTARTED, ReasonCode.CANCELLED})
 """A migration that fails for one of these reasons is planned again at once."""
 
 
 def start(state: State, observation: Observation) -> None:
-    """Begin what may begin."""
+    """Start the migrations that may start."""
     plans = state.rebalance
     desired = observation.desired
     forget_short(state, observation.now)
@@ -61,7 +61,7 @@ def start(state: State, observation: Observation) -> None:
         _with_stale_copies(state, able),
     )
     busy = [operation.participants for operation in state.migrations.values() if _burdens(operation)]
-    # After a pause of this process nobody counts as gone yet: a row must not shrink to one that is.
+    # After a pause of this process no member counts as failed yet: a row must not shrink to one that has.
     able = frozenset(each for each in able if state.liveness[each].reachable(observation.now, desired.timing))
     rows = state.table.partitions
     admit = _admission(state, observation.now)
@@ -77,12 +77,13 @@ def start(state: State, observation: Observation) -> None:
 
 
 def _burdens(operation: MigrationOperation) -> bool:
-    """Whether it counts towards the limits of its members; one that only waits to be stored does not."""
+    """Return whether it counts towards the limits of its members; one that only waits to be stored does
+    not."""
     return operation.step is not Step.STORE or operation.destination is None
 
 
 def _admission(state: State, now: float) -> Callable[[Migration], bool]:
-    """Tells whether a migration's destination has room for it; what has not is shown as waiting."""
+    """Return a check whether a migration's destination has room; one that has not is shown as waiting."""
     space = Space(state)
     forget_waiting(state)
 
@@ -98,7 +99,7 @@ def _admission(state: State, now: float) -> Callable[[Migration], bool]:
 
 
 def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgress]:
-    """The present plan, and the users' plans that ask for something of this partition."""
+    """Return the present plan, and the users' plans with a move of this partition."""
     plans = state.rebalance
     if plans.progress is not None:
         yield plans.progress
@@ -108,7 +109,7 @@ def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgres
 
 
 def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
-    """Partitions of which a live member speaks of a migration that is over: its abort comes first."""
+    """Return partitions with an ended migration that a live member still reports: its abort comes first."""
     found: set[PartitionId] = set()
     for index in able:
         if (report := state.liveness[index].report) is not None:
@@ -118,9 +119,8 @@ def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
 
 
 def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
-    """Partitions that began anew and of which a live member still has a copy from before: that is put aside
-    first.
-    """
+    """Return partitions that were reset and of which a live member has an old copy, which is quarantined
+    first."""
     return {
         number
         for number in state.failover.reset_partitions
@@ -130,7 +130,7 @@ def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[Partit
 
 
 def _begin_shift(state: State, migration: Migration, row: Partition, now: float) -> str:
-    """A member of the row becomes its owner: nothing is copied, so it is a promotion with a known end."""
+    """Make a member of the row its owner: nothing is copied, so it is a promotion with a known result."""
     number, id = migration.partition, state.new_id("p")
     live = tuple(member for member in row.replicas if member is not None)
     term = state.table_view.next_version(number)
@@ -142,7 +142,7 @@ def _begin_shift(state: State, migration: Migration, row: Partition, now: float)
 
 
 def follow(state: State, observation: Observation) -> None:
-    """Move everything under way on by what the reports of both sides say, and clear away what ended."""
+    """Advance running operations by the reports of both sides, and remove ended ones."""
     gone = unusable(state, observation.desired, observation.now)
     for operation in list(state.migrations.values()):
         hear(state, operation, (operation.owner, operation.destination), observation.now)
@@ -163,7 +163,7 @@ def follow(state: State, observation: Observation) -> None:
 
 
 def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> None:
-    """Stage the rows that destinations agreed to, those of one shard together."""
+    """Stage the rows that destinations have accepted, those of one shard together."""
     agreed: dict[int, list[MigrationOperation]] = {}
     for operation in state.migrations.values():
         if operation.step is Step.STORE:
@@ -186,7 +186,7 @@ def _patience(operation: MigrationOperation) -> float:
 
 
 def hear(state: State, operation: Operation, members: tuple[MemberIndex | None, ...], now: float) -> None:
-    """Give an operation what these members reported last."""
+    """Pass the last reports of these members to an operation."""
     for member in members:
         liveness = None if member is None else state.liveness.get(member)
         if liveness is not None and liveness.report is not None:
@@ -194,7 +194,7 @@ def hear(state: State, operation: Operation, members: tuple[MemberIndex | None, 
 
 
 def _confirmed(state: State, operation: MigrationOperation) -> bool:
-    """Whether all who stay in a row that shrinks showed their copy when asked after it began."""
+    """Return whether all remaining members of a shrinking row showed their copy after the operation began."""
     staying = (member for member in operation.result if member is not None)
     return all(state.showed(member, operation.partition, operation.started_seconds) for member in staying)
 
@@ -209,8 +209,10 @@ def _note_gone(state: State, operation: MigrationOperation, gone: frozenset[Memb
 
 
 def note_failed(state: State, operation: MigrationOperation, now: float) -> None:
-    """A migration that was rolled back: what was planned after it is void, and it is planned again: at once
-    when it was not its own fault, because a member that went may be back, or another takes its place.
+    """Handle a migration that was rolled back: drop later ones of its partition, and plan it again.
+
+    That happens at once when the migration was not at fault, because a failed member may be back, or another
+    takes its place.
     """
     plans = state.rebalance
     state.operations.end(operation)
@@ -232,9 +234,9 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
 
 
 def _note_service_failure(state: State, partition: PartitionId, reason: str, now: float) -> None:
-    """A service at the owner kept it from being changed: said once until all were well for a while."""
+    """Report, once until all were healthy for a while, that a service held up a change of the owner."""
     if not state.rebalance.service_failures:
-        text = f"partition {partition} keeps its owner, and it is tried again: {reason}"
+        text = f"partition {partition} keeps its owner, and the change is retried: {reason}"
         state.emit("ServiceFailed", text, warning=True)
     state.rebalance.service_failures[partition] = (now, reason)
 
@@ -248,7 +250,7 @@ def _forget_service_failures(state: State, now: float) -> None:
 
 
 def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) -> None:
-    """Rows were stored: the operations that made them are done, migrations that were voided have failed."""
+    """Handle stored rows: their operations are done, and migrations that they made void have failed."""
     plans = state.rebalance
     for number, row in rows.items():
         operation = state.operations.by_row.get(number)

@@ -1,9 +1,9 @@
-"""Plans that users make: replicas on members that they name (docs/internals/operator.md, "Plans").
+"""Plans of users: replicas on members that they name (docs/internals/operator.md, "Plans").
 
-Each move is checked once, when it can be planned: what is as it asks for already is done, what breaks a rule
-is refused with a code. The others are given to the planner, which balances around them. A replica that was
-moved stays where it is while the TabletRebalance exists and its member takes data. Nothing of this is
-needed after a restart: the objects and the table say the same again.
+Each move is checked once, when it can be planned: one that is already in effect is done, one that breaks a
+rule is refused with a code. The planner takes the others as given and balances around them. A moved replica
+stays while the TabletRebalance exists and its member takes data. None of this is needed after a restart: the
+objects and the table have it.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ UNDER_WAY = (Phase.RUNNING, Phase.CANCELLING)
 
 
 def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
-    """The moves, where adding and removing a replica of one partition is one move."""
+    """Return the moves, with an added and a removed replica of one partition joined into one move."""
     found: list[NamedMove] = []
     half: dict[tuple[PartitionId, bool], list[int]] = {}
     for move in moves:
@@ -43,7 +43,7 @@ def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
 
 
 def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[RebalanceRequest, ...]:
-    """Users' plans whose moves are desired for or kept, oldest first."""
+    """Return users' plans whose moves are in effect, oldest first."""
     return tuple(
         request
         for request in requests
@@ -59,7 +59,7 @@ def _phase(state: State, request: RebalanceRequest) -> str:
 def moves_of(
     state: State, requests: Iterable[RebalanceRequest], table: PartitionTable, replicas: int
 ) -> tuple[Move, ...]:
-    """What the planner is told: replicas to be moved, and those that were moved and stay. The newer wins."""
+    """Return the planner's input: replicas to move, and moved ones that stay. The newer plan wins."""
     indexes = {member.name: index for index, member in table.members.items()}
     found: dict[tuple[PartitionId, MemberIndex], Move] = {}
     for request in requests:
@@ -84,7 +84,7 @@ def moves_of(
 
 
 def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | None:
-    """None when a member of it is not known (any more)."""
+    """Return the move by indexes; None when one of its members is unknown."""
     if (named.source and named.source not in indexes) or (
         named.destination and named.destination not in indexes
     ):
@@ -93,7 +93,7 @@ def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | Non
 
 
 def begin_asked(state: State, observation: Observation, members: Sequence[DataMember]) -> None:
-    """Check the moves of each plan that is new: refuse, find done, or take up."""
+    """Check the moves of each new plan: refused, already done, or accepted."""
     for request in observation.requests:
         progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase is not Phase.PENDING:
@@ -108,7 +108,7 @@ def begin_asked(state: State, observation: Observation, members: Sequence[DataMe
 def checked(
     state: State, moves: Iterable[NamedMove], members: Iterable[DataMember], replicas: int
 ) -> tuple[tuple[NamedMove, ...], tuple[Refusal, ...]]:
-    """The moves that are to be made, and why others cannot be; what is so already is left out."""
+    """Return the moves to make, and why others cannot be; moves that are already in effect are left out."""
     able = frozenset(member.index for member in members if not member.leaving)
     accepted, refused = [], []
     for move in paired(moves):
