@@ -252,7 +252,7 @@ def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
 def test_a_member_that_may_not_join_says_why() -> None:
     seen = view((0, 1))
     liveness = seen.state.liveness[7] = MemberLiveness(7, 0.0)
-    liveness.problem = "demo-7 is not let in: the cluster state Frozen forbids joining"
+    liveness.problem = "demo-7 cannot join: the cluster state Frozen forbids joining"
     found = condition(facts.member_status(member(7), seen, 0).conditions, "Ready")
     assert (found.status.value, found.message) == ("False", liveness.problem)
 

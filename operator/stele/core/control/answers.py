@@ -1,4 +1,4 @@
-"""What members answer: who is lost or back, which reports are believed, and whose results they bring."""
+"""Handles replies: which members failed or are back, which reports are credible, and their results."""
 
 from stele.core.control.commands import (
     OK,
@@ -18,15 +18,15 @@ from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import jump
 
 PAUSE_HEARTBEATS = 2.0
-"""Between two decisions; after a longer pause the master does not believe that others were silent."""
+"""Seconds between two decisions beyond which silence of members proves nothing."""
 
 
 def take_in(state: State, observation: Observation) -> None:
-    """All that Kubernetes shows of members, and that they answered, since the decision before."""
+    """Apply what Kubernetes shows of members, and their replies, since the last decision."""
     now, timing = observation.now, observation.desired.timing
     state.membership.observe(observation.members, state.table.members, now)
     if now - state.decided_seconds > PAUSE_HEARTBEATS * timing.heartbeat:
-        # This process stood still, and nobody was asked.
+        # This process was paused, and no member was asked.
         state.membership.forgive_silence(now)
     state.decided_seconds = now
     for answer in observation.answers:
@@ -37,7 +37,7 @@ def take_in(state: State, observation: Observation) -> None:
 
 
 def _note_life(state: State, liveness: MemberLiveness, observation: Observation) -> None:
-    """Say it once when a member is lost and when it is back."""
+    """Report once when a member fails and when it is back."""
     member = state.table.members.get(liveness.index)
     if member is None:
         return
@@ -72,7 +72,7 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
 
 
 def _note_claims(state: State, report: ExchangeReply) -> None:
-    """Rows and terms that a member agreed to under a master before us, while we could not ask it."""
+    """Note rows and terms that a member accepted under a previous master while it was unreachable."""
     rows = state.table.partitions
     agreed = [(row.partition, row.version) for row in report.accepted]
     agreed += [(tablet.partition, tablet.promised) for tablet in report.tablets]
@@ -82,7 +82,7 @@ def _note_claims(state: State, report: ExchangeReply) -> None:
 
 
 def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
-    """Note what a report says against its sender; whether it is the known member's, and believable."""
+    """Note problems of the sender. Returns whether the report is the known member's, and credible."""
     member = state.table.members.get(liveness.index)
     if report.code == ResultCode.STARTING:
         liveness.on_starting(now)
@@ -113,7 +113,7 @@ def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) ->
 
 
 def _route(state: State, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-    """Give the result to the operation that sent the command."""
+    """Pass the result to the operation that sent the command."""
     operation = state.operations.get(command.id)
     if operation is not None:
         operation.on_result(member, command, result, now)

@@ -1,7 +1,7 @@
-"""What must hold whatever happens. A broken invariant is a defect of Stele, and no reason to go on.
+"""Invariants. A broken one is a defect of Stele.
 
-A decision that raises has stored and sent nothing: the leadership ends, its memory is dropped, and another
-one begins from the table and from what members report (docs/internals/operator.md, "When a decision fails").
+A decision that raises has stored and sent nothing: the leadership ends, its memory is dropped, and a new one
+starts from the table and the members' reports (docs/internals/operator.md, "When a decision fails").
 """
 
 
@@ -10,6 +10,6 @@ class BrokenInvariant(AssertionError):  # noqa: N818  says what happened, as the
 
 
 def hold(condition: object, text: str, *shown: object) -> None:
-    """Raise BrokenInvariant with the text, and what it shows, unless the condition holds."""
+    """Raise BrokenInvariant with `text`, formatted with `shown`, unless the condition holds."""
     if not condition:
         raise BrokenInvariant(text.format(*shown))

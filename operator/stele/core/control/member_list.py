@@ -1,6 +1,4 @@
-"""The member dictionary: who comes in, whose address changed, who is taken out, which objects are to be
-made or removed.
-"""
+"""The member list: who joins, changes its address or leaves, and which objects to create or remove."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +15,7 @@ Dictionary = Mapping[MemberIndex, Member]
 
 
 def named(state: State) -> frozenset[MemberIndex]:
-    """Members that some row names, or will name when what is under way ends."""
+    """Return members that a row names, or will name once running operations have ended."""
     found = set(state.replica_index.members)
     for row in state.staged.values():
         found.update(member for member in row.replicas if member is not None)
@@ -27,7 +25,7 @@ def named(state: State) -> frozenset[MemberIndex]:
 
 
 def update_dictionary(state: State, observation: Observation) -> Dictionary | None:
-    """The dictionary as it should be stored, or None when it is right."""
+    """Return the member list to store; None when it is up to date."""
     members = dict(state.table.members)
     in_rows = named(state)
     present = {each.index for each in observation.members}
@@ -51,7 +49,8 @@ def update_dictionary(state: State, observation: Observation) -> Dictionary | No
 
 
 def _as_desired(state: State, member: Member, observation: MemberObject, *, holds: bool) -> Member:
-    """A lite member that is to hold data does so from now on; one that is to be lite must be empty first."""
+    """Return the member as specified: a lite member may hold data at once, but must be empty to become
+    lite."""
     if member.lite and not observation.lite:
         state.emit("MemberPromoted", f"{member.name} is a data member now and gets its share")
         return replace(member, lite=False)
@@ -67,9 +66,7 @@ def _admit(
     if desired.join_allowed:
         _join(state, members, liveness)
     elif liveness.member_object is not None:
-        text = (
-            f"{liveness.member_object.name} is not let in: the cluster state {desired.state} forbids joining"
-        )
+        text = f"{liveness.member_object.name} cannot join: the cluster state {desired.state} forbids joining"
         state.complain(liveness, "JoinRefused", text)
 
 
@@ -103,18 +100,18 @@ def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLive
 
 
 def holds_data(liveness: MemberLiveness) -> bool:
-    """Whether it told of a tablet of this cluster that was not given up."""
+    """Return whether it reported a tablet of this cluster that was not deleted."""
     return any(tablet.state != TabletState.DELETED for tablet in liveness.tablets.values())
 
 
 def set_members(state: State, members: Dictionary) -> None:
-    """The dictionary was stored."""
+    """Apply the stored member list."""
     state.table_view.set_members(members)
     state.membership.note_list_stored()
 
 
 def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
-    """Decide who is to go, and say which members should exist and which may be removed."""
+    """Decide which members leave. Returns which should exist and which may be removed."""
     desired = observation.desired
     in_rows = named(state)
     candidates = _candidates(state, observation, in_rows)
@@ -135,7 +132,7 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
 
 
 def _candidates(state: State, observation: Observation, in_rows: frozenset[MemberIndex]) -> list[Candidate]:
-    """Everybody with an object, and those that rows name although somebody deleted their object."""
+    """Return members with an object, and those that rows name although their object was deleted."""
     gone = unusable(state, observation.desired, observation.now)
     found = []
     for each in observation.members:
@@ -153,7 +150,7 @@ def _candidates(state: State, observation: Observation, in_rows: frozenset[Membe
 
 
 def life_of(state: State, index: MemberIndex, desired: DesiredSpec, now: float) -> Life:
-    """Where a member is in its life, for its status."""
+    """Return a member's state, for its status."""
     liveness = state.liveness.get(index)
     if index not in state.table.members or liveness is None:
         return Life.JOINING
@@ -162,7 +159,7 @@ def life_of(state: State, index: MemberIndex, desired: DesiredSpec, now: float) 
     if liveness.gone(now, desired.timing):
         return Life.UNREACHABLE
     if state.replica_index.number(index) and liveness.report is not None and not liveness.tablets:
-        # Rows name it, and it has not heard of them.
+        # Rows name it, but it has not received them.
         return Life.JOINING
     drained = liveness.member_object is not None and liveness.member_object.drain
     return Life.DRAINING if drained or index in state.leaving else Life.ACTIVE

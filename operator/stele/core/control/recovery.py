@@ -1,8 +1,7 @@
-"""Recovery of what the former master left (docs/reference/protocol.md, "Take-over by a new master").
+"""Recovery of what the previous master left (docs/reference/protocol.md, "Take-over by a new master").
 
-Per partition the highest published version wins. A row that a member *accepted* above that is what the
-predecessor had committed at a destination and not stored: it is stored now. Everything else that was under
-way is void.
+Per partition the highest published version wins. A row that a member *accepted* above that was committed at a
+destination by the predecessor and not stored: it is stored now. All other unfinished operations are void.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from stele.core.table.table import Partition, PartitionTable, newer, version_for
 from stele.errors import Corrupt
 
 SKIP = 2
-"""Versions that a change skips when somebody who cannot be asked may have accepted another row."""
+"""Versions that a change skips when an unreachable member may have accepted another row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,9 @@ class Found:
 def resolve(
     table: PartitionTable, reports: Iterable[ExchangeReply], gone: frozenset[MemberIndex], epoch: int
 ) -> Found:
-    """What the leadership with this epoch goes on from. Pure.
+    """Return the starting point of the leadership with this epoch. Pure.
 
-    Raises Corrupt when two published rows of one version differ: then nobody may decide.
+    Raises Corrupt when two published rows of one version differ: no decision is then safe.
     """
     answers = tuple(reports)
     rows = _published(table, answers)
@@ -52,7 +51,7 @@ def resolve(
 
 
 def _published(table: PartitionTable, answers: tuple[ExchangeReply, ...]) -> dict[PartitionId, Partition]:
-    """Rows that members have and the ConfigMaps do not: an older copy of those was restored."""
+    """Return rows that members have and the ConfigMaps lack, after an older copy of those was restored."""
     rows: dict[PartitionId, Partition] = {}
     for report in answers:
         for row in report.rows:
@@ -70,7 +69,7 @@ def _version(rows: Mapping[PartitionId, Partition], table: PartitionTable, numbe
 
 
 def _unanswered(answers: tuple[ExchangeReply, ...], gone: frozenset[MemberIndex]) -> set[PartitionId]:
-    """Partitions of migrations whose destination cannot be asked: it may have accepted base + 1."""
+    """Return partitions of migrations whose destination is unreachable: it may have accepted base + 1."""
     return {
         learner.partition for report in answers for learner in report.learners if learner.destination in gone
     }

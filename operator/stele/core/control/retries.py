@@ -1,7 +1,7 @@
 """When a partition is planned again after its migration failed (docs/internals/operator.md, "What fails").
 
-Each partition has a pause of its own, twice as long each time that it fails in a row: one that fails for ever
-holds up no other. Pauses end on a grid, so that those that fail at about the same time share a plan.
+Each partition has its own pause, doubled with each consecutive failure, so that one that always fails does
+not delay others. Pauses end on a grid, so that failures at about the same time share a plan.
 """
 
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from stele.core.table.ids import PartitionId
 
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
-"""A pause is at most so long, and at least half as long: after the first failure, and after many."""
+"""Maximum length of a pause after the first failure and after many; the minimum is half of it."""
 
 
 @dataclass(slots=True)
 class Retries:
-    """`failed` counts failures in a row; `pauses` has ends of pauses, until a plan was made after them."""
+    """`failed` counts consecutive failures; `pauses` has their ends, until the next plan after them."""
 
     failed: dict[PartitionId, int] = field(default_factory=dict)
     pauses: dict[PartitionId, float] = field(default_factory=dict)
 
     def note_failed(self, partition: PartitionId, now: float) -> None:
-        """It is planned again after a pause."""
+        """Note a failure: the partition is planned again after a pause."""
         before = self.failed.get(partition, 0)
         self.failed[partition] = before + 1
         pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2.0 ** min(before, 10))
@@ -30,22 +30,22 @@ class Retries:
         self.pauses[partition] = floor((now + pause) / grid) * grid
 
     def note_void(self, partition: PartitionId, now: float) -> None:
-        """What was planned for it failed by no fault of its own: it is planned again at once."""
+        """Note a failure that was not its own fault: the partition is planned again at once."""
         self.pauses[partition] = now
 
     def note_done(self, partition: PartitionId) -> None:
-        """A migration of it was made."""
+        """Note a successful migration."""
         self.failed.pop(partition, None)
         self.pauses.pop(partition, None)
 
     def paused(self, now: float) -> set[PartitionId]:
-        """Partitions whose pause lasts."""
+        """Return partitions whose pause has not ended."""
         return {partition for partition, end in self.pauses.items() if end > now}
 
     def due(self, now: float) -> set[PartitionId]:
-        """Partitions whose pause is over, and that were not planned since."""
+        """Return partitions whose pause has ended and that have not been planned since."""
         return {partition for partition, end in self.pauses.items() if end <= now}
 
     def note_planned(self, but: set[PartitionId]) -> None:
-        """A plan was made for all but these."""
+        """Note a plan for all partitions but these."""
         self.pauses = {partition: self.pauses[partition] for partition in but}

@@ -1,5 +1,4 @@
-"""Values of one leadership over one cluster: what is desired, what is observed, what is decided, what is
-remembered.
+"""Values of one leadership over one cluster: desired, observed, decided, and remembered.
 
 Everything remembered is derived from the table and from reports: a new master starts with an empty `State`.
 """
@@ -27,8 +26,9 @@ from stele.core.tablet.lifecycle import TabletState
 
 @dataclass(frozen=True, slots=True)
 class DesiredSpec:
-    """What the TabletCluster asks for. `held` is the annotation that stops everything but reading and
-    rescue.
+    """The desired spec of a TabletCluster.
+
+    `held` is the annotation that stops everything but reads and repairs.
     """
 
     members: int
@@ -56,13 +56,13 @@ class DesiredSpec:
 
     @property
     def may_start(self) -> bool:
-        """Whether a migration that is planned may begin; one that may not keeps nobody busy."""
+        """Whether a planned migration may start."""
         return self.migration_allowed and not self.held and not self.migration_paused
 
 
 @dataclass(frozen=True, slots=True)
 class TableCursor:
-    """The table as a member has it once it took in what was published: its place in the news, its stamp."""
+    """The table of a member that has what was published: its position in the changes, and its stamp."""
 
     number: int
     stamp: int
@@ -70,7 +70,7 @@ class TableCursor:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One exchange that ended: with a report, or with None when nobody answered in time."""
+    """One finished exchange, with a report, or None when the member did not answer in time."""
 
     member: MemberIndex
     sent_seconds: float
@@ -82,7 +82,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that one decision sees. `requests` are TabletRebalances to carry out, oldest first."""
+    """Input of one decision. `requests` are TabletRebalances to carry out, oldest first."""
 
     now: float
     desired: DesiredSpec
@@ -95,14 +95,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class EnsureMember:
-    """Let the member with this index exist: its object, volume and pod."""
+    """Ensure that the member with this index exists: its object, volume and pod."""
 
     index: MemberIndex
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """No row names it: its pod may go, and its volume as the spec says."""
+    """Remove a member that no row names: its pod, and its volume if the spec says so."""
 
     index: MemberIndex
 
@@ -112,7 +112,7 @@ Intent = EnsureMember | RemoveMember
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """What a person should know: becomes a Kubernetes Event and a line in the log."""
+    """A message for users: a Kubernetes Event and a line in the log."""
 
     reason: str
     message: str
@@ -137,7 +137,7 @@ class Decision:
 class State:
     """The memory of one leadership, in parts.
 
-    `change` of the cluster state and everything else that takes several decisions is in `operations`.
+    `operations` has everything that takes several decisions, such as the `change` of the cluster state.
     """
 
     def __init__(
@@ -210,9 +210,9 @@ class State:
         return self.operations.sessions
 
     def check(self) -> None:
-        """Raise BrokenInvariant for what contradicts itself.
+        """Raise BrokenInvariant for contradictions.
 
-        Costs a step for each operation under way, each row that is staged or claimed, and each plan.
+        Costs a step for each running operation, each staged or claimed row, and each plan.
         """
         self.operations.check(self.table.partitions)
         self.table_view.check(self.operations)
@@ -220,11 +220,11 @@ class State:
 
     @property
     def plan_id(self) -> str:
-        """Of the present plan: unique, because the epoch is in it; empty when there is none."""
+        """Id of the present plan, unique because it includes the epoch; empty when there is none."""
         return "" if self.rebalance.progress is None else f"{self.epoch}-{self.rebalance.progress.number}"
 
     def name_of(self, index: MemberIndex) -> str:
-        """What people call a member."""
+        """Return a member's name."""
         member = self.table.members.get(index)
         return f"member {index}" if member is None else member.name
 
@@ -232,16 +232,16 @@ class State:
         return ", ".join(self.name_of(member) for member in sorted(m for m in members if m is not None))
 
     def has_approved(self, progress: RebalanceProgress) -> bool:
-        """Whether people let plans start that are made for what this one was made for."""
+        """Return whether users approved plans for the situation of this one."""
         return bool(progress.situation) and progress.situation == self.rebalance.approved
 
     def under_way(self, progress: RebalanceProgress) -> list[MigrationOperation]:
-        """Migrations that count for a plan and have not ended."""
+        """Return the running migrations of a plan."""
         found, counted_for = self.migrations.values(), self.rebalance.counted_for
         return [each for each in found if any(progress is one for one in counted_for.get(each.id, ()))]
 
     def new_id(self, kind: str) -> str:
-        """An id that no other leadership of this cluster gives: the epoch is in it."""
+        """Return an id that is unique among all leaderships of this cluster: it includes the epoch."""
         self._sequence += 1
         return f"{kind}{self.epoch}-{self._sequence}"
 
@@ -249,8 +249,9 @@ class State:
         self.events.append(ClusterEvent(reason, message, warning))
 
     def showed(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
-        """Whether it showed its copy when asked after that moment: an older answer may be of a member that
-        has lost its volume meanwhile, or its life, and of that nobody has heard.
+        """Return whether the member showed its copy in reply to a request sent after `since`.
+
+        An older reply may come from a member that has since lost its volume, or failed unnoticed.
         """
         liveness = self.liveness.get(member)
         return (
@@ -260,25 +261,23 @@ class State:
         )
 
     def up_to_date(self, liveness: MemberLiveness) -> bool:
-        """Whether its last report was made with the table as it is stored now."""
+        """Return whether its last report was made with the table as it is stored now."""
         report = liveness.report
         if report is None or report.code != OK or liveness.tablets_number != report.number:
             return False
         return report.stamp == self.stamp.value
 
     def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
-        """Take in rows that were stored."""
+        """Apply rows that were stored."""
         self.membership.note_rows(self.table.partitions, rows)
         self.table_view.store(rows)
 
     def mismatched(self, liveness: MemberLiveness) -> list[PartitionId]:
-        """Partitions of which a member holds a tablet and is not named by the row, or the other way round.
-
-        Only with an up-to-date report.
-        """
+        """Return partitions with a tablet at the member but not in the row, or the reverse, by an
+        up-to-date report."""
         return liveness.mismatched(self.table.partitions, self.replica_index.of(liveness.index))
 
     def complain(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
-        """Emit a warning about a member, unless its problem is the one that is known."""
+        """Emit a warning about a member, unless its problem is already known."""
         if liveness.note_problem(problem or message):
             self.emit(reason, message, warning=True)

@@ -1,4 +1,4 @@
-"""The partition table as one leadership knows it: what is stored, staged and claimed."""
+"""The partition table as known to one leadership: what is stored, staged and claimed."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -22,8 +22,8 @@ class TableView:
     """Written by its own methods only.
 
     Invariants: `claimed[p]` is the highest version that a member was asked to accept for p and that is not
-    stored, so whatever else is stored next is above it; `staged` are the rows that this decision wants
-    stored; `stamp`, `replica_index` and `stored_rows` follow every row that is stored.
+    stored, so the next stored version is above it; `staged` are the rows that this decision wants stored;
+    `stamp`, `replica_index` and `stored_rows` include every stored row.
     """
 
     def __init__(self, epoch: int, table: PartitionTable) -> None:
@@ -37,25 +37,26 @@ class TableView:
         self.stored_rows.update({number: (number, row) for number, row in enumerate(table.partitions)})
 
     def stage(self, number: PartitionId, row: Partition) -> None:
-        """Let this decision store the row."""
+        """Have this decision store the row."""
         self.staged[number] = row
 
     def clear_staged(self) -> None:
         self.staged = {}
 
     def claim(self, number: PartitionId, version: Version) -> None:
-        """A member was, or may have been, asked to accept this version."""
+        """Note that a member was, or may have been, asked to accept this version."""
         self.claimed[number] = max(self.claimed.get(number, 0), version)
 
     def next_version(self, number: PartitionId, least: Version = 0) -> Version:
-        """For a change while a member that cannot be asked may have accepted something; not below `least`."""
+        """Return the version for a change while an unreachable member may have accepted another; at least
+        `least`."""
         free = max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
         return checked_version(number, version_for_epoch(self._epoch, free))
 
     def store(self, rows: Mapping[PartitionId, Partition]) -> None:
-        """Take in rows that were stored."""
+        """Apply rows that were stored."""
         if not rows:
-            # The same table stays the same value: plans are compared with it by identity.
+            # An equal table stays the same object: plans compare it by identity.
             return
         partitions = list(self.table.partitions)
         for number, row in rows.items():
@@ -68,11 +69,11 @@ class TableView:
         self.stored_rows.update({number: (number, row) for number, row in rows.items()})
 
     def set_members(self, members: Mapping[MemberIndex, Member]) -> None:
-        """Take in a member list that was stored."""
+        """Apply a stored member list."""
         self.table = PartitionTable(self.table.partitions, MappingProxyType(dict(members)))
 
     def check(self, operations: Operations) -> None:
-        """Raise BrokenInvariant for what contradicts itself, or the operations under way."""
+        """Raise BrokenInvariant for contradictions, also with the running operations."""
         rows = self.table.partitions
         for number, version in self.claimed.items():
             known = rows[number].version

@@ -45,7 +45,7 @@ def test_a_copy_that_stands_still_is_given_up_and_blames_the_engine() -> None:
     look([made], COPY_STALL_SECONDS, Job("RUNNING", 50))
     assert made.stage is Stage.COPY
     look([made], COPY_STALL_SECONDS + 1, Job("RUNNING", 50))
-    assert str(made.failure).startswith("STALLED: nothing new was told")
+    assert str(made.failure).startswith("STALLED: the copy made no progress")
     assert made.blames_spark
 
 

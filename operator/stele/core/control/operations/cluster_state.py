@@ -28,10 +28,10 @@ from stele.core.table.ids import MemberIndex
 from stele.core.transitions import check_step
 
 LOCK_SECONDS = 5.0
-"""All members have to agree within this time; a member's lock lives somewhat longer."""
+"""Seconds in which all members must agree; a member's lock lasts somewhat longer."""
 
 RETRY_SECONDS = 2.0
-"""Between a change that was rolled back and the next attempt."""
+"""Seconds between a rolled back change and the next attempt."""
 
 
 class Step(Enum):
@@ -51,9 +51,9 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeInput:
-    """What one decision knows: `members` are those that have to agree, each with its process's incarnation.
+    """Input of one decision: `members` are those that must agree, with their process's incarnation.
 
-    `under_way` counts migrations and promotions that have to end first.
+    `under_way` counts migrations and promotions that must end first.
     """
 
     desired: str
@@ -66,9 +66,9 @@ class ChangeInput:
 
 @dataclass(slots=True)
 class StateChange:
-    """`state` is in force. Invariant: it changes only after every member agreed to `desired` and it was
-    stored.
-    A promise counts for the process that made it, and for the table and member list that it was made with.
+    """Invariant: `state`, which is in effect, changes only after all members agreed and it was stored.
+
+    An agreement is valid for the process that made it, and for its table and member list.
     """
 
     state: str = ClusterState.ACTIVE
@@ -101,15 +101,15 @@ class StateChange:
         return self.step is not Step.STEADY
 
     def go(self, to: Step, reason: str = "") -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"change of state to {self.desired}", TRANSITIONS, self.step, to)
         if self.step in (Step.LOCKING, Step.COMMITTING) and to is not Step.COMMITTING:
-            # A member whose answer was lost may have locked too.
+            # A member whose reply was lost may be locked, too.
             self.unlocking.update(dict.fromkeys(self._asked, self.id))
         self.step, self.reason = to, reason
 
     def drive(self, sight: ChangeInput, id: str) -> None:
-        """Move on as far as one decision can. `id` is for a lock that begins now."""
+        """Advance as far as one decision can. `id` is for a lock that starts now."""
         if self.step is Step.COMMITTING:
             return
         if sight.desired == self.state:
@@ -152,18 +152,18 @@ class StateChange:
             self.go(Step.WAITING, f"member {first}: {why}" if missing else why)
 
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
-        """What to send now, to whom. A lock is asked for again until the change ends: that keeps it alive."""
+        """Return the commands to send now. Locks are repeated until the change ends, which renews them."""
         found: list[tuple[MemberIndex, Command]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
         if self.step is Step.LOCKING:
             found += [(index, LockState(self.id, self.desired, *self.mark)) for index in sorted(self._asked)]
         return found
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Note which process answers: its results are those of the same report."""
+        """Note which process replies: results in the same report are its own."""
         self._processes[member] = report.incarnation
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-        """Take in one result; those of an earlier lock change nothing."""
+        """Handle one result; those of an earlier lock are ignored."""
         if isinstance(command, UnlockState):
             if self.unlocking.get(member) == command.id:
                 del self.unlocking[member]
@@ -176,7 +176,7 @@ class StateChange:
                 self.refused[member] = f"{result.code}: {result.detail}"
 
     def stored(self) -> None:
-        """What was decided is stored: a state that was to be committed is in force."""
+        """Apply what was stored: a committed state is now in effect."""
         if self.step is Step.COMMITTING:
             self.state = self.desired
             self.go(Step.STEADY)
@@ -195,6 +195,6 @@ class StateChange:
         )
 
     def forget(self, members: frozenset[MemberIndex]) -> None:
-        """Members that are gone need no unlocking: their locks expire."""
+        """Forget failed members, which need no unlocking: their locks expire."""
         for index in members & self.unlocking.keys():
             del self.unlocking[index]

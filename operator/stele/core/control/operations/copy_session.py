@@ -1,9 +1,8 @@
-"""Copy sessions: which tablets share one snapshot, and who carries the bytes (docs/internals/copy.md).
+"""Copy sessions: tablets that share a snapshot and the engine that copies it (docs/internals/copy.md).
 
-A session copies from one source to one destination. It is opened for all migrations of that pair that
-need a copy, copied by Spark or by the destination itself, ingested, and closed at both ends. While it is
-copied the source is asked again and again to keep its snapshot: when the master or the copier is gone nobody
-asks, and the session ends by itself.
+A session copies from one source to one destination. It is opened for all migrations of that pair that need a
+copy, copied by Spark or by the destination itself, ingested, and closed at both ends. Meanwhile the source's
+lease on its snapshot is renewed: when the master or the copier fails, it expires and ends the session.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,29 +31,30 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.transitions import check_step
 
 SESSION_LEASE_SECONDS = 60.0
-"""How long a source keeps a snapshot that nobody asks for."""
+"""Seconds that a source keeps a snapshot without a renewal."""
 
 RENEW_SECONDS = 20.0
-"""Between two renewals of a lease; also how late a source may learn of another rate."""
+"""Seconds between two renewals of a lease, and the maximum delay of a rate change at the source."""
 
 NOT_SPARKS_FAULT = frozenset(
     {ReasonCode.MEMBER_GONE, ReasonCode.SESSION_LOST, ReasonCode.NO_SPACE, ReasonCode.DISK_ERROR}
 )
-"""Codes of failures that any engine would have had: the migrations are rolled back and planned again."""
+"""Failures that any engine would have: the migrations are rolled back and planned again."""
 
 SPARK_PATIENCE_SECONDS = 60.0
 SPARK_PATIENCE_SECONDS_MAX = 900.0
-"""How long sessions to a destination are copied directly after Spark failed for it; twice as long each time
-that it fails again, because what keeps its executors away may be there for good.
+"""Seconds of direct copies to a destination after Spark failed for it, doubled with each failure.
+
+The cause, such as executors that cannot be scheduled, may be permanent.
 """
 
 WARM_THRESHOLD_BYTES = 1 << 20
-"""A driver that runs already is worth using from here on (Auto)."""
+"""Bytes from which a running driver is worth using (Auto)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkFailure:
-    """Spark failed for a destination, and is not used for it before `until_seconds`."""
+    """Spark failed for a destination and is not used for it before `until_seconds`."""
 
     text: str
     until_seconds: float
@@ -62,7 +62,7 @@ class SparkFailure:
 
     @staticmethod
     def after(before: "SparkFailure | None", text: str, now: float) -> "SparkFailure":
-        """A failure now; several sessions that fail for one reason count once."""
+        """Create one for a failure now; several sessions that fail for one reason count once."""
         if before is not None and now < before.until_seconds:
             return SparkFailure(text, before.until_seconds, before.patience_seconds)
         last = 0.0 if before is None else before.patience_seconds
@@ -94,7 +94,7 @@ class Engine(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the copier reports of one Spark job."""
+    """The copier's report of one Spark job."""
 
     state: JobState
     copied_bytes: int = 0
@@ -105,11 +105,11 @@ class Job:
 
 @dataclass(slots=True)
 class CopySession:
-    """`partitions` maps each partition to the id of its migration; one that was aborted is taken out.
+    """`partitions` maps each partition to the id of its migration; an aborted one is removed.
 
-    Who copies (`engine`) is chosen once the source told how much there is to copy. With `fragments` False the
-    source sends each tablet as one. `bytes_per_second` is what the source should be held to, 0 for no limit.
-    `spoiled`: all was copied, and the destination found damage in the files; who copied them is not to blame.
+    The engine is chosen once the source has reported the size. With `fragments` False the source sends each
+    tablet as a whole. `bytes_per_second` limits the source's rate; 0: no limit. `spoiled`: all was copied,
+    but the destination found damage in the files, which is not the engine's fault.
     """
 
     id: str
@@ -148,7 +148,7 @@ class CopySession:
         return self.stage is Stage.CLOSED
 
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
-        """What to send now, to whom."""
+        """Return the commands to send now, with their recipients."""
         if self.stage is Stage.OPEN:
             return [(self.source, self._opening(renew=False))]
         if self.stage is Stage.CLOSE:
@@ -179,7 +179,7 @@ class CopySession:
         )
 
     def go(self, to: Stage) -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the stage. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"copy session {self.id}", TRANSITIONS, self.stage, to)
         self.stage = to
 
@@ -193,20 +193,20 @@ class CopySession:
         return sum(item.bytes for item in self.items)
 
     def part_of(self, ids: Collection[str]) -> int:
-        """Bytes copied so far for the migrations with these ids, by their share in the session."""
+        """Return the bytes copied so far for the migrations with these ids, by their share in the session."""
         sizes = {item.partition: item.bytes for item in self.items}
         mine = sum(sizes.get(partition, 0) for partition, id in self.partitions.items() if id in ids)
         return self.copied_bytes * mine // max(1, self.bytes)
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-        """Take in the result of one of its commands."""
+        """Handle the result of one of its commands."""
         if result.code == WAIT:
             return
         match command:
             case OpenSession(renew=True):
                 self._renewed(command, result, now)
             case OpenSession() if self.stage is Stage.OPEN and result.code != ResultCode.BUSY:
-                # With BUSY it has as many sessions as it may have, and is asked again.
+                # BUSY: it has its maximum number of sessions, and is asked again.
                 self._opened(result)
             case FetchDirect() if self.stage is Stage.COPY:
                 self.fetch_sent = result.code == OK
@@ -246,23 +246,23 @@ class CopySession:
             self.fail(Reason(ReasonCode.SESSION_LOST, result.detail))
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Take in what the destination says of its copying, and the source of its sessions."""
+        """Handle the destination's report of its copy, and the source's of its sessions."""
         if member == self.destination:
             self.heard_fetch(next((each for each in report.fetches if each.session == self.id), None))
         if member == self.source:
             self.heard_sessions(report.sessions)
 
     def heard_sessions(self, reports: Sequence[SessionReport] | None) -> None:
-        """What the source tells of its sessions: one that ended cannot be copied from any more."""
+        """Handle the source's report of its sessions: no copy is possible from an ended one."""
         if reports is None or self.stage is not Stage.COPY:
             return
         mine = next((each for each in reports if each.session == self.id), None)
         if mine is None or mine.ended:
-            text = "the source does not know it any more" if mine is None else mine.ended
+            text = "the source no longer knows it" if mine is None else mine.ended
             self.fail(Reason(ReasonCode.SESSION_LOST, text))
 
     def heard_fetch(self, report: FetchReport | None) -> None:
-        """What the destination tells of its own copying."""
+        """Handle the destination's report of its own copy."""
         if self.stage is not Stage.COPY or self.engine is not Engine.DIRECT or not self.fetch_sent:
             return
         if report is None:
@@ -271,7 +271,7 @@ class CopySession:
         self._progress(report)
 
     def heard_job(self, job: Job | None) -> None:
-        """What the copier tells of the Spark job."""
+        """Handle the copier's report of the Spark job."""
         if job is not None and self.wants_job:
             self._progress(job)
 
@@ -281,7 +281,7 @@ class CopySession:
         return self._told[:1] == (JobState.QUEUED,)
 
     def note_progress(self, now: float) -> None:
-        """Remember when something new was told; fewer bytes than before are new, too: it began again."""
+        """Note the time of progress; fewer bytes than before also count, since the copy has restarted."""
         mark = (self.stage, self._told)
         if mark != self._mark:
             self._mark, self.progressed_seconds = mark, now
@@ -296,7 +296,7 @@ class CopySession:
             self.fail(told.failure or Reason(ReasonCode.FAILED))
 
     def fail(self, reason: Reason) -> None:
-        """Give the session up; the migrations are told by whoever looks at `failure`."""
+        """Fail the session; the scheduler passes `failure` on to its migrations."""
         self.failure = reason
         self.close()
 
@@ -312,7 +312,8 @@ class CopySession:
             self.go(Stage.CLOSED)
 
     def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
-        """A member that is gone (by name) needs no goodbye; while copying its loss ends the session."""
+        """Forget failed members (by name), which need no CloseSession; while copying, a failure ends the
+        session."""
         lost = self.participants.intersection(gone)
         if lost and self.stage in (Stage.OPEN, Stage.COPY, Stage.INGEST):
             self.fail(Reason(ReasonCode.MEMBER_GONE, gone[min(lost)]))
@@ -321,7 +322,7 @@ class CopySession:
 
     @property
     def copying(self) -> bool:
-        """Whether bytes go, or are about to go, from its source to its destination."""
+        """Whether bytes are, or are about to be, sent from its source to its destination."""
         return self.stage in (Stage.OPEN, Stage.COPY)
 
     @property
@@ -332,7 +333,7 @@ class CopySession:
         return self.failure.code not in NOT_SPARKS_FAULT
 
     def drop(self, partition: PartitionId) -> None:
-        """A migration of it was aborted; a session without any ends."""
+        """Remove an aborted migration; a session without any ends."""
         self.partitions.pop(partition, None)
         if not self.partitions:
             self.close()
@@ -340,9 +341,9 @@ class CopySession:
 
 @dataclass(slots=True)
 class Copied:
-    """What was copied to one member, which may have left since: hence its name.
+    """Bytes copied to one member, by name since it may have left.
 
-    `failures` are sessions that failed; a session counts when it ended.
+    `failures` are failed sessions; a session is counted when it ends.
     """
 
     member: str = ""
@@ -357,13 +358,13 @@ class Copied:
     ended_seconds: float | None = None
 
     def begin(self, session: CopySession, now: float) -> None:
-        """A session has its engine; the reason of the newest is shown."""
+        """Note a session's engine; the newest reason is shown."""
         self.engine, self.engine_reason = session.engine, session.engine_reason
         self.began_seconds = now if self.began_seconds is None else self.began_seconds
         self.ended_seconds = None
 
     def count(self, session: CopySession, copied_bytes: int, now: float) -> None:
-        """A session ended, so many of its bytes were for this."""
+        """Count an ended session with its share of bytes."""
         self.bytes_copied += copied_bytes
         self.tasks += session.tasks
         self.retries += session.retries
@@ -380,7 +381,7 @@ def choose_engine(
     copier_problem: str,
     spark_failure: str,
 ) -> tuple[Engine, str]:
-    """Who copies, and why, when so many bytes are to go to the destination at once.
+    """Choose the engine for this many bytes to the destination. Returns it and the reason.
 
     `copier_problem` and `spark_failure` are empty when there is none.
     """

@@ -70,12 +70,12 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
 }
 
 DECIDED = frozenset({Step.ACCEPT, Step.STORE, Step.VOID})
-"""From here on only the destination's answer counts: no abort, whatever happens to the owner."""
+"""From here on only the destination's reply counts: no abort, even if the owner fails."""
 
 
 @dataclass(slots=True)
 class MigrationOperation:
-    """`base` is the row it was started on, `result` the row that it makes, at version base + 1."""
+    """`base` is the row at its start, `result` the resulting row, at version base + 1."""
 
     id: str
     migration: Migration
@@ -120,22 +120,22 @@ class MigrationOperation:
 
     @property
     def holds_clients(self) -> bool:
-        """Whether the owner is frozen: what clients ask of the partition waits until the row is published."""
+        """Whether the owner is frozen: clients' requests wait until the row is published."""
         return self.owner_changes and self.step in (Step.HAND_OVER, Step.ACCEPT, Step.STORE)
 
     @property
     def participants(self) -> frozenset[MemberIndex]:
-        """Source, destination and the owner that streams: each counts towards its limit."""
+        """Source, destination and the streaming owner, each of which counts towards its limit."""
         return self.migration.participants | {self.owner}
 
     def go(self, to: Step, now: float, reason: Reason | None = None) -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"migration {self.id}", TRANSITIONS, self.step, to)
         self.step, self.progressed_seconds = to, now
         self.reason = reason or self.reason
 
     def abort(self, reason: Reason, now: float) -> None:
-        """Roll back when that is still possible; from ACCEPT on the answer of the destination decides."""
+        """Roll back if that is still possible; from ACCEPT on the destination's reply decides."""
         if self.step not in DECIDED and self.step is not Step.ABORTED:
             self.go(Step.ABORTED, now, reason)
 
@@ -144,13 +144,14 @@ class MigrationOperation:
         return self.step in (Step.STORE, Step.ABORTED, Step.VOID)
 
     def makes(self, row: Partition) -> bool:
-        """Whether it wants this row stored; one that is void must be passed, because it may be accepted."""
+        """Return whether it wants this row stored; a void one must be exceeded, because it may be
+        accepted."""
         if self.step is Step.VOID:
             return row.version > self.version and row.replicas == self.base.replicas
         return self.step is Step.STORE and row == Partition(self.version, self.result)
 
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
-        """What to send now, to whom."""
+        """Return the commands to send now, with their recipients."""
         destination = self.destination
         if destination is None:
             return []
@@ -169,7 +170,7 @@ class MigrationOperation:
         return []
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-        """Take in the result of one of its commands; those of earlier steps change nothing."""
+        """Handle the result of one of its commands; those of earlier steps are ignored."""
         if result.code == WAIT:
             return
         match command:
@@ -196,11 +197,11 @@ class MigrationOperation:
             self.go(Step.ABORTED, now, result.reason)
 
     def confirmed(self, now: float) -> None:
-        """All who stay have their copy: the row may shrink to them."""
+        """Confirm that all remaining members have their copy, so the row may shrink to them."""
         self.go(Step.STORE if self.destination is None else Step.ACCEPT, now)
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Take in what the owner or the destination reported last."""
+        """Handle the last report of the owner or the destination."""
         if self.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
             self.note_incarnation(member, report.incarnation, name, now)
         if member == self.owner:
@@ -211,13 +212,13 @@ class MigrationOperation:
             )
 
     def heard_from_owner(self, learner: LearnerReport | None, now: float) -> None:
-        """Take in what the owner says of the learner; None: it speaks of none."""
+        """Handle the owner's report of the learner, or None when it has none."""
         if self.step not in (Step.CATCH_UP, Step.COPY):
             return
         if learner is None:
-            # Reports from before the order was carried out do not have it yet; after that it must not vanish.
+            # Reports older than the command do not have it yet; after that it must not disappear.
             if self.attached:
-                text = "the owner does not know the learner any more"
+                text = "the owner no longer knows the learner"
                 self.abort(Reason(ReasonCode.LEARNER_LOST, text), now)
             return
         self.attached = True
@@ -238,7 +239,7 @@ class MigrationOperation:
             self.abort(Reason(ReasonCode.COPY_FAILED, copy.error), now)
 
     def note_incarnation(self, member: MemberIndex, incarnation: int, name: str, now: float) -> None:
-        """A side that started anew forgot what it did not write down: begin again."""
+        """Restart when a side has restarted and lost what it had not persisted."""
         before = self.incarnations.setdefault(member, incarnation)
         if before != incarnation:
             self.incarnations[member] = incarnation
@@ -250,9 +251,7 @@ class MigrationOperation:
 
 
 def begin(id: str, migration: Migration, row: Partition, now: float) -> MigrationOperation:
-    """Start a migration on the row as it is; raises Conflict when it does not fit (it was planned on
-    another).
-    """
+    """Start a migration on the present row. Raises Conflict when it was planned for another row."""
     result = step(row.replicas, migration)
     operation = MigrationOperation(id, migration, row, result, now, _first_step(migration), now)
     if migration.destination is not None and not migration.copies and operation.owner_changes:

@@ -1,4 +1,4 @@
-"""What every operation has in common: an operation is what the master does in several decisions."""
+"""The common interface of operations, which take the master several decisions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,8 +10,8 @@ from stele.core.table.ids import MemberIndex
 class Operation(Protocol):
     """Sends commands to its participants until it is done.
 
-    Commands follow from its step alone, and are sent again until their results are seen. Nothing of an
-    operation is stored: a new master finds what is left of it in the reports, and ends it.
+    Commands follow from its step alone, and are repeated until their results arrive. Nothing of an operation
+    is stored: a new master finds its remains in the reports, and ends them.
     """
 
     @property
@@ -20,17 +20,17 @@ class Operation(Protocol):
     def participants(self) -> frozenset[MemberIndex]: ...
     @property
     def done(self) -> bool:
-        """Whether nothing more is asked of any member."""
+        """Whether it needs nothing more from any member."""
         ...
 
     def commands(self, now: float) -> Sequence[tuple[MemberIndex, Command]]:
-        """What to send now, to whom."""
+        """Return the commands to send now, with their recipients."""
         ...
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-        """Take in the result of one of its commands; those of an earlier step change nothing."""
+        """Handle the result of one of its commands; those of an earlier step are ignored."""
         ...
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Take in what a member reported last."""
+        """Handle a member's last report."""
         ...

@@ -1,4 +1,4 @@
-"""One partition that gets a new, empty owner (`reinitialize`)."""
+"""A reset of one partition to a new, empty owner (`reinitialize`)."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,9 +24,9 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
 
 @dataclass(slots=True)
 class PartitionReset:
-    """Invariant: the row is stored only when `member` has the tablet, empty and on its disk.
+    """Invariant: the row is stored only once `member` has the empty tablet on its disk.
 
-    `refused` are members that hold data of it, which is older than what was lost: it is left alone.
+    `refused` are members with data of the partition, older than what was lost, which is kept.
     """
 
     id: str
@@ -37,12 +37,12 @@ class PartitionReset:
     refused: set[MemberIndex] = field(default_factory=set)
 
     def go(self, to: Step, member: MemberIndex | None = None) -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"reset of partition {self.partition}", TRANSITIONS, self.step, to)
         self.step, self.member = to, member
 
     def choose(self, member: MemberIndex | None) -> None:
-        """Ask another member, or none for now."""
+        """Choose another member, or none for now."""
         self.go(Step.CHOOSE)
         if member is not None:
             self.go(Step.CREATE, member)
@@ -56,7 +56,7 @@ class PartitionReset:
         return self.step is Step.DONE
 
     def makes(self, row: Partition) -> bool:
-        """Whether it wants this row stored."""
+        """Return whether it wants this row stored."""
         return self.step is Step.DONE and row.replicas == (self.member,)
 
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
@@ -65,10 +65,10 @@ class PartitionReset:
         return [(self.member, CreateTablet(self.partition, self.base.version, self.id))]
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Nothing: what counts is that the member says that the tablet is on its disk."""
+        """Ignored: only the member's reply that the tablet is on its disk counts."""
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-        """Take in what the chosen member says."""
+        """Handle the chosen member's result."""
         if self.step is not Step.CREATE or member != self.member or result.code == WAIT:
             return
         if result.code == OK:

@@ -1,11 +1,11 @@
-"""A new owner for a partition whose owner is lost (docs/reference/protocol.md, "Promotion of a backup").
+"""Replaces the owner of a partition (docs/reference/protocol.md, "Promotion of a backup").
 
-Fence every live replica; when all answered, the one with the greatest last OpId (the hottest of equals)
-accepts the row; only then may the row be stored. The term is the version that the row will have, so the
-fence and the row cannot disagree.
+Every live replica is fenced; once all have replied, the one with the greatest last OpId (the first in the row
+among equals) accepts the row, which may only then be stored. The term is the version of the
+resulting row, so the fence and the row always agree.
 
-The same makes a member of the row the owner on purpose (SHIFT_UP to index 0): every member of the row is
-fenced, the old owner too, so each holds all that was acknowledged, and `wanted` is chosen; it takes over a
+A planned change of the owner within the row (SHIFT_UP to index 0) works alike: every member of the row is
+fenced, including the old owner, so each has all acknowledged operations, and `wanted` is chosen. It fetches a
 longer tail when it establishes itself (docs/reference/protocol.md, "Establish").
 """
 
@@ -35,9 +35,9 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
 
 @dataclass(slots=True)
 class Promotion:
-    """Invariant: a member is asked to accept only after every live replica answered the fence of this term.
+    """Invariant: a member is asked to accept only after every live replica replied to the fence of this term.
 
-    `lasts` has the last operation of each that answered; `chosen` was asked to accept.
+    `lasts` has the last operation of each that replied; `chosen` was asked to accept.
     """
 
     partition: PartitionId
@@ -55,7 +55,7 @@ class Promotion:
     step: Step = Step.FENCE
 
     def go(self, to: Step) -> None:
-        """Take a step; raises Refused for one that is not in TRANSITIONS, and nothing changes then."""
+        """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"promotion {self.id}", TRANSITIONS, self.step, to)
         self.step = to
 
@@ -68,7 +68,7 @@ class Promotion:
         return self.step in (Step.AGREED, Step.OUTDATED)
 
     def makes(self, row: Partition) -> bool:
-        """Whether it wants this row stored."""
+        """Return whether it wants this row stored."""
         return self.step is Step.AGREED and row == Partition(self.term, self.row)
 
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
@@ -84,7 +84,7 @@ class Promotion:
 
     @property
     def row(self) -> Replicas:
-        """The row that it makes: the planned one, else the chosen first and other live ones as they are."""
+        """The resulting row: the planned one, or the chosen member first and the other live ones in order."""
         if self.wanted is not None:
             return self.wanted_row
         slots = [member if member in self.live else None for member in self.base.replicas]
@@ -94,14 +94,14 @@ class Promotion:
         return trimmed(slots)
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
-        """Take in one result. A refused fence or row makes this promotion outdated: it is begun again."""
+        """Handle one result. A refused fence or row makes this promotion obsolete: another one is started."""
         if isinstance(command, Fence) and self.step is Step.FENCE:
             self._fenced(member, result, now)
         elif isinstance(command, Accept) and self.step is Step.ACCEPT and result.code != WAIT:
             self.go(Step.AGREED if result.code == OK else Step.OUTDATED)
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Nothing: what counts is what the members answer to its fence."""
+        """Ignored: only replies to its fence count."""
 
     def _fenced(self, member: MemberIndex, result: Result, now: float) -> None:
         if result.code == WAIT:

@@ -1,4 +1,4 @@
-"""All operations under way: by id, and by kind and partition."""
+"""All running operations: by id, and by kind and partition."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,14 +15,14 @@ from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition
 
 RowOperation = MigrationOperation | Promotion | PartitionReset
-"""What changes the row of one partition."""
+"""An operation that changes the row of one partition."""
 
 
 class Operations:
-    """Invariant: at most one operation that changes the row of a partition.
+    """Invariant: at most one operation changes the row of a partition.
 
-    The views by kind are in the order in which operations began. The change of the cluster state is always
-    there; it is not counted, and found by the ids of its locks.
+    The views by kind are in the order of the operations' start. The change of the cluster state is always
+    present; it is not counted, and found by the ids of its locks.
     """
 
     def __init__(self, change: StateChange) -> None:
@@ -50,18 +50,18 @@ class Operations:
         return id in self._by_id
 
     def __iter__(self) -> Iterator[Operation]:
-        """In the order in which their commands are sent: what clients wait for comes first."""
+        """Iterate in the order in which commands are sent: those that clients wait for come first."""
         yield self.change
         for operations in self._kinds.values():
             yield from operations.values()
         yield from self._sessions.values()
 
     def get(self, id: str) -> Operation | None:
-        """The operation that sent a command with this id, None when it is over."""
+        """Return the operation that sent a command with this id; None when it has ended."""
         return self._by_id.get(id) or (self.change if self.change.has_sent(id) else None)
 
     def begin(self, operation: RowOperation | CopySession) -> None:
-        """Raises BrokenInvariant when another one changes the row."""
+        """Add an operation. Raises BrokenInvariant when another one changes the row."""
         hold(self._by_id.setdefault(operation.id, operation) is operation, "{} is under way", operation.id)
         if isinstance(operation, CopySession):
             self._sessions[operation.id] = operation
@@ -71,7 +71,7 @@ class Operations:
         self._kinds[type(operation)][operation.partition] = operation
 
     def end(self, operation: RowOperation | CopySession) -> None:
-        """It is over, whatever came of it."""
+        """Remove an ended operation, whatever its result."""
         del self._by_id[operation.id]
         if isinstance(operation, CopySession):
             del self._sessions[operation.id]
@@ -79,7 +79,7 @@ class Operations:
             del self._by_row[operation.partition], self._kinds[type(operation)][operation.partition]
 
     def check(self, rows: Sequence[Partition]) -> None:
-        """Raise BrokenInvariant for what contradicts itself, or the table; costs a step per operation."""
+        """Raise BrokenInvariant for contradictions, also with the table; costs a step per operation."""
         counted = sum(len(operations) for operations in self._kinds.values())
         views = counted == len(self._by_row) and counted + len(self._sessions) == len(self._by_id)
         hold(views, "the views of {} operations differ", len(self._by_id))

@@ -1,4 +1,4 @@
-"""From which replica a tablet is copied, how fast, whether it fits, and the result (docs/internals/copy.md).
+"""Sources, rates, space and results of copies (docs/internals/copy.md).
 
 Sessions are values that know nothing of the cluster; here they meet the memory of the leadership.
 """
@@ -20,22 +20,22 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.tablet.lifecycle import TabletState
 
 COPIES_PER_MEMBER_MAX = 4
-"""Sessions that are read from one member at once, and as many that are written to one."""
+"""Maximum number of sessions that read from one member, and of those that write to one."""
 
 SHORT_SECONDS = 60.0
-"""A member that refused nothing for lack of space for so long has space again."""
+"""Seconds without a refusal for lack of space after which a member has space again."""
 
 
 COPY_STALL_SECONDS = 180.0
-"""A copy of which nothing new is told for so long is given up. Its own attempts end sooner."""
+"""Seconds without progress after which a copy is abandoned. Its own retries end sooner."""
 
 _BEFORE_COPY = frozenset({Step.START, Step.ATTACH, Step.CATCH_UP})
 
 
 def give_up_stalled(sessions: Iterable[CopySession], now: float) -> None:
-    """Fail copies that stand still, such as those of a driver that hangs: nobody else would ever end them.
+    """Fail copies without progress, such as those of a driver that hangs, which nothing else would end.
 
-    One that waits for another to the same member, or for its turn at the copier, does not stand still.
+    A copy that waits for another one to the same member, or for its turn at the copier, does not count.
     """
     copying = [session for session in sessions if session.stage is Stage.COPY]
     newest: dict[MemberIndex, float] = {}
@@ -43,15 +43,16 @@ def give_up_stalled(sessions: Iterable[CopySession], now: float) -> None:
         newest[session.destination] = max(session.progressed_seconds, newest.get(session.destination, 0.0))
     for session in copying:
         if not session.queued and now - newest[session.destination] > COPY_STALL_SECONDS:
-            text = f"nothing new was told of the copy for {COPY_STALL_SECONDS:g} s"
+            text = f"the copy made no progress for {COPY_STALL_SECONDS:g} s"
             session.fail(Reason(ReasonCode.STALLED, text))
 
 
 class Sources:
-    """Chooses for each migration the member that its tablet is read from, and spreads the load.
+    """Chooses for each migration the member to read its tablet from, and spreads the load.
 
-    An in-sync backup by choice, because the owner has clients: any applied prefix is right, and the rest
-    comes from the owner's log. The owner when no backup is ready, or when a copy before this one was too old.
+    An in-sync backup is preferred, because the owner serves clients: any applied prefix is valid, and the
+    rest comes from the owner's log. The owner is used when no backup is ready, or when a previous copy was
+    too old.
     """
 
     def __init__(self, state: State, gone: frozenset[MemberIndex]) -> None:
@@ -60,7 +61,7 @@ class Sources:
         self._load = Counter(each.copied_from for each in under_way if each.copied_from is not None)
 
     def choose(self, operation: MigrationOperation) -> MemberIndex:
-        """Note the choice in the operation; it stays while that member is as good as it was."""
+        """Set the operation's source, which stays while that member is equally suitable."""
         before = operation.copied_from
         ready = list(self._ready(operation))
         if before in ready or (before == operation.owner and not ready):

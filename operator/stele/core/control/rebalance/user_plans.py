@@ -125,7 +125,7 @@ def _row(state: State, number: PartitionId) -> Replicas:
 
 
 def _satisfied(state: State, move: NamedMove) -> bool:
-    """Whether the row is as the move asks for."""
+    """Return whether the row is as the move requests."""
     names = {state.name_of(member) for member in _row(state, move.partition) if member is not None}
     return (not move.destination or move.destination in names) and move.source not in names
 
@@ -156,7 +156,7 @@ def _refusal(state: State, move: NamedMove, able: frozenset[MemberIndex], replic
 def _taking(
     state: State, move: NamedMove, index: MemberIndex, able: frozenset[MemberIndex], room: bool
 ) -> Refusal | None:
-    """Why the destination cannot take the replica."""
+    """Return why the destination cannot take the replica; None when it can."""
     number, name = move.partition, move.destination
     if state.table.members[index].lite:
         return Refusal(number, Code.MEMBER_LITE, f"{name} is a lite member and holds no data")
@@ -175,7 +175,7 @@ def _taking(
 def note_planned(
     state: State, requests: Iterable[RebalanceRequest], made: Plan, bytes_of: Mapping[PartitionId, int]
 ) -> None:
-    """Count what a plan has for each user's plan; moves that the planner refused are not waited for."""
+    """Count a plan's migrations for each user's plan; moves that the planner refused are not waited for."""
     refused = {each.partition: each for each in made.refusals}
     for request in requests:
         progress = state.rebalance.user_plans.get(request.name)
@@ -193,7 +193,7 @@ def note_planned(
 def count_planned(
     state: State, progress: RebalanceProgress, left: Iterable[Migration], bytes_of: Mapping[PartitionId, int]
 ) -> None:
-    """What a record shows as planned: what is done, what is under way, and what is left."""
+    """Set the planned counts of a record: done, running and remaining migrations."""
     begun, left = state.under_way(progress), list(left)
     left += [operation.migration for operation in begun]
     counted = {operation.partition for operation in begun if operation.copies}
@@ -204,7 +204,7 @@ def count_planned(
 
 
 def user_plan_partitions(state: State) -> frozenset[PartitionId]:
-    """Partitions of which a user's plan is being carried out."""
+    """Return the partitions of running users' plans."""
     return frozenset[PartitionId]().union(
         *(
             progress.partitions
@@ -215,7 +215,7 @@ def user_plan_partitions(state: State) -> frozenset[PartitionId]:
 
 
 def end_user_plans(state: State, observation: Observation) -> None:
-    """A user's plan is over when all its rows are as it asks for, or nothing more of it is tried."""
+    """End a user's plan when all its rows are as requested, or nothing more of it is tried."""
     for request in observation.requests:
         progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase not in UNDER_WAY or _busy(state, progress):
