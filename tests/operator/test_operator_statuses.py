@@ -49,7 +49,7 @@ async def test_a_deposed_master_writes_nothing_over_its_successor_s_status(
         assert said["status"]["epoch"] == 5
 
         late = leadership(4)
-        late.lost = {1}
+        late.failover.lost = {1}
         for seconds in (1.0, 2.0):
             # At first it has not heard of the other: its write is refused, and that tells it.
             with pytest.raises(Stale, match="epoch 5"):
