@@ -140,6 +140,21 @@ class State:
     `operations` has everything that takes several decisions, such as the `change` of the cluster state.
     """
 
+    __slots__ = (
+        "_sequence",
+        "copies",
+        "decided_seconds",
+        "epoch",
+        "events",
+        "failover",
+        "membership",
+        "operations",
+        "rebalance",
+        "recovered",
+        "started_seconds",
+        "table_view",
+    )
+
     def __init__(
         self,
         epoch: int,
