@@ -284,7 +284,7 @@ def _foreign(view: View) -> list[Problem]:
     names = " ".join(view.foreign_claims)
     text = (
         f"the volume claims {names} hold the data of an earlier cluster; "
-        f"delete them when nobody needs it (kubectl delete pvc {names}), or choose another name"
+        f"delete them if it is not needed (kubectl delete pvc {names}), or choose another name"
     )
     return [Problem(Reason.FOREIGN_VOLUME, text)]
 

@@ -14,7 +14,7 @@ class Trace:
         self._steps: dict[str, str] = {}
 
     def note(self, state: State) -> None:
-        """Log what differs; nothing is done unless somebody reads it."""
+        """Log the steps that have changed; does nothing unless the level is DEBUG."""
         if not log.isEnabledFor(logging.DEBUG):
             return
         steps = {each.id: f"{each.migration} {each.step.value}" for each in state.migrations.values()}

@@ -55,9 +55,9 @@ class BulkLoads:
     _background: Background
 
     def start(self) -> None:
-        """Find the loads that the logs still hold, and apply those that are due from now on.
+        """Find loads in the logs, and apply those that are due.
 
-        Only logs of partitions that have files here are read.
+        Only logs of partitions with files here are read.
         """
         for partition in self._local.partitions() & self._tablets.replicas.keys():
             replica = self._tablets.replicas[partition]
@@ -139,8 +139,8 @@ class BulkLoads:
         record = load_record(owner.term, order.keyspace.encode(), load.encode(), value)
         index = replica.tablet.log.last[1] + 1
         replica.loads[index] = load
-        # A trailing no-op, since a log's last operation is never trimmed, and the load's files are kept until
-        # then.
+        # A trailing no-op: a log's last operation is never trimmed, and the load's files are kept as long as
+        # it.
         self._replicator.append(replica, [record, noop_record(owner.term)])
         return index
 
@@ -185,7 +185,7 @@ class BulkLoads:
     async def _apply(self, batch: list[LoadJob]) -> None:
         ready = [(job, made) for job in batch if (made := await self._prepare(job)) is not None]
         if ready:
-            # What waits in memory would be flushed by the ingest itself, and hold everybody up.
+            # Otherwise the ingest would flush the memtable itself, and block all requests meanwhile.
             await self._background.in_thread(self._tablets.engine.flush)
             self._ingest(ready)
 

@@ -1,8 +1,7 @@
-"""Files of bulk loads at this member: those that its logs name, and the loads that are next to be applied.
+"""Files of bulk loads at this member: those named by its logs, and the loads to apply next.
 
-A file is made by the transfer process below `loads/` before the log names it; a replica takes such an
-operation only when it has the file, so whoever is in sync can apply it. Files stay until the log lets the
-operation go.
+The transfer process builds a file below `loads/` before the log names it. A replica accepts such an operation
+only when it has the file, so every in-sync replica can apply it. Files stay until the operation is trimmed.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ class LoadJob:
 
 
 class LocalLoads:
-    """`due` are loads that are next to be applied; `files` what the transfer process made."""
+    """`due` are the loads to apply next; `files` those that the transfer process has built."""
 
     def __init__(self, folder: Path, table: TableCache, transfer: Transfer, background: Background) -> None:
         self._folder, self._table, self._transfer = folder, table, transfer
@@ -63,11 +62,11 @@ class LocalLoads:
         return self._folder / load
 
     def manifest(self, job: LoadJob) -> LoadManifest | None:
-        """That of the job's file; None when the file is not here."""
+        """Return the manifest of the job's file; None when the file is missing."""
         return self.files.manifest(job.load, job.replica.partition, job.generation, job.value.crc32c)
 
     def partitions(self) -> set[int]:
-        """Those that have files here."""
+        """Return the partitions with files here."""
         return {partition_of(path) for path in self._folder.glob("*/*.json")}
 
     # -- what the log says
@@ -150,7 +149,7 @@ class LocalLoads:
     def _delete_unnamed(self, named: set[tuple[str, int]]) -> None:
         for folder in self._folder.iterdir():
             paths = list(folder.iterdir())
-            # A load may send pieces for hours: it is given up when nothing new came for long.
+            # A load may send pieces for hours; it is abandoned once nothing new has arrived for long.
             if min(map(self._age_seconds, [folder, *paths])) <= limits.LOAD_AGE_SECONDS:
                 continue
             for path in paths:

@@ -1,13 +1,13 @@
 """A change of the cluster's state as a transaction over all members (docs/decisions/0025-cluster-states.md).
 
-    STEADY -> WAITING      another state is desired: nothing new starts, what is under way ends
-    WAITING -> LOCKING     nothing is under way: every member is asked to lock
+    STEADY -> WAITING      another state is desired: nothing new starts, running operations end
+    WAITING -> LOCKING     no operation runs: every member is asked to lock
     LOCKING -> COMMITTING  all agreed, with the table and member list that the master has
-    LOCKING -> WAITING     one refused or was silent for LOCK_SECONDS: rolled back, tried again later
-    COMMITTING -> STEADY   the head ConfigMap holds the new state: it is in force, members are told
+    LOCKING -> WAITING     one refused or was silent for LOCK_SECONDS: rolled back, retried later
+    COMMITTING -> STEADY   the head ConfigMap has the new state, which is in effect
     any before COMMITTING -> STEADY or WAITING when the desired state changes again
 
-The write of the head is the commit. A new master reads the head: the change is done, or it begins anew.
+The write of the head is the commit. A new master reads the head: the change is done, or it starts again.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,17 @@
-"""One migration under way: what is asked of whom next (docs/reference/protocol.md, "A migration").
+"""One running migration and its next commands (docs/reference/protocol.md, "A migration").
 
     START -> ATTACH -> CATCH_UP <-> COPY       a destination that is new to the row
     CATCH_UP -> HAND_OVER -> ACCEPT            when the owner changes
     CATCH_UP -> ACCEPT                         when it does not
-    CONFIRM -> STORE, or ACCEPT                when the row shrinks: nothing is copied, but those who stay are
-                                               heard anew first
+    CONFIRM -> STORE, or ACCEPT                when the row shrinks: nothing is copied, but the remaining
+                                               members must reply once more first
     ACCEPT -> STORE                            the destination agreed; the row may be stored
-    any before ACCEPT -> ABORTED               both sides are told until neither speaks of it any more
-    ACCEPT -> VOID                             refused, or the destination is gone: version + 2, then as
+    any before ACCEPT -> ABORTED               both sides get Abort until neither reports it
+    ACCEPT -> VOID                             refused, or the destination failed: version + 2, then as
     ABORTED
 
-Commands are derived from the step alone and sent again until their answer is seen. Nothing here is stored: a
-new master finds the same migration in the reports of both sides and aborts it.
+Commands follow from the step alone and are repeated until their results arrive. Nothing here is stored: a new
+master finds the migration in the reports of both sides and aborts it.
 """
 
 from dataclasses import dataclass, field
