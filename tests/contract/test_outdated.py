@@ -58,11 +58,11 @@ class Scene:
         return KubernetesClusterObjects(self.api, self.cache, settings, found, lambda _seconds: NOON)
 
     async def round(self) -> None:
-        self.world.look()
+        self.world.refresh()
         for index in (0, 1):
             await self.world.ensure_member(index)
         self.world.member_objects()
-        await self.world.show(self.state, 1.0)
+        await self.world.write_status(self.state, 1.0)
 
     async def change(self, **spec: Any) -> None:
         """As a user does; the operator hears of it."""
@@ -174,7 +174,7 @@ async def test_a_pod_without_a_revision_is_judged_by_what_it_has(scene: Scene) -
 
 async def test_a_status_is_about_the_generation_that_was_decided_on(scene: Scene) -> None:
     """Between the decision and the report a user asks for less: the report does not answer that."""
-    scene.world.look()
+    scene.world.refresh()
     decided = scene.world.desired()
     scene.world.member_objects()
     await scene.change(members=1)
@@ -182,11 +182,11 @@ async def test_a_status_is_about_the_generation_that_was_decided_on(scene: Scene
     body = {**member, "spec": {**member["spec"], "drain": True}}
     scene.cache.put(MEMBERS, await scene.api.replace(MEMBERS, scene.namespace, body))
     assert scene.world.desired() == decided
-    await scene.world.show(scene.state, 2.0)
+    await scene.world.write_status(scene.state, 2.0)
     assert (await scene.ready())[4] == 1
     shown = await scene.api.get(MEMBERS, scene.namespace, "demo-0")
     assert (shown["metadata"]["generation"], shown["status"]["observedGeneration"]) == (2, 1)
-    scene.world.look()
+    scene.world.refresh()
     assert scene.world.desired().members == 1
-    await scene.world.show(scene.state, 3.0)
+    await scene.world.write_status(scene.state, 3.0)
     assert (await scene.ready())[4] == 2

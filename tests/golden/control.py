@@ -105,14 +105,14 @@ class OperationMachine:
 
     def job(self, state: str, copied: int = 0, tasks: int = 0, retries: int = 0) -> None:
         """What the copier says."""
-        self._operation.heard_job(Job(state, copied, tasks=tasks, retries=retries))
+        self._operation.on_job(Job(state, copied, tasks=tasks, retries=retries))
 
     def fail(self, code: str) -> None:
         self._operation.fail(Reason(code))
 
     def lists(self, *sessions: str, ended: str = "") -> None:
         """What the source says of its sessions."""
-        self._operation.heard_sessions([SessionReport(each, ended=ended) for each in sessions])
+        self._operation.on_session_report([SessionReport(each, ended=ended) for each in sessions])
 
     def row(self) -> str:
         operation = self._operation

@@ -94,7 +94,7 @@ class FakeWorld:
     def cluster_uid(self) -> str:
         return CLUSTER
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         return
 
     def desired(self) -> DesiredSpec:
@@ -130,7 +130,7 @@ class FakeWorld:
     def epoch_shown(self) -> int:
         return self.shown_epoch
 
-    async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
+    async def write_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
         raise AssertionError(why)
 
     def ask(self, name: str, **fields: object) -> None:
@@ -163,10 +163,10 @@ class FakeWorld:
     async def ensure_shared(self) -> None:
         return
 
-    async def tell(self, events: Sequence[ClusterEvent]) -> None:
+    async def post_events(self, events: Sequence[ClusterEvent]) -> None:
         self.events.extend(events)
 
-    async def show(self, state: State, now: float) -> None:
+    async def write_status(self, state: State, now: float) -> None:
         """The phases as the objects of plans show them."""
         for name, record in state.rebalance.user_plans.items():
             self.ask(name, phase=record.phase)

@@ -91,7 +91,7 @@ def spark_wave(stage: Stage = Stage.COPY) -> CopySession:
 
 async def until_quiet(api: Api, world: KubernetesClusterObjects) -> str:
     """The image of the pod after the master looked a few times, and the kubelet did what it was told."""
-    world.look()
+    world.refresh()
     for _ in range(2):
         await world.ensure_shared()
     if NAME in api.pods and api.pods[NAME]["metadata"].get("deletionTimestamp"):
@@ -109,7 +109,7 @@ def settings_of(pod: Object) -> dict[str, str]:
 async def test_another_image_replaces_the_pod_once(how: str) -> None:
     api = Api()
     world = api.world()
-    await world.show(leadership(), 0.0)
+    await world.write_status(leadership(), 0.0)
     assert await until_quiet(api, world) == "spark:1"
     before = api.pods[NAME]["metadata"]["uid"]
     if how == "spec":
@@ -117,7 +117,7 @@ async def test_another_image_replaces_the_pod_once(how: str) -> None:
     else:
         world = api.world(replace(SETTINGS, spark_image="spark:2"))
         assert await until_quiet(api, world) == "spark:1", "it does not know yet what is copied"
-        await world.show(leadership(), 0.0)
+        await world.write_status(leadership(), 0.0)
     assert await until_quiet(api, world) == "spark:2"
     assert api.deletions == [NAME]
     assert await until_quiet(api, world) == "spark:2"
@@ -129,10 +129,10 @@ async def test_other_settings_of_the_operator_replace_the_pod_too(setting: str) 
     """As an upgrade of the chart brings them, with the same image."""
     api = Api()
     world = api.world()
-    await world.show(leadership(), 0.0)
+    await world.write_status(leadership(), 0.0)
     await until_quiet(api, world)
     world = api.world(replace(SETTINGS, **{setting: "another"}))  # type: ignore[arg-type]
-    await world.show(leadership(), 0.0)
+    await world.write_status(leadership(), 0.0)
     for _ in range(2):
         await until_quiet(api, world)
     assert "another" in settings_of(api.pods[NAME]).values()
@@ -157,18 +157,18 @@ async def test_executors_have_an_account_without_rights_and_the_secret_s_name_on
 async def test_a_copy_under_way_ends_before_the_pod_is_replaced() -> None:
     api = Api()
     world = api.world()
-    await world.show(leadership(spark_wave()), 0.0)
+    await world.write_status(leadership(spark_wave()), 0.0)
     assert await until_quiet(api, world) == "spark:1"
     api.desired("spark:2")
     assert await until_quiet(api, world) == "spark:1"
-    await world.show(leadership(spark_wave(Stage.INGEST)), 1.0)
+    await world.write_status(leadership(spark_wave(Stage.INGEST)), 1.0)
     assert await until_quiet(api, world) == "spark:2"
 
 
 async def test_what_a_webhook_rewrote_is_left_alone() -> None:
     api = Api()
     world = api.world()
-    await world.show(leadership(), 0.0)
+    await world.write_status(leadership(), 0.0)
     await until_quiet(api, world)
     container = api.pods[NAME]["spec"]["containers"][0]
     container["image"] = "mirror.example/spark:1"

@@ -10,13 +10,13 @@ from tests.master.harness import Harness, formed
 async def test_statuses_are_written_at_most_once_a_second_however_much_happens() -> None:
     harness = Harness(members=3, partitions=24, parallel_per_member=1)
     shown: list[float] = []
-    plain = harness.world.show
+    plain = harness.world.write_status
 
-    async def show(state: State, now: float) -> None:
+    async def counted(state: State, now: float) -> None:
         shown.append(now)
         await plain(state, now)
 
-    harness.world.show = show  # type: ignore[method-assign]
+    harness.world.write_status = counted  # type: ignore[method-assign]
     await harness.until_quiet()
     harness.change_spec(members=5)
     began = harness.clock

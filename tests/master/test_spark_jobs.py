@@ -98,7 +98,7 @@ async def test_a_refusal_ends_the_job_at_once_in_its_own_words(refusal: SteleErr
     assert (job.state, str(job.failure)) == ("FAILED", str(refusal))
     assert client.cancelled == [SESSION]
     made = wave()
-    made.heard_job(job)
+    made.on_job(job)
     assert (str(made.failure), made.blames_spark) == (str(refusal), True)
 
 

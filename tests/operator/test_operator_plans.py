@@ -85,7 +85,7 @@ def formed(plans: int) -> State:
     for each in records:
         each.situation = "situation"
     for each in records[:-1]:
-        each.go(Phase.DONE, 0.0)
+        each.enter(Phase.DONE, 0.0)
     state.rebalance.finished.extend(records[:-1])
     state.rebalance.progress = records[-1]
     return state

@@ -42,9 +42,9 @@ async def test_a_deposed_master_writes_nothing_over_its_successor_s_status(
     async with Api(await log_in(str(control_plane.kubeconfig))) as api:
         await api.create(CLUSTERS, namespace, cluster("demo", 3))
         old = await world(api, namespace)
-        await old.show(leadership(4), 0.0)
+        await old.write_status(leadership(4), 0.0)
         new = await world(api, namespace)
-        await new.show(leadership(5), 0.0)
+        await new.write_status(leadership(5), 0.0)
         said = await api.get(CLUSTERS, namespace, "demo")
         assert said["status"]["epoch"] == 5
 
@@ -53,7 +53,7 @@ async def test_a_deposed_master_writes_nothing_over_its_successor_s_status(
         for seconds in (1.0, 2.0):
             # At first it has not heard of the other: its write is refused, and that tells it.
             with pytest.raises(Stale, match="epoch 5"):
-                await old.show(late, seconds)
+                await old.write_status(late, seconds)
             assert await api.get(CLUSTERS, namespace, "demo") == said
 
 
@@ -64,8 +64,8 @@ async def test_a_status_that_users_changed_meanwhile_is_written_with_the_next_re
         await api.create(CLUSTERS, namespace, cluster("demo", 3))
         master = await world(api, namespace)
         control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "by=somebody")
-        await master.show(leadership(4), 0.0)
+        await master.write_status(leadership(4), 0.0)
         assert "status" not in await api.get(CLUSTERS, namespace, "demo")
-        await master.show(leadership(4), 1.0)
+        await master.write_status(leadership(4), 1.0)
         found = await api.get(CLUSTERS, namespace, "demo")
         assert (found["status"]["epoch"], found["metadata"]["annotations"]["by"]) == (4, "somebody")

@@ -53,7 +53,7 @@ def _rows(world: World) -> str:
         if len(row.members & present) != full or len(row.replicas) != full:
             return f"partition {number}: {row}, {full} copies are desired"
     assert master.cluster is not None
-    desired = master.cluster._world.desired()
+    desired = master.cluster._objects.desired()
     members = data_members(master.state, desired, master.loop.time())
     left = plan(table, members, replicas).migrations
     return f"not balanced: {left[:2]}" if left else ""

@@ -82,10 +82,10 @@ class KubernetesClusterObjects:
         return self._cluster.metadata.uid
 
     def cluster(self) -> TabletCluster:
-        """Return the version of the last `look`, on which everything in one round is based."""
+        """Return the version of the last `refresh`, on which everything in one round is based."""
         return self._cluster
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Take the newest version that can be parsed."""
         stored = self._cache.get(CLUSTERS, self.namespace, self.name)
         if stored is None or stored is self._read or stored["metadata"].get("uid") != self.cluster_uid:
@@ -147,7 +147,7 @@ class KubernetesClusterObjects:
     def _node_names(self) -> list[str]:
         return [node for each in self._members() if (node := node_of(self._pod(each)))]
 
-    async def look_at_nodes(self) -> None:
+    async def read_nodes(self) -> None:
         """Read the labels of the members' nodes when topology keys are set."""
         if self.cluster().spec.placement.topology_keys:
             await self._nodes.refresh(self._node_names(), time.monotonic())
@@ -267,7 +267,7 @@ class KubernetesClusterObjects:
         """Create or update the services, the budget and the copier."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
         children.next_look()
-        await self.look_at_nodes()
+        await self.read_nodes()
         await children.keep(SERVICES, manifests.headless_service(cluster), uid)
         await children.keep(SERVICES, manifests.client_service(cluster), uid)
         if self._state is not None:
@@ -305,10 +305,10 @@ class KubernetesClusterObjects:
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         return str(pod["status"].get("podIP", "")) if ready else ""
 
-    async def tell(self, events: Sequence[ClusterEvent]) -> None:
+    async def post_events(self, events: Sequence[ClusterEvent]) -> None:
         await post(self._api, self._cluster, events)
 
-    async def show(self, state: State, now: float) -> None:
+    async def write_status(self, state: State, now: float) -> None:
         """Write the changed statuses of the cluster, its members and plans.
 
         Until members have reported, only the epoch is written.
@@ -350,7 +350,7 @@ class KubernetesClusterObjects:
         self._check_leads(state)
         await show_plans(self._api, self._cache, self._children, cluster, view)
 
-    async def show_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
+    async def write_blocked(self, why: NameTaken | NameLeaves, now: float) -> None:
         """Report that nothing is done for this cluster, because other owners' objects have its table's
         names."""
         cluster = self.cluster()

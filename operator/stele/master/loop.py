@@ -67,13 +67,13 @@ class ClusterLoop:
         self,
         store: TableStore,
         members: Members,
-        world: ClusterObjects,
+        objects: ClusterObjects,
         copier: Copier,
         *,
         now: Callable[[], float],
         pace: Pace = Pace(),
     ) -> None:
-        self._store, self._members, self._world, self._copier = store, members, world, copier
+        self._store, self._members, self._objects, self._copier = store, members, objects, copier
         self._now, self._pace = now, pace
         self._woken = asyncio.Event()
         self._channels: dict[MemberIndex, Channel] = {}
@@ -111,7 +111,7 @@ class ClusterLoop:
             await self._sleep(self._pace.busy if busy else self._heartbeat())
 
     def _heartbeat(self) -> float:
-        return min(self._pace.idle, self._world.desired().timing.heartbeat)
+        return min(self._pace.idle, self._objects.desired().timing.heartbeat)
 
     async def _sleep(self, seconds: float) -> None:
         """Wait for an event or the timeout; answers that arrive in quick succession are handled together."""
@@ -152,17 +152,17 @@ class ClusterLoop:
 
     async def tick(self) -> bool:
         """Run one round. Returns whether there is work left."""
-        self._world.look()
+        self._objects.refresh()
         state = self.state or await self._begin()
         now = self._now()
         observed = Observation(
             now,
-            self._world.desired(),
-            self._world.member_objects(),
+            self._objects.desired(),
+            self._objects.member_objects(),
             tuple(answer for channel in self._channels.values() if (answer := channel.take()) is not None),
             self._copier.jobs(),
             self._copier.problem(),
-            self._world.requests(),
+            self._objects.requests(),
         )
         with DECISION.time():
             decision = decide(state, observed)
@@ -176,12 +176,12 @@ class ClusterLoop:
         return decision.busy or changed
 
     async def _begin(self) -> State:
-        desired = self._world.desired()
-        fresh = fresh_head(self._world.partitions(), desired.replicas)
+        desired = self._objects.desired()
+        fresh = fresh_head(self._objects.partitions(), desired.replicas)
         try:
             table_snapshot = await self._store.take_over(fresh, self._epoch_above)
         except (NameTaken, NameLeaves) as error:
-            await self._try(self._world.show_blocked(error, self._now()), "status")
+            await self._try(self._objects.write_blocked(error, self._now()), "status")
             raise
         self._head = head = table_snapshot.head
         log.info("leading with epoch %d over %d members", head.epoch, len(head.members))
@@ -202,7 +202,7 @@ class ClusterLoop:
         higher epoch, or end.
         """
         refused = max((liveness.refused_epoch for liveness in state.liveness.values()), default=0)
-        shown = self._world.epoch_shown()
+        shown = self._objects.epoch_shown()
         seen = max(refused, shown if is_above(state.epoch, shown) else 0)
         if seen > state.epoch:
             self._epoch_above = seen
@@ -241,7 +241,7 @@ class ClusterLoop:
         self, state: State, *, members: tuple[Member, ...], next_index: int, version: int, cluster_state: str
     ) -> None:
         assert self._head is not None
-        desired = self._world.desired()
+        desired = self._objects.desired()
         head = replace(
             self._head,
             state=cluster_state,
@@ -292,7 +292,7 @@ class ClusterLoop:
                 state,
                 index,
                 commands,
-                cluster=self._world.cluster_uid,
+                cluster=self._objects.cluster_uid,
                 replicas=observed.desired.replicas,
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
@@ -307,15 +307,15 @@ class ClusterLoop:
         """Create and delete objects. One that fails is retried and delays no other."""
         if now - self._shared_seconds > self._pace.objects:
             self._shared_seconds = now
-            await self._try(self._world.ensure_shared(), "shared objects")
+            await self._try(self._objects.ensure_shared(), "shared objects")
         for intent in decision.intents:
             if now - self._made_seconds.get(intent, float("-inf")) < self._pace.objects:
                 continue
             self._made_seconds[intent] = now
             if isinstance(intent, EnsureMember):
-                await self._try(self._world.ensure_member(intent.index), f"member {intent.index}")
+                await self._try(self._objects.ensure_member(intent.index), f"member {intent.index}")
             else:
-                await self._try(self._world.remove_member(intent.index), f"removal of {intent.index}")
+                await self._try(self._objects.remove_member(intent.index), f"removal of {intent.index}")
 
     async def _try(self, work: Awaitable[None], what: str) -> None:
         self.turn()
@@ -331,12 +331,12 @@ class ClusterLoop:
                 log.log(
                     logging.WARNING if each.warning else logging.INFO, "%s: %s", each.reason, each.message
                 )
-            await self._try(self._world.tell(decision.events), "events")
+            await self._try(self._objects.post_events(decision.events), "events")
         if now - self._shown_seconds >= self._pace.report:
             self._shown_seconds = now
             assert self._head is not None
             await self._refresh_head(state)
-            await self._try(self._world.show(state, now), "status")
+            await self._try(self._objects.write_status(state, now), "status")
 
     async def _refresh_head(self, state: State) -> None:
         """Write the head when its stamp is behind the shards and no other write updated it."""

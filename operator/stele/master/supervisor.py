@@ -69,7 +69,7 @@ class Supervisor:
         self._uids: dict[Key, str] = {}
         self._failures: dict[Key, str] = {}
         self._pauses: dict[Key, float] = {}
-        self._worlds: dict[Key, KubernetesClusterObjects] = {}
+        self._objects: dict[Key, KubernetesClusterObjects] = {}
         self._turning: dict[Key, ClusterLoop] = {}
         self._turned_seconds: float | None = None
         self._woken = asyncio.Event()
@@ -81,7 +81,7 @@ class Supervisor:
 
     def statuses(self) -> dict[Key, TabletClusterStatus]:
         """Return the last written status of each cluster."""
-        return {key: world.shown for key, world in self._worlds.items() if world.shown is not None}
+        return {key: objects.shown for key, objects in self._objects.items() if objects.shown is not None}
 
     def silent(self) -> tuple[str, ...]:
         """Return which loops hang, and for how long. One that waits to restart does not count."""
@@ -185,10 +185,10 @@ class Supervisor:
 
         api = self._api.noting(turn)
         store = KubernetesTableStore(api, meta.namespace, meta.name, owner, marks)
-        world = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
-        self._worlds[key] = world
-        copier = SparkJobs(world.cluster, world.copier_address, wake)
-        loop = ClusterLoop(store, self._members, world, copier, now=time.monotonic)
+        objects = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
+        self._objects[key] = objects
+        copier = SparkJobs(objects.cluster, objects.copier_address, wake)
+        loop = ClusterLoop(store, self._members, objects, copier, now=time.monotonic)
         return loop
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
@@ -238,7 +238,7 @@ class Supervisor:
         log.info("stopping the loop of TabletCluster %s/%s", *key)
         task = self._tasks.pop(key)
         self._loops.pop(key)
-        self._worlds.pop(key, None)
+        self._objects.pop(key, None)
         while not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=STOP_SECONDS)

@@ -107,7 +107,7 @@ def count_for_what_is_over(state: State) -> None:
 
 def keep_a_plan_that_is_over(state: State) -> None:
     assert state.rebalance.progress is not None
-    state.rebalance.progress.go(Phase.DONE, 1.0)
+    state.rebalance.progress.enter(Phase.DONE, 1.0)
 
 
 def propose_in_a_plan_that_runs(state: State) -> None:

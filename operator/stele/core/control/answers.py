@@ -109,7 +109,7 @@ def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: f
 
 
 def _complain(state: State, liveness: MemberLiveness, reason: str, text: str) -> None:
-    state.complain(liveness, reason, f"{state.name_of(liveness.index)}: {text}", text)
+    state.warn_about(liveness, reason, f"{state.name_of(liveness.index)}: {text}", text)
 
 
 def _route(state: State, member: MemberIndex, command: Command, result: Result, now: float) -> None:

@@ -67,7 +67,7 @@ def _admit(
         _join(state, members, liveness)
     elif liveness.member_object is not None:
         text = f"{liveness.member_object.name} cannot join: the cluster state {desired.state} forbids joining"
-        state.complain(liveness, "JoinRefused", text)
+        state.warn_about(liveness, "JoinRefused", text)
 
 
 def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLiveness) -> None:
@@ -80,17 +80,17 @@ def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLive
         text = (
             f"{observation.name} has the identity of {other.name}: its volume is a copy; give it an empty one"
         )
-        state.complain(liveness, "DuplicateMember", text)
+        state.warn_about(liveness, "DuplicateMember", text)
         return
     if not any(row.version for row in state.table.partitions) and holds_data(liveness):
         text = f"{observation.name} holds tablets and the table is empty: restore the ConfigMaps of the table"
-        state.complain(liveness, "TableMissing", text)
+        state.warn_about(liveness, "TableMissing", text)
         return
     if len(members) >= MEMBERS_MAX:
         text = (
             f"{observation.name} cannot join: there are {len(members)} members, the most that a table names"
         )
-        state.complain(liveness, "TooManyMembers", text)
+        state.warn_about(liveness, "TooManyMembers", text)
         return
     liveness.note_problem("")
     members[liveness.index] = Member(

@@ -73,7 +73,7 @@ class RebalanceProgress:
         text = "moves that a user asked for"
         return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase=Phase.PENDING, name=name, uid=uid)
 
-    def go(self, to: Phase, now: float) -> None:
+    def enter(self, to: Phase, now: float) -> None:
         """Change the phase. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"plan {self.name or self.number}", TRANSITIONS, self.phase, to)
         self.phase = to

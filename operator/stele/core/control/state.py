@@ -263,7 +263,7 @@ class State:
     def emit(self, reason: str, message: str, warning: bool = False) -> None:
         self.events.append(ClusterEvent(reason, message, warning))
 
-    def showed(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
+    def has_shown_copy(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
         """Return whether the member showed its copy in reply to a request sent after `since`.
 
         An older reply may come from a member that has since lost its volume, or failed unnoticed.
@@ -292,7 +292,7 @@ class State:
         up-to-date report."""
         return liveness.mismatched(self.table.partitions, self.replica_index.of(liveness.index))
 
-    def complain(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
+    def warn_about(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
         """Emit a warning about a member, unless its problem is already known."""
         if liveness.note_problem(problem or message):
             self.emit(reason, message, warning=True)

@@ -20,7 +20,7 @@ from tests.master.harness import Harness
 def test_other_steps_are_refused(start: Step, to: Step) -> None:
     change = StateChange(step=start)
     with pytest.raises(Refused, match=f"{start.value} does not lead to {to.value}"):
-        change.go(to)
+        change.enter(to)
     assert change.step is start
 
 

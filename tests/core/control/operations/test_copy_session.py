@@ -34,7 +34,7 @@ def test_spark_is_left_alone_for_longer_each_time_it_fails_again() -> None:
 def look(waves: list[CopySession], now: float, job: Job) -> None:
     """One look of the master, at which the copier tells the same of all."""
     for each in waves:
-        each.heard_job(job)
+        each.on_job(job)
         each.note_progress(now)
     give_up_stalled(waves, now)
 
@@ -63,7 +63,7 @@ def test_a_copy_may_wait_for_its_turn_and_for_another_to_the_same_member() -> No
     look([made], 0.0, Job("QUEUED"))
     look([made], 10 * COPY_STALL_SECONDS, Job("QUEUED"))
     assert made.stage is Stage.COPY
-    made.heard_job(Job("RUNNING"))
+    made.on_job(Job("RUNNING"))
     for turn in range(20):
         now = 10 * COPY_STALL_SECONDS + turn * COPY_STALL_SECONDS / 2
         made.note_progress(now)

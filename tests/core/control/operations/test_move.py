@@ -15,9 +15,9 @@ def test_no_step_outside_the_table_is_taken() -> None:
         operation = begin("m", move(0, 0, 0, 2), Partition(4, (0, 1)), 0.0)
         operation.step = step
         if to in TRANSITIONS[step]:
-            operation.go(to, 1.0)
+            operation.enter(to, 1.0)
             assert operation.step is to
         else:
             with pytest.raises(Refused, match="ILLEGAL_STATE"):
-                operation.go(to, 1.0)
+                operation.enter(to, 1.0)
             assert operation.step is step

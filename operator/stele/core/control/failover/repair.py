@@ -119,7 +119,7 @@ def _repair_row(
     state.rebalance.drop(number)
     if row.owner in dead or number in state.failover.fenced:
         _promote(state, number, row, live, now)
-    elif not any(state.showed(member, number, since) for member in live):
+    elif not any(state.has_shown_copy(member, number, since) for member in live):
         state.failover.shrinking[number] = since
     else:
         slots = trimmed(None if member in dead else member for member in row.replicas)

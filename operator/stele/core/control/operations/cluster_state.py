@@ -100,7 +100,7 @@ class StateChange:
     def pending(self) -> bool:
         return self.step is not Step.STEADY
 
-    def go(self, to: Step, reason: str = "") -> None:
+    def enter(self, to: Step, reason: str = "") -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"change of state to {self.desired}", TRANSITIONS, self.step, to)
         if self.step in (Step.LOCKING, Step.COMMITTING) and to is not Step.COMMITTING:
@@ -114,13 +114,13 @@ class StateChange:
             return
         if sight.desired == self.state:
             if self.pending:
-                self.go(Step.STEADY)
+                self.enter(Step.STEADY)
             return
         if self.pending and sight.desired != self.desired and self.step is Step.LOCKING:
-            self.go(Step.WAITING)
+            self.enter(Step.WAITING)
         self.desired = sight.desired
         if self.step is Step.STEADY:
-            self.go(Step.WAITING)
+            self.enter(Step.WAITING)
         if self.step is Step.WAITING:
             self._wait(sight, id)
         elif self.step is Step.LOCKING:
@@ -130,7 +130,7 @@ class StateChange:
         if sight.under_way:
             self.reason = f"{sight.under_way} migrations are under way and end first"
         elif sight.now >= self.not_before_seconds:
-            self.go(Step.LOCKING, "members are asked")
+            self.enter(Step.LOCKING, "members are asked")
             self.id, self.began_seconds = id, sight.now
             self.agreed, self.refused = {}, {}
             self._lock(sight)
@@ -144,12 +144,12 @@ class StateChange:
             if self.agreed.get(index) != (process, self.mark)
         ]
         if not missing and not sight.under_way:
-            self.go(Step.COMMITTING)
+            self.enter(Step.COMMITTING)
         elif sight.now - self.began_seconds > LOCK_SECONDS:
             self.not_before_seconds = sight.now + RETRY_SECONDS
             first = missing[0] if missing else -1
             why = self.refused.get(first, "it did not answer") if missing else "a promotion is under way"
-            self.go(Step.WAITING, f"member {first}: {why}" if missing else why)
+            self.enter(Step.WAITING, f"member {first}: {why}" if missing else why)
 
     def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
         """Return the commands to send now. Locks are repeated until the change ends, which renews them."""
@@ -179,7 +179,7 @@ class StateChange:
         """Apply what was stored: a committed state is now in effect."""
         if self.step is Step.COMMITTING:
             self.state = self.desired
-            self.go(Step.STEADY)
+            self.enter(Step.STEADY)
 
     def check(self) -> None:
         """Raise BrokenInvariant when it is about to commit what not all members agreed to."""

@@ -178,7 +178,7 @@ class CopySession:
             bytes_per_second=self.bytes_per_second,
         )
 
-    def go(self, to: Stage) -> None:
+    def enter(self, to: Stage) -> None:
         """Change the stage. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"copy session {self.id}", TRANSITIONS, self.stage, to)
         self.stage = to
@@ -238,7 +238,7 @@ class CopySession:
         if missing:
             self.fail(Reason(ReasonCode.NOT_IN_SESSION, f"the source did not snapshot {sorted(missing)}"))
         else:
-            self.go(Stage.COPY)
+            self.enter(Stage.COPY)
 
     def _renewed(self, command: OpenSession, result: Result, now: float) -> None:
         self.renewed, self.renewed_seconds = command, now
@@ -248,11 +248,11 @@ class CopySession:
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
         """Handle the destination's report of its copy, and the source's of its sessions."""
         if member == self.destination:
-            self.heard_fetch(next((each for each in report.fetches if each.session == self.id), None))
+            self.on_fetch_report(next((each for each in report.fetches if each.session == self.id), None))
         if member == self.source:
-            self.heard_sessions(report.sessions)
+            self.on_session_report(report.sessions)
 
-    def heard_sessions(self, reports: Sequence[SessionReport] | None) -> None:
+    def on_session_report(self, reports: Sequence[SessionReport] | None) -> None:
         """Handle the source's report of its sessions: no copy is possible from an ended one."""
         if reports is None or self.stage is not Stage.COPY:
             return
@@ -261,7 +261,7 @@ class CopySession:
             text = "the source no longer knows it" if mine is None else mine.ended
             self.fail(Reason(ReasonCode.SESSION_LOST, text))
 
-    def heard_fetch(self, report: FetchReport | None) -> None:
+    def on_fetch_report(self, report: FetchReport | None) -> None:
         """Handle the destination's report of its own copy."""
         if self.stage is not Stage.COPY or self.engine is not Engine.DIRECT or not self.fetch_sent:
             return
@@ -270,7 +270,7 @@ class CopySession:
             return
         self._progress(report)
 
-    def heard_job(self, job: Job | None) -> None:
+    def on_job(self, job: Job | None) -> None:
         """Handle the copier's report of the Spark job."""
         if job is not None and self.wants_job:
             self._progress(job)
@@ -291,7 +291,7 @@ class CopySession:
         self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
         self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
         if told.state == JobState.DONE:
-            self.go(Stage.INGEST)
+            self.enter(Stage.INGEST)
         elif told.state == JobState.FAILED:
             self.fail(told.failure or Reason(ReasonCode.FAILED))
 
@@ -303,13 +303,13 @@ class CopySession:
     def close(self) -> None:
         if self.stage in (Stage.CLOSE, Stage.CLOSED):
             return
-        self.go(Stage.CLOSE)
+        self.enter(Stage.CLOSE)
         self.closing = set(self.participants)
 
     def _closed(self, member: MemberIndex) -> None:
         self.closing.discard(member)
         if not self.closing and self.stage is Stage.CLOSE:
-            self.go(Stage.CLOSED)
+            self.enter(Stage.CLOSED)
 
     def forget_gone(self, gone: Mapping[MemberIndex, str]) -> None:
         """Forget failed members (by name), which need no CloseSession; while copying, a failure ends the

@@ -128,7 +128,7 @@ class MigrationOperation:
         """Source, destination and the streaming owner, each of which counts towards its limit."""
         return self.migration.participants | {self.owner}
 
-    def go(self, to: Step, now: float, reason: Reason | None = None) -> None:
+    def enter(self, to: Step, now: float, reason: Reason | None = None) -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"migration {self.id}", TRANSITIONS, self.step, to)
         self.step, self.progressed_seconds = to, now
@@ -137,7 +137,7 @@ class MigrationOperation:
     def abort(self, reason: Reason, now: float) -> None:
         """Roll back if that is still possible; from ACCEPT on the destination's reply decides."""
         if self.step not in DECIDED and self.step is not Step.ABORTED:
-            self.go(Step.ABORTED, now, reason)
+            self.enter(Step.ABORTED, now, reason)
 
     @property
     def done(self) -> bool:
@@ -184,34 +184,32 @@ class MigrationOperation:
                 self._advance(Step.ACCEPT, result, now)
             case Accept() if self.step is Step.ACCEPT:
                 if result.code == OK:
-                    self.go(Step.STORE, now)
+                    self.enter(Step.STORE, now)
                 else:
-                    self.go(Step.VOID, now, result.reason)
+                    self.enter(Step.VOID, now, result.reason)
             case _:
                 return
 
     def _advance(self, to: Step, result: Result, now: float) -> None:
         if result.code == OK:
-            self.go(to, now)
+            self.enter(to, now)
         else:
-            self.go(Step.ABORTED, now, result.reason)
+            self.enter(Step.ABORTED, now, result.reason)
 
     def confirmed(self, now: float) -> None:
         """Confirm that all remaining members have their copy, so the row may shrink to them."""
-        self.go(Step.STORE if self.destination is None else Step.ACCEPT, now)
+        self.enter(Step.STORE if self.destination is None else Step.ACCEPT, now)
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
         """Handle the last report of the owner or the destination."""
         if self.step in (Step.CATCH_UP, Step.COPY, Step.HAND_OVER):
             self.note_incarnation(member, report.incarnation, name, now)
         if member == self.owner:
-            self.heard_from_owner(next((each for each in report.learners if each.id == self.id), None), now)
+            self.on_learner_report(next((each for each in report.learners if each.id == self.id), None), now)
         if member == self.destination:
-            self.heard_from_destination(
-                next((each for each in report.copies if each.id == self.id), None), now
-            )
+            self.on_copy_report(next((each for each in report.copies if each.id == self.id), None), now)
 
-    def heard_from_owner(self, learner: LearnerReport | None, now: float) -> None:
+    def on_learner_report(self, learner: LearnerReport | None, now: float) -> None:
         """Handle the owner's report of the learner, or None when it has none."""
         if self.step not in (Step.CATCH_UP, Step.COPY):
             return
@@ -225,12 +223,12 @@ class MigrationOperation:
         self._note_progress((learner.state, learner.lag), now)
         if learner.state == LearnerState.IN_SYNC:
             if self.step is Step.COPY:
-                self.go(Step.CATCH_UP, now)
-            self.go(Step.HAND_OVER if self.owner_changes else Step.ACCEPT, now)
+                self.enter(Step.CATCH_UP, now)
+            self.enter(Step.HAND_OVER if self.owner_changes else Step.ACCEPT, now)
             return
         self.needs_copy = learner.state == LearnerState.NEEDS_COPY
 
-    def heard_from_destination(self, copy: CopyReport | None, now: float) -> None:
+    def on_copy_report(self, copy: CopyReport | None, now: float) -> None:
         if copy is None or self.step in DECIDED or self.step is Step.ABORTED:
             return
         if copy.generation:

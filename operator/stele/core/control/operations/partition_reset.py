@@ -36,16 +36,16 @@ class PartitionReset:
     step: Step = Step.CHOOSE
     refused: set[MemberIndex] = field(default_factory=set)
 
-    def go(self, to: Step, member: MemberIndex | None = None) -> None:
+    def enter(self, to: Step, member: MemberIndex | None = None) -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"reset of partition {self.partition}", TRANSITIONS, self.step, to)
         self.step, self.member = to, member
 
     def choose(self, member: MemberIndex | None) -> None:
         """Choose another member, or none for now."""
-        self.go(Step.CHOOSE)
+        self.enter(Step.CHOOSE)
         if member is not None:
-            self.go(Step.CREATE, member)
+            self.enter(Step.CREATE, member)
 
     @property
     def participants(self) -> frozenset[MemberIndex]:
@@ -72,7 +72,7 @@ class PartitionReset:
         if self.step is not Step.CREATE or member != self.member or result.code == WAIT:
             return
         if result.code == OK:
-            self.go(Step.DONE, member)
+            self.enter(Step.DONE, member)
         else:
             self.refused.add(member)
-            self.go(Step.CHOOSE)
+            self.enter(Step.CHOOSE)

@@ -54,7 +54,7 @@ class Promotion:
     chosen: MemberIndex | None = None
     step: Step = Step.FENCE
 
-    def go(self, to: Step) -> None:
+    def enter(self, to: Step) -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"promotion {self.id}", TRANSITIONS, self.step, to)
         self.step = to
@@ -98,7 +98,7 @@ class Promotion:
         if isinstance(command, Fence) and self.step is Step.FENCE:
             self._fenced(member, result, now)
         elif isinstance(command, Accept) and self.step is Step.ACCEPT and result.code != WAIT:
-            self.go(Step.AGREED if result.code == OK else Step.OUTDATED)
+            self.enter(Step.AGREED if result.code == OK else Step.OUTDATED)
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
         """Ignored: only replies to its fence count."""
@@ -108,12 +108,12 @@ class Promotion:
             self.not_before_seconds[member] = now + result.wait_ms / 1000
             return
         if result.code != OK or result.last is None:
-            self.go(Step.OUTDATED)
+            self.enter(Step.OUTDATED)
             return
         self.lasts[member] = result.last
         if all(each in self.lasts for each in self.live):
             self.chosen = max(self.live, key=self._rank) if self.wanted is None else self.wanted
-            self.go(Step.ACCEPT)
+            self.enter(Step.ACCEPT)
 
     def _rank(self, member: MemberIndex) -> tuple[OpId, int]:
         return self.lasts[member], -self.base.replicas.index(member)

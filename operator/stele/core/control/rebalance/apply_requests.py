@@ -52,11 +52,11 @@ def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> 
             request.name, request.uid, now
         )
     if request.cancel and progress.phase is Phase.PENDING:
-        progress.go(Phase.SUPERSEDED, now)
+        progress.enter(Phase.SUPERSEDED, now)
     if progress.phase is not Phase.RUNNING:
         return
     if request.cancel:
-        progress.go(Phase.CANCELLING, now)
+        progress.enter(Phase.CANCELLING, now)
         _drop(state, progress.partitions)
         if request.roll_back:
             _roll_back(state, progress, progress.partitions, now)

@@ -41,7 +41,7 @@ def drive_sessions(state: State, observation: Observation) -> None:
         left = session.participants - state.table.members.keys()
         session.forget_gone({member: state.name_of(member) for member in gone | left})
         hear(state, session, (session.destination, session.source), observation.now)
-        session.heard_job(observation.jobs.get(session.id))
+        session.on_job(observation.jobs.get(session.id))
         session.note_progress(observation.now)
         if session.stage is Stage.COPY and session.engine is None:
             _choose(state, observation, session)
@@ -85,7 +85,7 @@ def _end_session(state: State, session: CopySession, now: float) -> None:
         if session.failure and not again:
             operation.abort(session.failure, now)
             continue
-        operation.go(Step.CATCH_UP, now)
+        operation.enter(Step.CATCH_UP, now)
         operation.copies += 1
         operation.copied_seconds = float("-inf") if session.failure else now
     session.partitions = {}
@@ -163,7 +163,7 @@ def _open(state: State, observation: Observation, pair: Pair, waiting: list[Migr
     )
     for operation in waiting:
         operation.session, operation.needs_copy = id, False
-        operation.go(Step.COPY, observation.now)
+        operation.enter(Step.COPY, observation.now)
 
 
 def _choose(state: State, observation: Observation, session: CopySession) -> None:

@@ -371,7 +371,7 @@ def approve(state: State, now: float) -> None:
         return
     plans.approved, plans.proposal = progress.situation, None
     plans.queues.add(proposal, state.table.partitions)
-    progress.go(Phase.RUNNING, now)
+    progress.enter(Phase.RUNNING, now)
     left = (
         "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
     )
@@ -383,7 +383,7 @@ def cancel(state: State, now: float) -> None:
     plans = state.rebalance
     if plans.progress is not None and plans.progress.phase is not Phase.CANCELLING:
         plans.queues, plans.proposal, plans.cancelled = Queues(), None, True
-        plans.progress.go(Phase.CANCELLING, now)
+        plans.progress.enter(Phase.CANCELLING, now)
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
@@ -433,6 +433,6 @@ def finish_record(state: State, phase: Phase, now: float) -> None:
     plans = state.rebalance
     if plans.progress is None:
         return
-    plans.progress.go(phase, now)
+    plans.progress.enter(phase, now)
     plans.finished = [*plans.finished, plans.progress][-FINISHED_KEPT:]
     plans.progress = None

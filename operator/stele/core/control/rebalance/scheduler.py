@@ -196,14 +196,16 @@ def hear(state: State, operation: Operation, members: tuple[MemberIndex | None, 
 def _confirmed(state: State, operation: MigrationOperation) -> bool:
     """Return whether all remaining members of a shrinking row showed their copy after the operation began."""
     staying = (member for member in operation.result if member is not None)
-    return all(state.showed(member, operation.partition, operation.started_seconds) for member in staying)
+    return all(
+        state.has_shown_copy(member, operation.partition, operation.started_seconds) for member in staying
+    )
 
 
 def _note_gone(state: State, operation: MigrationOperation, gone: frozenset[MemberIndex], now: float) -> None:
     staying = operation.result if operation.step is Step.CONFIRM else ()
     if operation.step is Step.ACCEPT and operation.destination in gone:
         text = f"{state.names_of({operation.destination})} did not answer"
-        operation.go(Step.VOID, now, Reason(ReasonCode.MEMBER_GONE, text))
+        operation.enter(Step.VOID, now, Reason(ReasonCode.MEMBER_GONE, text))
     elif missing := gone & operation.participants.union(staying):
         operation.abort(Reason(ReasonCode.MEMBER_GONE, state.names_of(missing)), now)
 

@@ -101,7 +101,7 @@ def begin_asked(state: State, observation: Observation, members: Sequence[DataMe
         accepted, refused = checked(state, request.moves, members, observation.desired.replicas)
         progress.refusals.update({refusal.partition: refusal for refusal in refused})
         progress.partitions = frozenset(move.partition for move in accepted)
-        progress.go(Phase.RUNNING, observation.now)
+        progress.enter(Phase.RUNNING, observation.now)
         _end(state, progress, observation.now)
 
 
@@ -221,7 +221,7 @@ def end_user_plans(state: State, observation: Observation) -> None:
         if progress is None or progress.phase not in UNDER_WAY or _busy(state, progress):
             continue
         if progress.phase is Phase.CANCELLING:
-            progress.go(Phase.SUPERSEDED, observation.now)
+            progress.enter(Phase.SUPERSEDED, observation.now)
             continue
         left = {
             m.partition
@@ -248,7 +248,7 @@ def _end(state: State, progress: RebalanceProgress, now: float) -> None:
     if progress.partitions:
         return
     refused = len(progress.refusals)
-    progress.go(Phase.FAILED if refused else Phase.DONE, now)
+    progress.enter(Phase.FAILED if refused else Phase.DONE, now)
     text = f"{progress.name}: {sum(progress.done.values())} migrations are done"
     if refused:
         first = next(iter(progress.refusals.values()))
