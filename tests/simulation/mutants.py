@@ -58,7 +58,7 @@ def source_clears_early() -> AbstractContextManager[Any]:
 
 def commit_before_the_destination() -> AbstractContextManager[Any]:
     """The row is stored as soon as the owner knows of the destination."""
-    real = MigrationOperation.heard_from_owner
+    real = MigrationOperation.on_learner_report
 
     def heard(self: MigrationOperation, learner: Any, now: float) -> None:
         if learner is not None and self.step in (Step.CATCH_UP, Step.COPY):
@@ -66,7 +66,7 @@ def commit_before_the_destination() -> AbstractContextManager[Any]:
         else:
             real(self, learner, now)
 
-    return patch.object(MigrationOperation, "heard_from_owner", heard)
+    return patch.object(MigrationOperation, "on_learner_report", heard)
 
 
 def epoch_not_checked() -> AbstractContextManager[Any]:
