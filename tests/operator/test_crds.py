@@ -106,7 +106,7 @@ CREATED_BADLY = [
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}] * 1_001), "spec.moves: Too many"),
     (rebalance(changes={"members": 4}), "spec.changes needs spec.mode DryRun"),
     (rebalance(mode="DryRun", changes={"replicas": 8}), "spec.changes.replicas must be"),
-    (rebalance(rollBack=True), "spec.rollBack needs spec.cancel: true"),
+    (rebalance(rollBack=True), "spec.rollBack needs spec.cancel: set both"),
     (rebalance(cancelMigrations=[16_384]), "spec.cancelMigrations"),
     (cluster(migration={"approval": "Never"}), 'spec.migration.approval: Unsupported value: "Never"'),
 ]

@@ -227,7 +227,7 @@ def test_why_a_partition_waits(ask: Run, stored: str) -> None:
     facts = ask("why", "demo/1", "-n", stored, "-o", "json").json["facts"]
     assert facts[:2] == [
         "version 1, held by demo-1 (owner, Active), demo-3 (backup 1, Unreachable)",
-        "1 of 2 wanted copies are on members that are alive",
+        "1 of 2 copies are on live members",
     ]
     added = ("planned: COPY: demo-", "planned: SHIFT_DOWN: demo-")
     assert any(fact.startswith(added) and " takes index " in fact for fact in facts)
@@ -243,8 +243,7 @@ def test_why_a_cluster_is_as_it_is(ask: Run, stored: str, control_plane: Control
     assert facts[0] == "phase Rebalancing: moving partitions"
     assert not any("AsDesired" in fact for fact in facts)
     assert any(
-        fact.startswith("fewer than 2 copies on members that are alive: 400 partitions: 1, 2, 4")
-        for fact in facts
+        fact.startswith("fewer than 2 copies on live members: 400 partitions: 1, 2, 4") for fact in facts
     )
     assert any(fact.startswith("planned: ") for fact in facts)
     paused = '{"spec":{"migration":{"paused":true}}}'

@@ -34,8 +34,8 @@ class NameLeaves(Unavailable):
 def taken_text(names: Sequence[str]) -> str:
     """Return the error text, with the remedy."""
     return (
-        f"{', '.join(names)}exists already and does not belong to this cluster, so it is left alone; "
-        "delete it if it is not needed, or create the cluster under another name"
+        f"{', '.join(names)}: taken by objects that do not belong to this cluster, which are left alone; "
+        "delete them if they are not needed, or create the cluster under another name"
     )
 
 
