@@ -9,7 +9,7 @@ import pytest
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
-from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.state import State
 from stele.core.placement.plan import Plan
 from stele.core.table.table import PartitionTable
@@ -85,7 +85,7 @@ def formed(plans: int) -> State:
     for each in records:
         each.situation = "situation"
     for each in records[:-1]:
-        each.enter(Phase.DONE, 0.0)
+        each.enter(RebalancePhase.DONE, 0.0)
     state.rebalance.finished.extend(records[:-1])
     state.rebalance.progress = records[-1]
     return state

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from stele.core.control.progress import RebalanceProgress
+from stele.core.control.progress import FINAL, RebalancePhase, RebalanceProgress
 from stele.core.control.state import State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Refusal as PlanRefusal
@@ -17,7 +17,6 @@ from stele.model.rebalance import (
     REFUSALS_LIMIT,
     CountsByType,
     RebalanceMode,
-    RebalancePhase,
     Refusal,
     TabletRebalanceStatus,
 )
@@ -39,10 +38,6 @@ def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
         )
         for each in some[:REFUSALS_LIMIT]
     )
-
-
-FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
-"""Phases that a plan never leaves."""
 
 
 def rebalance_status(
@@ -112,10 +107,10 @@ def _progress(progress: RebalanceProgress, view: View) -> TabletRebalanceStatus:
     waiting = progress.waiting.values() if end is None else ()
     refusals = [*progress.plan.refusals, *progress.refusals.values(), *waiting, *progress.failures.values()]
     destinations = destinations_of(progress, state, now)
-    begun = bool(done) or progress.phase not in ("Pending", "Proposed")
+    begun = bool(done) or progress.phase not in (RebalancePhase.PENDING, RebalancePhase.PROPOSED)
     eta = None if end is not None else _eta(seconds, (done, planned), (copied, progress.bytes_planned))
     return TabletRebalanceStatus(
-        phase=RebalancePhase(progress.phase),
+        phase=progress.phase,
         reason=progress.reason,
         situation=progress.situation,
         copies_left=progress.copies_left,

@@ -7,7 +7,7 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.core.control.migration_queue import planned_bytes
-from stele.core.control.progress import RebalanceProgress
+from stele.core.control.progress import FINAL, RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.planner import preview, sizes
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.state import State
@@ -19,7 +19,7 @@ from stele.master.merge_patch import patch_of
 from stele.master.status_writer import patch_status
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
 from stele.model.ownership import belongs_to
-from stele.model.rebalance import RebalanceMode, RebalancePhase, Refusal, TabletRebalanceStatus
+from stele.model.rebalance import RebalanceMode, Refusal, TabletRebalanceStatus
 
 HISTORY_LIMIT = 10
 """Finished plans that are kept per cluster."""
@@ -164,7 +164,7 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
 async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
     """Supersede plans of an earlier master, answer previews, and refuse plans without moves."""
     model = TabletRebalance.read(stored)
-    if isinstance(model, Unreadable) or model.status.phase in plan_status.FINAL:
+    if isinstance(model, Unreadable) or model.status.phase in FINAL:
         return
     if PLAN_LABEL in model.metadata.labels:
         if not view.state.rebalance.plan_key:
@@ -193,9 +193,7 @@ async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
     clusters = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in cache.all(CLUSTERS)}
     for stored in list(cache.all(REBALANCES)):
         model = TabletRebalance.read(stored)
-        if isinstance(model, Unreadable) or model.status.phase in plan_status.FINAL | {
-            RebalancePhase.PROPOSED
-        }:
+        if isinstance(model, Unreadable) or model.status.phase in FINAL | {RebalancePhase.PROPOSED}:
             continue
         known = (model.metadata.namespace, model.spec.cluster) in clusters
         if known or PLAN_LABEL in model.metadata.labels or model.metadata.deletion_timestamp is not None:
@@ -225,7 +223,7 @@ def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
 
 
 async def _trim(api: Api, others: list[Object]) -> None:
-    finals = {each.value for each in plan_status.FINAL}
+    finals = {each.value for each in FINAL}
     finished = [
         each for each in others if (each.get("status") or {}).get("phase") in finals and _says_plan(each)
     ]

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
+from stele.core.control.progress import RebalancePhase
 from stele.model.cluster import MEMBERS_LIMIT, PARTITIONS_LIMIT, REPLICAS_LIMIT, EngineChoice
 from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count, whole
 from stele.model.conditions import Conditions, conditions_field
@@ -26,22 +27,6 @@ class RebalanceMode(StrEnum):
 
     EXECUTE = "Execute"
     DRY_RUN = "DryRun"
-
-
-class RebalancePhase(StrEnum):
-    """Phase of the plan.
-
-    Done, Failed and Superseded are final. Proposed: a finished DryRun, or a plan that waits for
-    spec.approved.
-    """
-
-    PENDING = "Pending"
-    PROPOSED = "Proposed"
-    RUNNING = "Running"
-    CANCELLING = "Cancelling"
-    DONE = "Done"
-    FAILED = "Failed"
-    SUPERSEDED = "Superseded"
 
 
 class MoveSpec(Model):

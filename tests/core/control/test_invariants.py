@@ -13,7 +13,7 @@ from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession
 from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Type, move
 from stele.core.placement.plan import Plan
@@ -107,7 +107,7 @@ def count_for_what_is_over(state: State) -> None:
 
 def keep_a_plan_that_is_over(state: State) -> None:
     assert state.rebalance.progress is not None
-    state.rebalance.progress.enter(Phase.DONE, 1.0)
+    state.rebalance.progress.enter(RebalancePhase.DONE, 1.0)
 
 
 def propose_in_a_plan_that_runs(state: State) -> None:

@@ -6,7 +6,7 @@ from stele.core.control.invariants import hold
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.copy_session import Copied, Engine, SparkFailure
 from stele.core.control.operations.registry import Operations
-from stele.core.control.progress import FINAL, Phase, RebalanceProgress
+from stele.core.control.progress import FINAL, RebalancePhase, RebalanceProgress
 from stele.core.control.retries import Retries
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -73,7 +73,7 @@ class Rebalance:
         hold(not over, "plans count what is over: {}", over)
         own = self.progress
         hold(own is None or own.phase not in FINAL, "the present plan is over: {}", own)
-        proposed = own is not None and own.phase is Phase.PROPOSED
+        proposed = own is not None and own.phase is RebalancePhase.PROPOSED
         hold(self.proposal is None or proposed, "what waits for approval is in no plan that does: {}", own)
         for progress in self.user_plans.values() if own is None else (own, *self.user_plans.values()):
             progress.check()

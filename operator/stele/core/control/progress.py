@@ -12,8 +12,12 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.transitions import check_step
 
 
-class Phase(StrEnum):
-    """Phase of a plan, as its TabletRebalance shows it."""
+class RebalancePhase(StrEnum):
+    """Phase of the plan.
+
+    Done, Failed and Superseded are final. Proposed: a finished DryRun, or a plan that waits for
+    spec.approved.
+    """
 
     PENDING = "Pending"
     PROPOSED = "Proposed"
@@ -24,13 +28,14 @@ class Phase(StrEnum):
     SUPERSEDED = "Superseded"
 
 
-FINAL = frozenset({Phase.DONE, Phase.FAILED, Phase.SUPERSEDED})
+FINAL = frozenset({RebalancePhase.DONE, RebalancePhase.FAILED, RebalancePhase.SUPERSEDED})
+"""Phases that a plan never leaves."""
 
-TRANSITIONS: dict[Phase, frozenset[Phase]] = {
-    Phase.PENDING: frozenset({Phase.RUNNING, Phase.SUPERSEDED}),
-    Phase.PROPOSED: FINAL | {Phase.RUNNING, Phase.CANCELLING},
-    Phase.RUNNING: FINAL | {Phase.CANCELLING},
-    Phase.CANCELLING: frozenset({Phase.SUPERSEDED}),
+TRANSITIONS: dict[RebalancePhase, frozenset[RebalancePhase]] = {
+    RebalancePhase.PENDING: frozenset({RebalancePhase.RUNNING, RebalancePhase.SUPERSEDED}),
+    RebalancePhase.PROPOSED: FINAL | {RebalancePhase.RUNNING, RebalancePhase.CANCELLING},
+    RebalancePhase.RUNNING: FINAL | {RebalancePhase.CANCELLING},
+    RebalancePhase.CANCELLING: frozenset({RebalancePhase.SUPERSEDED}),
     **dict.fromkeys(FINAL, frozenset()),
 }
 
@@ -59,7 +64,7 @@ class RebalanceProgress:
     failures: dict[PartitionId, Refusal] = field(default_factory=dict)
     waiting: dict[PartitionId, Refusal] = field(default_factory=dict)
     destinations: dict[MemberIndex, Copied] = field(default_factory=dict)
-    phase: Phase = Phase.RUNNING
+    phase: RebalancePhase = RebalancePhase.RUNNING
     finished_seconds: float | None = None
     name: str = ""
     uid: str = ""
@@ -71,13 +76,15 @@ class RebalanceProgress:
     def of_user(name: str, uid: str, now: float) -> "RebalanceProgress":
         """Create the progress of a user's plan that has not been checked yet."""
         text = "moves that a user asked for"
-        return RebalanceProgress(0, Plan(), text, now, 0, Counter(), phase=Phase.PENDING, name=name, uid=uid)
+        return RebalanceProgress(
+            0, Plan(), text, now, 0, Counter(), phase=RebalancePhase.PENDING, name=name, uid=uid
+        )
 
-    def enter(self, to: Phase, now: float) -> None:
+    def enter(self, to: RebalancePhase, now: float) -> None:
         """Change the phase. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"plan {self.name or self.number}", TRANSITIONS, self.phase, to)
         self.phase = to
-        if to is Phase.RUNNING:
+        if to is RebalancePhase.RUNNING:
             self.started_seconds = now
         elif to in FINAL:
             self.finished_seconds = now

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from stele.core.control.commands import Reason, ReasonCode
-from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.planner import approve, cancel
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import Observation, State
@@ -51,12 +51,12 @@ def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> 
         progress = state.rebalance.user_plans[request.name] = RebalanceProgress.of_user(
             request.name, request.uid, now
         )
-    if request.cancel and progress.phase is Phase.PENDING:
-        progress.enter(Phase.SUPERSEDED, now)
-    if progress.phase is not Phase.RUNNING:
+    if request.cancel and progress.phase is RebalancePhase.PENDING:
+        progress.enter(RebalancePhase.SUPERSEDED, now)
+    if progress.phase is not RebalancePhase.RUNNING:
         return
     if request.cancel:
-        progress.enter(Phase.CANCELLING, now)
+        progress.enter(RebalancePhase.CANCELLING, now)
         _drop(state, progress.partitions)
         if request.roll_back:
             _roll_back(state, progress, progress.partitions, now)

@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.migration_queue import Queues
-from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.user_plans import (
     begin_asked,
     checked,
@@ -310,9 +310,9 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, made: Pla
         _count(state, progress, made)
         return
     if progress is not None:
-        finish_record(state, Phase.SUPERSEDED, now)
+        finish_record(state, RebalancePhase.SUPERSEDED, now)
     if made.migrations:
-        phase = Phase.PROPOSED if proposed else Phase.RUNNING
+        phase = RebalancePhase.PROPOSED if proposed else RebalancePhase.RUNNING
         plans.progress = _record(state, made, case, phase, now)
         _announce(state, plans.progress)
 
@@ -321,7 +321,11 @@ def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
     """Return whether the plan continues under its name, because users have nothing new to approve."""
     if progress.situation != case.situation:
         return False
-    return progress.phase is Phase.PROPOSED if proposed else case.goes_on and progress.phase is Phase.RUNNING
+    return (
+        progress.phase is RebalancePhase.PROPOSED
+        if proposed
+        else case.goes_on and progress.phase is RebalancePhase.RUNNING
+    )
 
 
 def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
@@ -339,7 +343,7 @@ def _waiting(state: State, made: Plan) -> set[PartitionId]:
     return {each.partition for each in made.migrations} - adds - user_plan_partitions(state)
 
 
-def _record(state: State, made: Plan, case: _Case, phase: Phase, now: float) -> RebalanceProgress:
+def _record(state: State, made: Plan, case: _Case, phase: RebalancePhase, now: float) -> RebalanceProgress:
     state.rebalance.plan_number += 1
     progress = RebalanceProgress(
         state.rebalance.plan_number, made, case.reason, now, 0, Counter(), phase=phase
@@ -357,7 +361,7 @@ def _count(state: State, progress: RebalanceProgress, made: Plan) -> None:
 def _announce(state: State, progress: RebalanceProgress) -> None:
     made = progress.plan
     text = f"{len(made.migrations)} migrations, {made.copies} copies, {progress.bytes_planned} bytes"
-    if progress.phase is Phase.PROPOSED:
+    if progress.phase is RebalancePhase.PROPOSED:
         state.emit("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {progress.reason}")
     else:
         state.emit("RebalanceStarted", f"{text}: {progress.reason}")
@@ -371,7 +375,7 @@ def approve(state: State, now: float) -> None:
         return
     plans.approved, plans.proposal = progress.situation, None
     plans.queues.add(proposal, state.table.partitions)
-    progress.enter(Phase.RUNNING, now)
+    progress.enter(RebalancePhase.RUNNING, now)
     left = (
         "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
     )
@@ -381,9 +385,9 @@ def approve(state: State, now: float) -> None:
 def cancel(state: State, now: float) -> None:
     """Start nothing more of the present plan; another is made only when the situation changes."""
     plans = state.rebalance
-    if plans.progress is not None and plans.progress.phase is not Phase.CANCELLING:
+    if plans.progress is not None and plans.progress.phase is not RebalancePhase.CANCELLING:
         plans.queues, plans.proposal, plans.cancelled = Queues(), None, True
-        plans.progress.enter(Phase.CANCELLING, now)
+        plans.progress.enter(RebalancePhase.CANCELLING, now)
 
 
 def sizes(state: State) -> dict[PartitionId, int]:
@@ -404,32 +408,32 @@ def end_plan(state: State, now: float) -> None:
         return
     done = sum(plans.progress.done.values())
     phase = _last_phase(state, plans.progress, done)
-    if phase is Phase.DONE:
+    if phase is RebalancePhase.DONE:
         plans.approved = ""
     seconds = now - plans.progress.started_seconds
     state.emit(
-        "RebalanceFinished" if phase is Phase.DONE else "RebalanceIncomplete",
+        "RebalanceFinished" if phase is RebalancePhase.DONE else "RebalanceIncomplete",
         f"{done} migrations in {seconds:.1f} s, {plans.progress.bytes_copied} bytes copied, "
         f"{plans.progress.failed} rolled back",
-        warning=phase is Phase.FAILED,
+        warning=phase is RebalancePhase.FAILED,
     )
     finish_record(state, phase, now)
 
 
-def _last_phase(state: State, progress: RebalanceProgress, done: int) -> Phase:
+def _last_phase(state: State, progress: RebalanceProgress, done: int) -> RebalancePhase:
     """Return the final phase: a plan with results whose failed rest is planned again is superseded.
 
     A migration that pauses after a failure counts as rest, too, even though a later plan was made without it.
     """
-    cancelled = progress.phase is Phase.CANCELLING
+    cancelled = progress.phase is RebalancePhase.CANCELLING
     if progress.failed and not done and not cancelled:
-        return Phase.FAILED
+        return RebalancePhase.FAILED
     left = state.rebalance.retries.pauses.keys() - state.rebalance.stopped
     whole = done == sum(progress.planned.values()) and not left and not cancelled
-    return Phase.DONE if whole else Phase.SUPERSEDED
+    return RebalancePhase.DONE if whole else RebalancePhase.SUPERSEDED
 
 
-def finish_record(state: State, phase: Phase, now: float) -> None:
+def finish_record(state: State, phase: RebalancePhase, now: float) -> None:
     plans = state.rebalance
     if plans.progress is None:
         return

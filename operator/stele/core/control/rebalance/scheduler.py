@@ -8,7 +8,7 @@ from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.operation import Operation
 from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.copy_scheduling import (
     Space,
     forget_short,
@@ -104,7 +104,7 @@ def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgres
     if plans.progress is not None:
         yield plans.progress
     for progress in plans.user_plans.values():
-        if progress.phase is Phase.RUNNING and number in progress.partitions:
+        if progress.phase is RebalancePhase.RUNNING and number in progress.partitions:
             yield progress
 
 

@@ -9,7 +9,7 @@ objects and the table have it.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from stele.core.control.progress import Phase, RebalanceProgress
+from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Migration
@@ -20,7 +20,7 @@ from stele.core.table.table import PartitionTable, Replicas
 NAMES_SHOWN = 20
 """Members that a refusal lists."""
 
-UNDER_WAY = (Phase.RUNNING, Phase.CANCELLING)
+UNDER_WAY = (RebalancePhase.RUNNING, RebalancePhase.CANCELLING)
 
 
 def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
@@ -47,7 +47,7 @@ def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[Rebala
     return tuple(
         request
         for request in requests
-        if not request.plan and request.holds and _phase(state, request) != Phase.FAILED
+        if not request.plan and request.holds and _phase(state, request) != RebalancePhase.FAILED
     )
 
 
@@ -96,12 +96,12 @@ def begin_asked(state: State, observation: Observation, members: Sequence[DataMe
     """Check the moves of each new plan: refused, already done, or accepted."""
     for request in observation.requests:
         progress = state.rebalance.user_plans.get(request.name)
-        if progress is None or progress.phase is not Phase.PENDING:
+        if progress is None or progress.phase is not RebalancePhase.PENDING:
             continue
         accepted, refused = checked(state, request.moves, members, observation.desired.replicas)
         progress.refusals.update({refusal.partition: refusal for refusal in refused})
         progress.partitions = frozenset(move.partition for move in accepted)
-        progress.enter(Phase.RUNNING, observation.now)
+        progress.enter(RebalancePhase.RUNNING, observation.now)
         _end(state, progress, observation.now)
 
 
@@ -179,7 +179,7 @@ def note_planned(
     refused = {each.partition: each for each in made.refusals}
     for request in requests:
         progress = state.rebalance.user_plans.get(request.name)
-        if progress is None or progress.phase is not Phase.RUNNING:
+        if progress is None or progress.phase is not RebalancePhase.RUNNING:
             continue
         mine = [each for each in made.migrations if each.partition in progress.partitions]
         left = {each.partition for each in mine}
@@ -209,7 +209,7 @@ def user_plan_partitions(state: State) -> frozenset[PartitionId]:
         *(
             progress.partitions
             for progress in state.rebalance.user_plans.values()
-            if progress.phase is Phase.RUNNING
+            if progress.phase is RebalancePhase.RUNNING
         )
     )
 
@@ -220,8 +220,8 @@ def end_user_plans(state: State, observation: Observation) -> None:
         progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase not in UNDER_WAY or _busy(state, progress):
             continue
-        if progress.phase is Phase.CANCELLING:
-            progress.enter(Phase.SUPERSEDED, observation.now)
+        if progress.phase is RebalancePhase.CANCELLING:
+            progress.enter(RebalancePhase.SUPERSEDED, observation.now)
             continue
         left = {
             m.partition
@@ -248,7 +248,7 @@ def _end(state: State, progress: RebalanceProgress, now: float) -> None:
     if progress.partitions:
         return
     refused = len(progress.refusals)
-    progress.enter(Phase.FAILED if refused else Phase.DONE, now)
+    progress.enter(RebalancePhase.FAILED if refused else RebalancePhase.DONE, now)
     text = f"{progress.name}: {sum(progress.done.values())} migrations are done"
     if refused:
         first = next(iter(progress.refusals.values()))
