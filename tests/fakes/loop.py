@@ -87,7 +87,7 @@ class Clock:
         try:
             handle.callback(*handle.args)
         except Killed:
-            # Whoever ended the process has seen to everything.
+            # The caller that ended the process has seen to everything.
             return
 
     def let_run(self, process: "ProcessLoop | None") -> None:
@@ -130,7 +130,7 @@ class Job:
         try:
             self._before(self.work)
             self.result = self.work()
-        except Exception as error:  # noqa: BLE001  handed to whoever waits, as a thread does
+        except Exception as error:  # noqa: BLE001  handed to the caller, as a thread does
             self.error = error
 
     def deliver(self) -> None:
