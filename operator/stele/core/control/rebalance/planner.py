@@ -321,11 +321,9 @@ def _same(progress: RebalanceProgress, case: _Case, *, proposed: bool) -> bool:
     """Return whether the plan continues under its name, because users have nothing new to approve."""
     if progress.situation != case.situation:
         return False
-    return (
-        progress.phase is RebalancePhase.PROPOSED
-        if proposed
-        else case.goes_on and progress.phase is RebalancePhase.RUNNING
-    )
+    if proposed:
+        return progress.phase is RebalancePhase.PROPOSED
+    return case.goes_on and progress.phase is RebalancePhase.RUNNING
 
 
 def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
