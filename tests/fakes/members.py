@@ -83,6 +83,8 @@ class FakeMember:
         self.state = "Active"
         self.locked = ""
         self.pod_uid, self.started_seconds = "", 0.0
+        self.stopping = self.may_stop = False
+        """A planned stop is announced; the master has answered that nothing is left to move."""
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
@@ -105,6 +107,7 @@ class FakeMember:
                 self._forget_copy(number, committed=False)
         self.sessions, self.fetches, self.staged = {}, {}, {}
         self.locked = ""
+        self.stopping = self.may_stop = False
 
     def row(self, number: int) -> Row:
         return self.rows.get(number, Row(number, 0, ()))
@@ -157,6 +160,7 @@ class FakeMember:
         self.epoch, self.index = request.epoch, request.self_index
         self.partitions = request.partitions
         self.state = request.state
+        self.may_stop = self.stopping and request.may_stop
         if request.members and request.member_list_version > self.member_list_version:
             self.members, self.member_list_version = request.members, request.member_list_version
         for row in request.rows:
@@ -462,6 +466,7 @@ class FakeMember:
             stats=m.Stats(disk_free_bytes=self.free_bytes),
             sessions=tuple(m.SessionReport(each, 60_000) for each in self.sessions),
             staged=tuple(self.staged),
+            stopping=self.stopping,
         )
 
 

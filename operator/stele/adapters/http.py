@@ -1,4 +1,4 @@
-"""Settings that all HTTP servers of Stele share, and the check of bearer tokens."""
+"""Settings that all HTTP servers of Stele share, and the checks of who sent a request."""
 
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +28,11 @@ async def _only_plain_bodies(request: web.Request, handler: Handler) -> web.Stre
         text = f"Content-Encoding is {encoding[:40]!r}; leave it out and send the body as it is\n"
         raise web.HTTPUnsupportedMediaType(text=text)
     return await handler(request)
+
+
+def is_local(request: web.Request) -> bool:
+    """Return whether a process of the same pod sent the request."""
+    return request.remote in ("127.0.0.1", "::1")
 
 
 def bears(request: web.Request, token: str) -> bool:

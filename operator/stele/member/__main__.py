@@ -10,12 +10,13 @@ import uvloop
 
 from stele.adapters.environment import parser_of
 from stele.errors import SteleError
+from stele.member import limits
 from stele.member.settings import Settings, read_settings
 from stele.member.storage import failpoints
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM, or inspect. Return 0 when stopped, 1 for a failure, 2 for invalid settings."""
+    """Run a command, or serve until SIGTERM. Return 0 for success, 1 for a failure, 2 for invalid input."""
     parser = parser_of("stele-member", "Tablet server of one Stele member.", Settings)
     commands = parser.add_subparsers(
         dest="command", title="commands (by default it serves)", metavar="COMMAND"
@@ -26,8 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     look.add_argument("--verify", action="store_true", help="read all data and logs and check every checksum")
     look.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    go = commands.add_parser("leave", help="announce a planned stop, and wait until the member may stop")
+    go.add_argument("--seconds", type=_seconds, default=60.0, help="for how long at most; 0 takes it back")
     wanted = parser.parse_args(arguments)
-    return _inspect(wanted) if wanted.command == "inspect" else _serve()
+    if wanted.command == "inspect":
+        return _inspect(wanted)
+    return _leave(wanted.seconds) if wanted.command == "leave" else _serve()
 
 
 def _inspect(wanted: argparse.Namespace) -> int:
@@ -43,6 +48,25 @@ def _inspect(wanted: argparse.Namespace) -> int:
         return 2
     print(msgspec.json.encode(found).decode() if wanted.output == "json" else text_of(found))
     return 1 if found.problems else 0
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= limits.STOPPING_SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"is {text}; it must be 0 to {limits.STOPPING_SECONDS_MAX:g}")
+    return seconds
+
+
+def _leave(seconds: float) -> int:
+    """Announce a planned stop. Return 0 also when there is nobody to wait for: the stop goes on."""
+    from stele.member.leave import leave
+
+    try:
+        print(f"stele-member: {leave(read_settings(os.environ), seconds)}")
+    except SteleError as error:
+        print(f"stele-member: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _serve() -> int:

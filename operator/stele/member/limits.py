@@ -148,6 +148,19 @@ MASTER_SILENT_SECONDS = 5.0
 SILENT_MS_MIN = 500
 """A member that has not answered for this long, and for two heartbeats, is reported."""
 
+STOPPING_SECONDS_MAX = 3600.0
+"""Longest time for which a planned stop is announced."""
+
+MASTER_AWAY_SECONDS_MAX = 30.0
+"""How long a planned stop waits for an exchange: an operator evicted at the same time starts elsewhere, and
+its Lease lasts 15 s if it died."""
+
+LEAVE_SECONDS_MIN = 3.0
+LEAVE_LOOK_SECONDS = 0.2
+LEAVE_ANSWER_SECONDS_MAX = 2.0
+"""Of `stele-member leave`: its least duration, in which nodes stop sending new connections here; the interval
+of its requests; and how long it waits for one answer."""
+
 DRAIN_SECONDS_MAX = 2.0
 DRAIN_LOOK_SECONDS = 0.005
 """How long a stopping member waits for pending requests, and the interval of checks."""

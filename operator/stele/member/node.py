@@ -18,6 +18,7 @@ from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.control.fencing import Fencing
 from stele.member.control.migrations import Migrations
+from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
 from stele.member.control.state_lock import StateLock
 from stele.member.copy.ingest import Ingester
@@ -167,19 +168,20 @@ class Node:
                 peer.CancelHandover: self.handovers.on_cancel,
             },
         )
-
-    def _compose_driving(self) -> None:
-        tablets, gate, roles, sessions = self.tablets, self.gate, self.roles, self.sessions
-        replicator, answers, background = self.replicator, self.answers, self.background
         self.dispatcher = CommandDispatcher(
             tablets,
             self.migrations,
             self.fencing,
-            sessions,
+            self.sessions,
             self.ingester,
             StateLock(tablets, background.now),
-            bool(self.services),
+            bool(services),
         )
+        self.planned_stop = PlannedStop(settings.lease_ms / 1000, tablets.table, background)
+
+    def _compose_driving(self) -> None:
+        tablets, gate, roles, sessions = self.tablets, self.gate, self.roles, self.sessions
+        replicator, answers, background = self.replicator, self.answers, self.background
         reporter = Reporter(
             self.settings,
             self.instance,
@@ -190,6 +192,7 @@ class Node:
             roles,
             self.migrations,
             sessions,
+            self.planned_stop,
             background,
         )
         self.exchange = Exchange(
@@ -203,6 +206,7 @@ class Node:
             self.dispatcher,
             self.fencing,
             self.handovers,
+            self.planned_stop,
             reporter,
         )
         self.flusher = Flusher(self.volume, tablets, self.metadata, sessions.pin, background)

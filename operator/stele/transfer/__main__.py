@@ -55,7 +55,7 @@ def make_app(settings: Settings) -> web.Application:
 
     async def sent(request: web.Request) -> web.Response:
         """Report the bytes sent per session, to the member of this pod."""
-        if not _is_local(request):
+        if not http.is_local(request):
             raise web.HTTPForbidden(text="sessions are only reported to the member in the same pod\n")
         return web.Response(body=msgspec.json.encode(sessions.sent()), content_type="application/json")
 
@@ -72,7 +72,8 @@ def make_app(settings: Settings) -> web.Application:
     # Contexts are cleaned up in reverse order: jobs are cancelled before the processes that wait for jobs
     # end.
     app.cleanup_ctx.append(copying)
-    add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), _is_local)
+    # Only the member of this pod may start copies.
+    add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), http.is_local)
     return app
 
 
@@ -89,11 +90,6 @@ def transfer_place(data: Path, port: int, member: int) -> tuple[str, int]:
     if not address:
         raise Unavailable(f"source is member {member}, which this member's table does not name", "SOURCE")
     return address, port
-
-
-def _is_local(request: web.Request) -> bool:
-    """Return whether the member of this pod sent the request: only it may start copies."""
-    return request.remote in ("127.0.0.1", "::1")
 
 
 def main(arguments: list[str] | None = None) -> int:

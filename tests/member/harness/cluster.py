@@ -133,6 +133,7 @@ class Cluster:
         self.orders: dict[int, m.Command] = {}
         self.state = "Active"
         self.lite: set[int] = set()
+        self.may_stop: set[int] = set()
         self.list_version = 0
         self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20))
         self._ids = count(1)
@@ -182,6 +183,7 @@ class Cluster:
             full=rows is None,
             commands=commands,
             want_tablets=want,
+            may_stop=index in self.may_stop,
         )
         reply = await eventually(
             lambda: self.post(self.members[index], request), lambda made: made.code != "STARTING"

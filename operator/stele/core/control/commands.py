@@ -329,7 +329,8 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
 
     `recipient` is empty on first contact: the member then only identifies itself and reports, without
     adopting or running anything. `members` and `rows` are those that this member lacks (`full`: every row).
-    `known` is the number of the last report that the master has received, 0 for none.
+    `known` is the number of the last report that the master has received, 0 for none. `may_stop` answers
+    `ExchangeReply.stopping`: the master has nothing more to move off this member.
     """
 
     format: int
@@ -347,6 +348,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     commands: tuple[Command, ...] = ()
     want_tablets: bool = False
     known: int = 0
+    may_stop: bool = False
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
@@ -464,7 +466,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     partitions whose tablets are gone since then. `sessions` is None when the member does not report them;
     `staged` names the sessions with a staging directory here. `pod_uid` is that of the process's pod,
     `boot_id` that of its node's running kernel; both are empty when unknown. `started_seconds` is a time, in
-    Unix seconds of the node's clock, between the start of the process and its first answer.
+    Unix seconds of the node's clock, between the start of the process and its first answer. `stopping` asks
+    the master to move everything off this member, which serves in full until it may stop.
     """
 
     code: str
@@ -493,3 +496,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     pod_uid: str = ""
     boot_id: str = ""
     started_seconds: float = 0.0
+    stopping: bool = False

@@ -18,12 +18,14 @@ from stele.member.admin.metrics import Metrics
 from stele.member.admin.quarantine import Quarantine
 from stele.member.admin.session_list import session_list
 from stele.member.admin.tablet_info import tablet_facts, tablet_list
+from stele.member.control.planned_stop import StoppingRequest, StopStatus
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.wire import control as wire
 from stele.wire.admin import TABLETS_LIMIT_MAX
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, decode_state
+from stele.wire.unreadable import UNREADABLE
 
 log = logging.getLogger("stele.admin")
 
@@ -47,6 +49,7 @@ class Admin:
             body_bytes_max=limits.BODY_BYTES_MAX, middlewares=[_plain_errors, self._when_loaded]
         )
         app.router.add_post("/v1/exchange", self._on_exchange)
+        app.router.add_post("/v1/stopping", self._on_stopping)
         app.router.add_get("/healthz", self._on_health)
         app.router.add_get("/readyz", self._on_ready)
         app.router.add_get("/metrics", self._on_metrics)
@@ -80,6 +83,18 @@ class Admin:
         reply = await self._exchange.handle(message)
         return web.Response(body=wire.encode(reply), content_type="application/json")
 
+    async def _on_stopping(self, request: web.Request) -> web.Response:
+        """Announce a planned stop, and answer whether it has to wait."""
+        if not http.is_local(request):
+            raise web.HTTPForbidden(text="only a process of this pod may stop this member\n")
+        try:
+            seconds = msgspec.json.decode(await request.read(), type=StoppingRequest).seconds
+        except UNREADABLE as error:
+            raise web.HTTPBadRequest(text=f"stopping: {error}\n") from None
+        if not self._exchange.started:
+            return _json(StopStatus(waiting=False, text="its volume is being loaded, so it serves nothing"))
+        return _json(self._node.planned_stop.announce(seconds))
+
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -110,6 +125,7 @@ class Admin:
             "partitions": len(node.rows),
             "owned": owned,
             "unserved": node.roles.unserved(),
+            "stopping": node.planned_stop.announced,
             "broken": {r.partition: r.broken for r in node.replicas.values() if r.broken},
             "members": {i: link.ready for i, link in node.links.items()},
         }

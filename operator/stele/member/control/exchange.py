@@ -13,6 +13,7 @@ from stele.errors import Corrupt, SteleError
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.fencing import Fencing
+from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.tablet_store import TabletStore
@@ -40,6 +41,7 @@ class Exchange:
     _dispatcher: CommandDispatcher
     _fencing: Fencing
     _handovers: AbandonedHandovers
+    _planned_stop: PlannedStop
     _reporter: Reporter
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class Exchange:
             try:
                 await self._adopt(request)
                 await self._fencing.tidy()
+                self._planned_stop.on_exchange(request)
             except SteleError as error:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply(m.ResultCode.BAD_REQUEST, str(error), request.known)

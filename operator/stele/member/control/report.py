@@ -10,6 +10,7 @@ from stele.core.delta import DeltaLog
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.migrations import Migrations, hand_over_point
+from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
 from stele.member.replication.answers import Answers
 from stele.member.replication.replica import Replica
@@ -45,6 +46,7 @@ class Reporter:
     _roles: Roles
     _migrations: Migrations
     _sessions: CopySessions
+    _planned_stop: PlannedStop
     _background: Background
 
     def __post_init__(self) -> None:
@@ -96,6 +98,7 @@ class Reporter:
             staged=fetches.staged(),
             pod_uid=self._settings.pod_uid,
             boot_id=self._settings.boot_id,
+            stopping=self._planned_stop.announced,
         )
 
     def _update_delta_log(self) -> None:
