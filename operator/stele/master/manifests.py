@@ -23,7 +23,9 @@ CLUSTER_LABEL = "stele.dev/cluster"
 MEMBER_LABEL = "stele.dev/member"
 COMPONENT_LABEL = "stele.dev/component"
 
-TERMINATION_SECONDS = 30
+LEAVE_SECONDS = 60
+TERMINATION_SECONDS = 120
+"""How long a member's preStop hook waits to be emptied; and, hook included, until it is killed."""
 
 
 def name_of(cluster: str, index: int) -> str:
@@ -197,6 +199,9 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
         "ports": [{"name": name, "containerPort": port} for name, port in _PORTS[:3]],
         "readinessProbe": _probe("/readyz", "admin", 2, 2),
         "livenessProbe": _probe("/healthz", "admin", 10, 12),
+        "lifecycle": {
+            "preStop": {"exec": {"command": ["stele-member", "leave", "--seconds", str(LEAVE_SECONDS)]}}
+        },
         "resources": _resources(cluster),
         "securityContext": _security(),
         "volumeMounts": _mounts(),
