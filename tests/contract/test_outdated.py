@@ -42,7 +42,9 @@ class Scene:
         table = PartitionTable((Partition(1, (0, 1)), Partition(1, (1, 0))), entries)
         self.state = State(1, table, 1, 2, 0.0, recovered=True)
         for index, entry in entries.items():
-            liveness = self.state.liveness[index] = MemberLiveness(index, 0.0, answered_seconds=1.0)
+            liveness = self.state.membership.liveness[index] = MemberLiveness(
+                index, 0.0, answered_seconds=1.0
+            )
             liveness.member_object = MemberObject(index, entry.name)
 
     async def begin(self, **spec: Any) -> None:

@@ -166,16 +166,18 @@ class RepairMachine:
     def cluster(self, row: Row) -> None:
         self._state = State(1, PartitionTable((Partition(*row),), MEMBERS), 1, 4, 0.0, recovered=True)
         for index in MEMBERS:
-            self._state.liveness[index] = MemberLiveness(index, 0.0, MemberObject(index, f"demo-{index}"))
+            self._state.membership.liveness[index] = MemberLiveness(
+                index, 0.0, MemberObject(index, f"demo-{index}")
+            )
             self.reports(100, index, "READY" if index in row[1] else None)
 
     def state(self) -> dict[str, str]:
         state = self._state
         row = state.table.partitions[0]
         lines = {"row": f"{row.version}:{text_of(row.replicas)}"}
-        if 0 in state.staged:
-            lines["staged"] = f"{state.staged[0].version}:{text_of(state.staged[0].replicas)}"
-        if (promotion := state.promotions.get(0)) is not None:
+        if 0 in state.table.staged:
+            lines["staged"] = f"{state.table.staged[0].version}:{text_of(state.table.staged[0].replicas)}"
+        if (promotion := state.operations.promotions.get(0)) is not None:
             known = "dead" if promotion.owner_dead else "perhaps alive"
             live = ",".join(map(str, promotion.live))
             lines["promotion"] = f"{promotion.step.name} in term {promotion.term} of {live}, owner {known}"
@@ -200,20 +202,21 @@ class RepairMachine:
 
         `silent`: whom it misses; `behind=1`: it does not know the present table.
         """
-        liveness, zero = self._state.liveness[member], OpId(0, 0)
+        liveness, zero = self._state.membership.liveness[member], OpId(0, 0)
         known: Any = (
             None if tablet is None else TabletReport(0, tablet, 4, zero, zero, facts.get("promised", 0), 0)
         )
         peers = (SilentPeer(facts["silent"], 60_000),) if "silent" in facts else ()
         tablets = () if known is None else (known,)
         liveness.on_report(
-            report_of(self._state.stamp.value + facts.get("behind", 0), tablets=tablets, silent=peers), sent
+            report_of(self._state.table.stamp.value + facts.get("behind", 0), tablets=tablets, silent=peers),
+            sent,
         )
         liveness.evaluate(sent)
 
     def decides(self, now: float, on_loss: str = "Wait") -> list[str] | None:
         """Show what is reported to users."""
-        for liveness in self._state.liveness.values():
+        for liveness in self._state.membership.liveness.values():
             liveness.note_loss(now, TIMING)
         spec = desired_spec(4, 3, TIMING, on_partition_loss=on_loss)
         repair(self._state, spec, now)
@@ -225,7 +228,7 @@ class RepairMachine:
     def answers(self, member: int, code: str = "OK", last: Any = None) -> None:
         """Answer what is sent to the member, of a promotion or of a reset."""
         state = self._state
-        operation = state.promotions.get(0) or state.operations.resets[0]
+        operation = state.operations.promotions.get(0) or state.operations.resets[0]
         result = Result(code, last=None if last is None else OpId(*last))
         for whom, command in operation.commands(0.0):
             if whom == member:
@@ -233,11 +236,11 @@ class RepairMachine:
 
     def dies(self, member: int) -> None:
         """It is proven that its process ended."""
-        liveness = self._state.liveness[member]
+        liveness = self._state.membership.liveness[member]
         liveness.dead_incarnation, liveness.ended = 1, True
 
     def stores(self) -> None:
-        self._state.apply(self._state.staged)
-        self._state.staged.clear()
+        self._state.apply(self._state.table.staged)
+        self._state.table.staged.clear()
         for operation in list(self._state.operations.by_row.values()):
             self._state.operations.end(operation)

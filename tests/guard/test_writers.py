@@ -21,12 +21,11 @@ PARTS: dict[str, tuple[frozenset[str], str]] = {
     "failover": (frozenset(each.name for each in fields(Failover)), "core/control/failover/"),
     "rebalance": (frozenset(each.name for each in fields(Rebalance)), "core/control/rebalance/"),
     "copies": (frozenset(each.name for each in fields(Copies)), "core/control/rebalance/copy_"),
-    "table_view": (TABLE, "core/control/table_view.py"),
-    "state": (TABLE, "core/control/table_view.py"),
+    "table": (TABLE, "core/control/table_view.py"),
     "membership": (MEMBERSHIP, "core/control/membership.py"),
     "liveness": (LIVENESS, "core/control/failure_detector.py"),
 }
-"""How a part is reached, its fields, and the path of its writers; `state` shows fields of the table."""
+"""How a part is reached, its fields, and the path of its writers."""
 
 MUTATORS = frozenset(
     [
@@ -76,11 +75,7 @@ def _foreign_writes(path: str, tree: ast.AST) -> Iterator[str]:
     for assign in ast.walk(tree):
         if isinstance(assign, ast.Assign) and isinstance(assign.value, ast.Attribute):
             part = PARTS.get(assign.value.attr)
-            if (
-                part is not None
-                and assign.value.attr not in ("state", "liveness")
-                and not path.startswith(part[1])
-            ):
+            if part is not None and assign.value.attr != "liveness" and not path.startswith(part[1]):
                 yield f"{path}:{assign.lineno}: {ast.unparse(assign)} hides who writes"
 
 
@@ -103,9 +98,9 @@ def test_each_part_has_one_writer() -> None:
         "state.rebalance.progress, other = None, 1",
         "del state.copies.short[3]",
         "state.copies.copied[3] += 1",
-        "state.staged[3] = row",
-        "state.table_view.claimed.update(found)",
-        "state.table = table",
+        "state.table.staged[3] = row",
+        "state.table.claimed.update(found)",
+        "state.table.stored = table",
         "plans = state.rebalance",
         "state.membership.leaving = frozenset()",
         "liveness.problem = text",

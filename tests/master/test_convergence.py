@@ -137,7 +137,7 @@ async def test_no_migration_while_the_state_forbids_it() -> None:
 async def test_a_cancelled_plan_starts_nothing_more() -> None:
     harness = await formed(members=3, partitions=24, parallel_per_member=1)
     harness.change_spec(members=4)
-    await harness.until(lambda: harness.state.migrations)
+    await harness.until(lambda: harness.state.operations.migrations)
     harness.world.ask("plan", plan=harness.state.plan_id, cancel=True)
     await harness.until_quiet()
     held = sum(3 in row.members for row in harness.table().partitions)

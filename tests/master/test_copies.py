@@ -71,7 +71,11 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
         harness.world.volumes[max(harness.world.volumes)].free_bytes = SPACE_MARGIN_BYTES
     record = harness.state.rebalance.progress
     assert record is not None
-    assert (harness.state.migrations, harness.state.copy_sessions, record.failed) == ({}, {}, 0)
+    assert (harness.state.operations.migrations, harness.state.operations.sessions, record.failed) == (
+        {},
+        {},
+        0,
+    )
     assert 3 not in {member for row in harness.table().partitions for member in row.members}
     status = shown(harness, record)
     assert {each.reason for each in status.refusals} == {"NO_SPACE"}
@@ -94,7 +98,7 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
 
 async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
     harness = await formed()
-    size = max(t.bytes for t in harness.state.liveness[0].tablets.values())
+    size = max(t.bytes for t in harness.state.membership.liveness[0].tablets.values())
     harness.change_spec(members=4)
     for _ in range(5):
         await harness.tick()
@@ -104,7 +108,7 @@ async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
     for _ in range(60):
         await harness.tick()
         state = harness.state
-        coming = [each for each in state.migrations.values() if each.destination == 3]
+        coming = [each for each in state.operations.migrations.values() if each.destination == 3]
         most = max(most, len(coming))
     assert 1 <= most <= 2
 
@@ -115,7 +119,7 @@ async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
     found: set[str] = set()
     for _ in range(200):
         await harness.tick()
-        if harness.state.migrations:
+        if harness.state.operations.migrations:
             harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES
         record = harness.state.rebalance.progress
         records = [*harness.state.rebalance.finished, *([] if record is None else [record])]
@@ -222,7 +226,7 @@ async def test_a_session_is_renewed_as_long_as_it_is_copied() -> None:
     harness, _ = await with_copier("RUNNING")
     harness.change_spec(members=4)
     await harness.ticks(20)
-    (session, wave), *_ = harness.state.copy_sessions.items()
+    (session, wave), *_ = harness.state.operations.sessions.items()
     source = harness.world.volumes[wave.source]
     before = sum(each.session == session for each in source.renewals)
     assert before >= 1
@@ -235,7 +239,7 @@ async def test_a_lost_session_is_rolled_back_and_copied_again(how: str) -> None:
     harness, copier = await with_copier("RUNNING")
     harness.change_spec(members=4)
     await harness.ticks(20)
-    wave = next(iter(harness.state.copy_sessions.values()))
+    wave = next(iter(harness.state.operations.sessions.values()))
     copier.outcome = "DONE"
     copier.told.clear()
     if how == "ended":
@@ -271,14 +275,14 @@ async def test_migrations_wait_for_their_turn_to_be_copied_however_long_that_tak
     harness, copier = await with_copier("RUNNING")
     harness.change_spec(members=4)
     await harness.ticks(40)
-    (wave,) = harness.state.copy_sessions.values()
-    waiting = [each for each in harness.state.migrations.values() if each.session != wave.id]
+    (wave,) = harness.state.operations.sessions.values()
+    waiting = [each for each in harness.state.operations.migrations.values() if each.session != wave.id]
     assert waiting
     await harness.ticks(150, 1.0)
     record = harness.state.rebalance.progress
     assert record is not None
     assert (record.failed, record.failures) == (0, {})
-    assert list(harness.state.copy_sessions) == [wave.id]
+    assert list(harness.state.operations.sessions) == [wave.id]
     copier.outcome = "DONE"
     await harness.until_quiet(ticks=1200)
     harness.check_balanced(4, 2)
@@ -294,11 +298,11 @@ async def test_the_rates_of_all_sessions_keep_every_member_within_its_limit() ->
     for _ in range(40):
         await harness.tick()
         rates: dict[int, int] = {}
-        for wave in harness.state.copy_sessions.values():
+        for wave in harness.state.operations.sessions.values():
             for member in (wave.source, wave.destination):
                 rates[member] = rates.get(member, 0) + wave.bytes_per_second
         assert all(rate <= limit for rate in rates.values())
-    waves = harness.state.copy_sessions.values()
+    waves = harness.state.operations.sessions.values()
     assert len({(wave.source, wave.destination) for wave in waves}) > 1
     for wave in waves:
         told = [r for r in harness.world.volumes[wave.source].renewals if r.session == wave.id]

@@ -89,10 +89,12 @@ async def test_a_drain_that_is_undone_half_way_keeps_the_member() -> None:
     harness.world.drained.add(1)
     before = harness.held(1)
     await harness.until(lambda: len(harness.held(1)) <= len(before) - 3)
-    under_way = {each.partition for each in harness.state.migrations.values()}
+    under_way = {each.partition for each in harness.state.operations.migrations.values()}
     harness.world.drained.discard(1)
     await harness.tick()
-    assert under_way <= {each.partition for each in harness.state.migrations.values()} | _changed(harness)
+    assert under_way <= {each.partition for each in harness.state.operations.migrations.values()} | _changed(
+        harness
+    )
     await harness.until_quiet()
     harness.check_balanced(4, 2)
     assert not any(each.reason == "RebalanceIncomplete" for each in harness.world.events)
@@ -105,7 +107,7 @@ def _changed(harness: Harness) -> set[int]:
 async def test_a_member_dies_while_another_is_drained() -> None:
     harness = await formed(members=5, partitions=20, parallel_per_member=2)
     harness.change_spec(members=4)
-    await harness.until(lambda: harness.state.migrations)
+    await harness.until(lambda: harness.state.operations.migrations)
     harness.kill(1)
     await harness.ticks(20)
     harness.clock += 31
@@ -133,7 +135,7 @@ async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:
     await harness.until(lambda: harness.held(3))
     harness.change_spec(migration_paused=True)
     await harness.ticks(40)
-    assert not harness.state.migrations
+    assert not harness.state.operations.migrations
     before = harness.held(3)
     await harness.ticks(20)
     assert harness.held(3) == before
@@ -185,7 +187,7 @@ async def test_a_planned_clear_does_not_take_the_copy_that_a_death_made_the_seco
     """
     harness = await formed(members=3, partitions=24, replicas=3, parallel_per_member=1)
     harness.change_spec(replicas=2)
-    await harness.until(lambda: harness.state.migrations)
+    await harness.until(lambda: harness.state.operations.migrations)
     harness.kill(victim)
     await harness.ticks(ticks, 0.001)
     harness.revive(victim)

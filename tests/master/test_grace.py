@@ -16,7 +16,7 @@ async def lost(harness: Harness, index: int) -> set[int]:
 
 
 def in_grace(harness: Harness, index: int) -> bool:
-    return harness.state.liveness[index].in_grace(harness.clock, TIMING)
+    return harness.state.membership.liveness[index].in_grace(harness.clock, TIMING)
 
 
 async def test_nobody_gets_what_a_member_held_that_may_return() -> None:

@@ -111,7 +111,7 @@ async def test_pull_16627_the_table_goes_to_members_only() -> None:
     harness.world.start_pod(7)
     await harness.until_quiet()
     state = harness.state
-    assert 7 in state.liveness
+    assert 7 in state.membership.liveness
     assert 7 not in harness.table().members
     assert not exchange_request(state, 7, (), cluster="c", replicas=2)[0].rows
     assert not harness.world.volumes[7].rows
@@ -227,7 +227,7 @@ async def test_issue_15176_a_migration_that_never_ends_does_not_keep_a_state_fro
     harness.change_spec(state="Frozen")
     await harness.tick()
     state = harness.state
-    assert (state.change.step, state.change.reason) == (
+    assert (state.operations.change.step, state.operations.change.reason) == (
         Step.WAITING,
         "1 migrations are under way and end first",
     )

@@ -122,7 +122,7 @@ async def test_what_is_under_way_is_undone_when_its_user_says_so() -> None:
 
 
 def _running(harness: Harness) -> list[object]:
-    return [] if harness.loop.state is None else list(harness.state.migrations.values())  # type: ignore[arg-type]
+    return [] if harness.loop.state is None else list(harness.state.operations.migrations.values())  # type: ignore[arg-type]
 
 
 async def test_single_partitions_are_left_out_of_a_plan() -> None:

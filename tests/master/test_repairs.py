@@ -30,7 +30,9 @@ def lose_a_backup(harness: Harness, but: int | None = None) -> int:
     """A tablet of a backup is put aside, because it was damaged: its partition, of which nothing runs."""
     state = harness.state
     idle = (
-        n for n in range(PARTITIONS) if n not in state.migrations and n not in state.rebalance.queues.waiting
+        n
+        for n in range(PARTITIONS)
+        if n not in state.operations.migrations and n not in state.rebalance.queues.waiting
     )
     rows = state.table.partitions
     number = next(n for n in idle if n != but and len(rows[n].members) == 2 and 3 not in rows[n].members)
@@ -46,7 +48,11 @@ async def until_copied(harness: Harness, number: int, ticks: int = 400) -> int:
     for _ in range(ticks):
         await harness.tick()
         state = harness.state
-        if left < 0 and number in state.migrations and state.migrations[number].migration.adds:
+        if (
+            left < 0
+            and number in state.operations.migrations
+            and state.operations.migrations[number].migration.adds
+        ):
             left = len(state.rebalance.queues)
         if left >= 0 and len(state.table.partitions[number].members) == 2:
             return left
@@ -150,7 +156,7 @@ async def test_an_approval_outlives_a_plan_of_which_a_move_that_failed_is_left(
     failed = fail_copies(harness, number, times=1)
     state.rebalance.retries.failed[number] = 10
     harness.world.ask(f"demo-{state.plan_id}", approved=True)
-    await harness.until(lambda: failed and number not in state.migrations)
+    await harness.until(lambda: failed and number not in state.operations.migrations)
     await until_copied(harness, lose_a_backup(harness, but=number))
     await harness.until(lambda: record.finished_seconds is not None)
     assert number in state.rebalance.retries.paused(harness.clock)

@@ -69,7 +69,7 @@ def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIE
     for index, entry in entries.items():
         liveness = MemberLiveness(index, 0.0, answered_seconds=100.0)
         liveness.member_object = MemberObject(index, entry.name, lite=entry.lite)
-        state.liveness[index] = liveness
+        state.membership.liveness[index] = liveness
     return facts.View(state, desired_spec(3, replicas, TIMING), 100.0, NOON)
 
 
@@ -251,7 +251,7 @@ def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
 
 def test_a_member_that_may_not_join_says_why() -> None:
     seen = view((0, 1))
-    liveness = seen.state.liveness[7] = MemberLiveness(7, 0.0)
+    liveness = seen.state.membership.liveness[7] = MemberLiveness(7, 0.0)
     liveness.problem = "demo-7 cannot join: the cluster state Frozen forbids joining"
     found = condition(facts.member_status(member(7), seen, 0).conditions, "Ready")
     assert (found.status.value, found.message) == ("False", liveness.problem)
@@ -266,7 +266,7 @@ def condition(conditions: tuple[Condition, ...], type_: str) -> Condition:
 def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -> None:
     """Its last words were that it did not serve yet: the cluster was said to be unavailable for ever."""
     shown = view((0, 1), (1, 0))
-    for liveness in shown.state.liveness.values():
+    for liveness in shown.state.membership.liveness.values():
         unserved = (1,) if liveness.index == 1 else ()
         said: Any = ExchangeReply("OK", "", f"uuid-{liveness.index}", "c", 1, 1, 0, 1, unserved=unserved)
         liveness.report = said
@@ -289,7 +289,7 @@ def test_a_new_master_says_nothing_of_members_that_it_has_not_heard() -> None:
     assert not facts.too_early(shown, short, well)
     forming = view(())
     forming.state.recovered = False
-    forming.state.table_view = TableView(1, PartitionTable((Partition(0, ()),), ENTRIES))
+    forming.state.table = TableView(1, PartitionTable((Partition(0, ()),), ENTRIES))
     assert not facts.too_early(forming, short, well)
 
 
@@ -297,7 +297,7 @@ def test_a_member_that_has_nothing_of_its_rows_is_still_joining() -> None:
     """Nobody had told it of the first table yet: the cluster was said to be ready."""
     shown = view((0, 1))
     said: Any = ExchangeReply("OK", "", "uuid-1", "c", 1, 1, 0, 1)
-    shown.state.liveness[1].report = said
+    shown.state.membership.liveness[1].report = said
     assert facts.lives(shown.state, shown.desired, shown.now)[1] is Life.JOINING
-    shown.state.liveness[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
+    shown.state.membership.liveness[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
     assert facts.lives(shown.state, shown.desired, shown.now)[1] is Life.ACTIVE

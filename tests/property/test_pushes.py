@@ -43,7 +43,7 @@ class Pushes(RuleBasedStateMachine):
 
     def leadership(self, table: PartitionTable, epoch: int) -> State:
         state = State(epoch, table, 1, len(MEMBERS), 0.0, recovered=True)
-        state.liveness[0] = MemberLiveness(0, 0.0)
+        state.membership.liveness[0] = MemberLiveness(0, 0.0)
         return state
 
     @rule(number=st.integers(0, 11), row=ROWS, by=st.integers(1, 2))
@@ -54,7 +54,7 @@ class Pushes(RuleBasedStateMachine):
 
     @rule()
     def another_master(self) -> None:
-        self.state = self.leadership(self.state.table, self.state.epoch + 1)
+        self.state = self.leadership(self.state.table.stored, self.state.epoch + 1)
 
     @rule(damaged=st.booleans())
     def restart(self, damaged: bool) -> None:
@@ -71,9 +71,9 @@ class Pushes(RuleBasedStateMachine):
         answer = self.taken_in(wire.decode_request(wire.encode(self.last)))
         if answer_arrives:
             report = wire.decode_reply(wire.encode(answer))
-            self.state.liveness[0].on_report(report, 0.0)
+            self.state.membership.liveness[0].on_report(report, 0.0)
             if cursor is not None:
-                note_published(self.state.liveness[0], cursor, report)
+                note_published(self.state.membership.liveness[0], cursor, report)
 
     def taken_in(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         table = self.table
@@ -94,7 +94,7 @@ class Pushes(RuleBasedStateMachine):
         for _ in range(2):
             self.exchange(True, True)
         assert self.table.rows == list(self.state.table.partitions), "the member lacks rows"
-        assert self.table.stamp == self.state.stamp.value
+        assert self.table.stamp == self.state.table.stamp.value
         assert set(self.table.members) == set(MEMBERS)
         self.exchange(True, True)
         assert self.last is not None
@@ -126,7 +126,7 @@ class TellsEverything(Pushes):
     """A master that does not believe any answer."""
 
     def exchange(self, request_arrives: bool, answer_arrives: bool) -> None:
-        self.state.liveness[0].published = 0
+        self.state.membership.liveness[0].published = 0
         super().exchange(request_arrives, answer_arrives)
 
 

@@ -26,13 +26,14 @@ def unfinished(world: World) -> str:
     if state is None or not state.recovered:
         return "no master leads"
     if (
-        state.migrations
-        or state.promotions
-        or state.copy_sessions
+        state.operations.migrations
+        or state.operations.promotions
+        or state.operations.sessions
         or len(state.rebalance.queues)
-        or state.staged
+        or state.table.staged
     ):
-        return f"under way: {list(state.migrations.values())[:1]} {list(state.promotions.values())[:1]}"
+        under_way = [*state.operations.migrations.values(), *state.operations.promotions.values()]
+        return f"under way: {under_way[:1]}"
     wanted = world.cluster["spec"]["members"]
     missed, there = world.missed(), len(world.present())
     if len(state.table.members) != wanted or there != wanted - bool(missed):
@@ -67,7 +68,7 @@ def _members(world: World) -> str:
         node = machine.process.node if machine.process is not None else None
         if node is None:
             return f"{machine.place} starts"
-        if node.table.stamp != master.state.stamp.value:
+        if node.table.stamp != master.state.table.stamp.value:
             return f"{machine.place} has another table"
         if node.roles.unserved():
             return f"{machine.place} does not serve {node.roles.unserved()}"

@@ -208,12 +208,12 @@ class Rules:
             return
         # A session whose copy is taken in may still be closed: a member that was just lost does not answer.
         ended = (Stage.CLOSE, Stage.CLOSED)
-        copying = [wave for wave in state.copy_sessions.values() if wave.stage not in ended]
+        copying = [wave for wave in state.operations.sessions.values() if wave.stage not in ended]
         left = (
-            state.migrations,
-            state.promotions,
+            state.operations.migrations,
+            state.operations.promotions,
             copying,
-            state.staged,
+            state.table.staged,
             state.failover.lost,
             len(state.rebalance.queues),
         )
@@ -367,9 +367,9 @@ class Rules:
                 self._look_at(machine.place, node.uuid, number, replica, machine.process.loop.number)
         master = self.world.master
         if master is not None and master.state is not None:
-            for running in master.state.migrations.values():
+            for running in master.state.operations.migrations.values():
                 self.world.trace.cover(f"{running.migration.type.name} {running.step.value}")
-            for wave in master.state.copy_sessions.values():
+            for wave in master.state.operations.sessions.values():
                 self.world.trace.cover(f"wave {wave.stage.value}")
 
     def _look_at(self, place: str, uuid: str, number: int, replica: Any, start: int) -> None:

@@ -256,8 +256,8 @@ def the_absent_are_believed() -> AbstractContextManager[Any]:
     """What a member said last is told for ever, also when it owns nothing any more."""
 
     def served(state: State) -> bool:
-        reports = [each.report for each in state.liveness.values() if each.report is not None]
-        return not state.promotions and not any(each.unserved for each in reports)
+        reports = [each.report for each in state.membership.liveness.values() if each.report is not None]
+        return not state.operations.promotions and not any(each.unserved for each in reports)
 
     return patch.object(status, "_served", served)
 

@@ -61,10 +61,10 @@ def _may_plan(state: State) -> bool:
     which, each plan chooses.
     """
     waits = (
-        state.promotions
+        state.operations.promotions
         or state.failover.shrinking
         or state.rebalance.cancelled
-        or state.change.state != "Active"
+        or state.operations.change.state != "Active"
     )
     if waits or not state.recovered or not state.rebalance.queues or not state.rebalance.plan_key:
         return False
@@ -80,7 +80,8 @@ def _unplanned(state: State, now: float) -> list[int]:
         for number, row in enumerate(state.table.partitions)
         if 0 < len(row.members) < replicas  # type: ignore[operator]
         and not any(
-            number in some for some in (state.migrations, state.rebalance.queues.waiting, state.staged)
+            number in some
+            for some in (state.operations.migrations, state.rebalance.queues.waiting, state.table.staged)
         )
         and number not in state.rebalance.stopped
         and state.rebalance.retries.pauses.get(number, now) <= now
@@ -92,7 +93,7 @@ def _addable(state: State, numbers: list[int]) -> list[int]:
     if not numbers:
         return []
     rows = list(state.table.partitions)
-    for number, running in state.migrations.items():
+    for number, running in state.operations.migrations.items():
         rows[number] = Partition(running.version, running.result)
     members, replicas, *_ = state.rebalance.plan_key
     made = plan(PartitionTable(tuple(rows), state.table.members), members, replicas)  # type: ignore[arg-type]

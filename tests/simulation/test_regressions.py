@@ -107,14 +107,14 @@ def test_a_copy_that_is_away_is_not_given_up_for_one_that_nobody_saw() -> None:
     """A damaged tablet was kept as the only copy, and the whole one of a restarting member dropped."""
     state = State(1, PartitionTable((Partition(3, (0, 1)),), {}), 1, 3, 0.0, recovered=True)
     for index in (0, 1):
-        state.liveness[index] = MemberLiveness(index, 0.0)
+        state.membership.liveness[index] = MemberLiveness(index, 0.0)
         members = dict(state.table.members)
         members[index] = Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1")
-        state.table_view.set_members(members)
+        state.table.set_members(members)
     report = m.ExchangeReply("OK", "", "uuid-0", "cluster", 1, 1, 0, 1)
-    state.liveness[0].on_report(report, 100.0)
+    state.membership.liveness[0].on_report(report, 100.0)
     repair(state, desired_spec(3, 2), 100.0)
-    assert not state.staged
+    assert not state.table.staged
     assert state.failover.lost == {0}
 
 
@@ -196,7 +196,7 @@ def _two_copies(*, silent_ms: int = 0) -> State:
     members = {n: Member(n, f"demo-{n}", f"uuid-{n}", "10.0.0.1") for n in (0, 1)}
     state = State(1, PartitionTable((Partition(3, (0, 1)),), members), 1, 2, 0.0, recovered=True)
     for index in (0, 1):
-        liveness = state.liveness[index] = MemberLiveness(index, 0.0)
+        liveness = state.membership.liveness[index] = MemberLiveness(index, 0.0)
         silent = (m.SilentPeer(1, silent_ms),) if silent_ms and index == 0 else ()
         tablet = m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)
         uuid = f"uuid-{index}"
@@ -211,30 +211,30 @@ TIMING = Timing(1.0, 3.0, 30.0)
 def test_an_owner_that_was_away_itself_is_not_believed_that_others_are_silent() -> None:
     """A backup was taken out of its row because the owner, whose own network was slow, had not heard it."""
     state = _two_copies(silent_ms=60_000)
-    for liveness in state.liveness.values():
+    for liveness in state.membership.liveness.values():
         liveness.note_loss(100.0, TIMING)
     repair(state, desired_spec(2, 2, TIMING), 100.0)
-    assert not state.staged
-    for liveness in state.liveness.values():
+    assert not state.table.staged
+    for liveness in state.membership.liveness.values():
         liveness.answered_seconds = 110.0
     repair(state, desired_spec(2, 2, TIMING), 110.0)
-    assert not state.staged
-    state.liveness[0].answered_seconds = 110.1
+    assert not state.table.staged
+    state.membership.liveness[0].answered_seconds = 110.1
     repair(state, desired_spec(2, 2, TIMING), 110.2)
-    assert state.staged[0].replicas == (0,)
+    assert state.table.staged[0].replicas == (0,)
 
 
 def test_a_promotion_takes_a_member_along_that_is_back_in_time() -> None:
     """While the lease of a lost owner ran out it came back, and its whole copy was given up all the same."""
     state = _two_copies()
     desired = desired_spec(2, 2, TIMING)
-    state.liveness[0].answered_seconds = 90.0
+    state.membership.liveness[0].answered_seconds = 90.0
     repair(state, desired, 100.0)
-    assert state.promotions[0].live == (1,)
-    state.liveness[0].answered_seconds = 100.0
+    assert state.operations.promotions[0].live == (1,)
+    state.membership.liveness[0].answered_seconds = 100.0
     repair(state, desired, 100.5)
     repair(state, desired, 101.0)
-    assert set(state.promotions[0].live) == {0, 1}
+    assert set(state.operations.promotions[0].live) == {0, 1}
 
 
 def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still() -> None:
@@ -243,17 +243,17 @@ def test_a_row_shrinks_to_nobody_who_was_not_heard_since_the_master_stood_still(
     """
     state = _two_copies()
     desired, now = desired_spec(2, 1, TIMING), 105.0
-    for liveness in state.liveness.values():
+    for liveness in state.membership.liveness.values():
         liveness.since = now
-    made = plan(state.table, (DataMember(0), DataMember(1)), 1)
+    made = plan(state.table.stored, (DataMember(0), DataMember(1)), 1)
     state.rebalance.queues = Queues.of(made, state.table.partitions)
     seen = Observation(now, desired, ())
     start(state, seen)
-    assert not state.migrations
-    for liveness in state.liveness.values():
+    assert not state.operations.migrations
+    for liveness in state.membership.liveness.values():
         liveness.answered_seconds = now
     start(state, seen)
-    assert state.migrations[0].result == (0,)
+    assert state.operations.migrations[0].result == (0,)
 
 
 def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> None:
@@ -263,24 +263,26 @@ def test_a_row_shrinks_to_nobody_who_lost_its_copy_before_that_was_heard() -> No
     state = _two_copies()
     desired, now = desired_spec(2, 1, TIMING), 105.0
     whole = {0: m.TabletReport(0, "READY", 1, m.OpId(), m.OpId(), 0, 0)}
-    for liveness in state.liveness.values():
+    for liveness in state.membership.liveness.values():
         liveness.answered_seconds, liveness.tablets = now, whole
     state.rebalance.queues = Queues.of(
-        plan(state.table, (DataMember(0), DataMember(1)), 1), state.table.partitions
+        plan(state.table.stored, (DataMember(0), DataMember(1)), 1), state.table.partitions
     )
     start(state, Observation(now, desired, ()))
     follow(state, Observation(now + 0.1, desired, ()))
-    assert state.migrations[0].step is Step.CONFIRM
-    state.liveness[1].answered_seconds = now + 0.2
+    assert state.operations.migrations[0].step is Step.CONFIRM
+    state.membership.liveness[1].answered_seconds = now + 0.2
     follow(state, Observation(now + 0.3, desired, ()))
-    assert state.migrations[0].step is Step.CONFIRM, "who leaves need not be heard, who stays must be"
-    state.liveness[0].answered_seconds = now + 0.3
-    state.liveness[0].tablets = {}
+    assert state.operations.migrations[0].step is Step.CONFIRM, (
+        "who leaves need not be heard, who stays must be"
+    )
+    state.membership.liveness[0].answered_seconds = now + 0.3
+    state.membership.liveness[0].tablets = {}
     follow(state, Observation(now + 0.4, desired, ()))
-    assert state.migrations[0].step is Step.CONFIRM, "it answers, and has nothing"
-    state.liveness[0].tablets = whole
+    assert state.operations.migrations[0].step is Step.CONFIRM, "it answers, and has nothing"
+    state.membership.liveness[0].tablets = whole
     follow(state, Observation(now + 0.5, desired, ()))
-    assert state.migrations[0].step is Step.STORE
+    assert state.operations.migrations[0].step is Step.STORE
 
 
 def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
@@ -289,10 +291,10 @@ def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
     """
     state = _two_copies()
     state.apply({0: Partition(4, (0,))})
-    owner, left = state.liveness[0], state.liveness[1]
+    owner, left = state.membership.liveness[0], state.membership.liveness[1]
     for liveness in (owner, left):
         assert liveness.report is not None
-        liveness.report = msgspec.structs.replace(liveness.report, stamp=state.stamp.value)
+        liveness.report = msgspec.structs.replace(liveness.report, stamp=state.table.stamp.value)
     desired, delete = desired_spec(1, 1, TIMING), DeleteTablet(0, 4)
     owner.ended = True
     assert delete not in collect_garbage(state, desired, 1, left, 200.0)
@@ -332,11 +334,11 @@ def test_a_new_master_passes_the_promises_of_those_that_a_row_does_not_name() ->
     """
     state = _two_copies()
     state.recovered = False
-    state.table_view = TableView(1, PartitionTable((Partition(3, (1,)),), state.table.members))
+    state.table = TableView(1, PartitionTable((Partition(3, (1,)),), state.table.members))
     tombstone = m.TabletReport(0, "DELETED", 1, m.OpId(), m.OpId(), 6, 0)
-    state.liveness[0].tablets[0] = tombstone
+    state.membership.liveness[0].tablets[0] = tombstone
     desired = desired_spec(2, 2, TIMING)
     assert take_over(state, Observation(100.0, desired, ()))
     repair(state, desired, 100.0)
-    assert state.staged[0].replicas == (1,)
-    assert state.staged[0].version > tombstone.promised
+    assert state.table.staged[0].replicas == (1,)
+    assert state.table.staged[0].version > tombstone.promised

@@ -110,7 +110,7 @@ def _written_while_passive(well: Well) -> None:
 
 
 def _ready_with_something_pending(well: Well) -> None:
-    well.master.state.staged[0] = well.row
+    well.master.state.table.staged[0] = well.row
     well.rules._says(well.master, CLUSTERS, {"phase": "Running"})
 
 
@@ -277,7 +277,7 @@ def _frozen_for_ever(well: Well) -> None:
 
 
 def _of_another_row(well: Well) -> None:
-    well.master.state.stamp.set(0, 999)
+    well.master.state.table.stamp.set(0, 999)
 
 
 def _gone_without_a_word(well: Well) -> None:

@@ -26,7 +26,7 @@ def _parts(record: RebalanceProgress, state: State, member: MemberIndex) -> list
     """Return the plan's running sessions to one member, with the bytes copied for the plan."""
     mine = (
         session
-        for session in state.copy_sessions.values()
+        for session in state.operations.sessions.values()
         if session.destination == member and not session.counted
     )
     return [
@@ -56,7 +56,7 @@ def _destination(copied: Copied, flying: list[tuple[CopySession, int]], now: flo
 def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
     """Yield (destination, engine, copied in this leadership), running sessions included."""
     found = {key: _copy_of(copied) for key, copied in state.copies.copied.items()}
-    for session in state.copy_sessions.values():
+    for session in state.operations.sessions.values():
         if session.engine is not None and not session.counted:
             new = Copied(state.name_of(session.destination))
             entry = found.setdefault((session.destination, session.engine), new)

@@ -54,7 +54,7 @@ def _state_metrics(states: Mapping[Key, State]) -> list[Metric]:
             steps.add_metric([*key, step], number)
         left.add_metric(list(key), remaining_bytes(state))
         epoch.add_metric(list(key), state.epoch)
-        versions.add_metric(list(key), version_sum(state.table))
+        versions.add_metric(list(key), version_sum(state.table.stored))
     return [steps, left, epoch, versions]
 
 

@@ -294,7 +294,9 @@ class KubernetesClusterObjects:
 
     def _has_spark_jobs(self) -> bool:
         """Return whether Spark jobs may be running; true before the first status."""
-        return self._state is None or any(session.wants_job for session in self._state.copy_sessions.values())
+        if self._state is None:
+            return True
+        return any(session.wants_job for session in self._state.operations.sessions.values())
 
     def copier_address(self) -> str:
         """Return the copier's address; empty while it is not ready."""

@@ -128,7 +128,7 @@ class ClusterLoop:
     def _gather(self) -> float:
         """Return the seconds to wait for more answers; shorter in a hand-over, which takes three rounds
         of messages."""
-        running = () if self.state is None else self.state.migrations.values()
+        running = () if self.state is None else self.state.operations.migrations.values()
         return self._pace.hand_over if any(each.holds_clients for each in running) else self._pace.gather
 
     async def step_down(self) -> None:
@@ -201,7 +201,7 @@ class ClusterLoop:
         Such a member rejects lower epochs, and readers of the status take it for newer: take over with a
         higher epoch, or end.
         """
-        refused = max((liveness.refused_epoch for liveness in state.liveness.values()), default=0)
+        refused = max((liveness.refused_epoch for liveness in state.membership.liveness.values()), default=0)
         shown = self._objects.epoch_shown()
         seen = max(refused, shown if is_above(state.epoch, shown) else 0)
         if seen > state.epoch:
@@ -214,7 +214,7 @@ class ClusterLoop:
         assert self._head is not None
         rows = dict(decision.rows)
         members = decision.dictionary
-        version = state.member_list_version + (members is not None)
+        version = state.membership.list_version + (members is not None)
         listed = version != self._head.member_list_version
         changes = listed or decision.cluster_state != self._head.state
         if changes or decision.next_index != self._head.next_member_index:
@@ -249,7 +249,7 @@ class ClusterLoop:
             members=members,
             next_member_index=next_index,
             member_list_version=version,
-            stamp=state.stamp.value,
+            stamp=state.table.stamp.value,
             version_sum=sum(row.version for row in state.table.partitions),
         )
         if head != self._head:
@@ -273,9 +273,9 @@ class ClusterLoop:
         busy: bool,
     ) -> None:
         """Send to every member whose channel is free and that has commands, rows or a heartbeat due."""
-        for index in self._channels.keys() - state.liveness.keys():
+        for index in self._channels.keys() - state.membership.liveness.keys():
             self._channels.pop(index)
-        for index, liveness in state.liveness.items():
+        for index, liveness in state.membership.liveness.items():
             pod = liveness.member_object.pod if liveness.member_object is not None else None
             member = state.table.members.get(index)
             # What Kubernetes shows may be outdated: a pod shown without an address may have one.

@@ -151,4 +151,4 @@ def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -
 def _in_flight(progress: RebalanceProgress, state: State) -> int:
     """Return the bytes of running sessions for this plan."""
     mine = {id for id, some in state.rebalance.counted_for.items() if any(each is progress for each in some)}
-    return sum(session.part_of(mine) for session in state.copy_sessions.values() if session.copied_bytes)
+    return sum(each.part_of(mine) for each in state.operations.sessions.values() if each.copied_bytes)

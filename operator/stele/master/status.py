@@ -36,7 +36,8 @@ STALL_SECONDS = 60.0
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
     total, lost = len(state.table.partitions), len(state.failover.lost)
-    safe = sum(rows for copies, rows in state.replica_index.copies.items() if copies >= max(1, replicas))
+    rows_by_copies = state.table.replica_index.copies.items()
+    safe = sum(rows for copies, rows in rows_by_copies if copies >= max(1, replicas))
     return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
 
 
@@ -59,11 +60,11 @@ class View:
 
     @property
     def formed(self) -> bool:
-        return version_sum(self.state.table) > 0
+        return version_sum(self.state.table.stored) > 0
 
     @property
     def moving(self) -> bool:
-        return self.state.rebalance.progress is not None or bool(self.state.migrations)
+        return self.state.rebalance.progress is not None or bool(self.state.operations.migrations)
 
     @property
     def as_desired(self) -> str:
@@ -120,7 +121,7 @@ def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatu
 
 
 def lives(state: State, desired: DesiredSpec, now: float) -> dict[int, Life]:
-    return {index: life_of(state, index, desired, now) for index in state.liveness}
+    return {index: life_of(state, index, desired, now) for index in state.membership.liveness}
 
 
 def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> TabletClusterStatus:
@@ -128,7 +129,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
     phase, message = _phase(view)
     members = MemberCounts(
         desired=desired.members,
-        current=len(state.liveness),
+        current=len(state.membership.liveness),
         ready=view.ready,
         lite=_lite(state),
         updated=view.updated,
@@ -139,13 +140,13 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         message=message,
         epoch=state.epoch,
         selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
-        state=ClusterState(state.change.state),
+        state=ClusterState(state.operations.change.state),
         members=members,
         partitions=view.parts,
-        stamp=str(state.stamp.value),
-        version_sum=version_sum(state.table),
+        stamp=str(state.table.stamp.value),
+        version_sum=version_sum(state.table.stored),
         migrations=MigrationCounts(
-            active=len(state.migrations),
+            active=len(state.operations.migrations),
             waiting=len(state.rebalance.queues)
             + (0 if state.rebalance.proposal is None else len(state.rebalance.proposal.migrations)),
             done=0 if progress is None else sum(progress.done.values()),
@@ -158,7 +159,8 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
 
 def _lite(state: State) -> int:
     """Count the present members that the member list has as lite."""
-    return sum(index in state.liveness for index, member in state.table.members.items() if member.lite)
+    known = state.membership.liveness
+    return sum(index in known for index, member in state.table.members.items() if member.lite)
 
 
 def _phase(view: View) -> tuple[ClusterPhase, str]:
@@ -172,14 +174,14 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
     if view.moving:
         return (
             ClusterPhase.REBALANCING,
-            f"{len(state.rebalance.queues) + len(state.migrations)} migrations are left",
+            f"{len(state.rebalance.queues) + len(state.operations.migrations)} migrations are left",
         )
     if parts.under_replicated or view.short:
         text = (
             f"{parts.under_replicated} partitions lack a copy, {view.ready} of {desired} members are present"
         )
         return ClusterPhase.DEGRADED, text
-    if changing := len(state.promotions) + len(state.failover.shrinking):
+    if changing := len(state.operations.promotions) + len(state.failover.shrinking):
         return ClusterPhase.DEGRADED, f"{changing} partitions continue without a failed member"
     return ClusterPhase.RUNNING, view.old or view.as_desired
 
@@ -299,11 +301,11 @@ def _ready(wrong: list[Problem], view: View) -> Condition:
         return type_, False, Reason.MEMBERS_STARTING, "fewer members are there than desired"
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
-    if view.waits and not view.state.migrations:
+    if view.waits and not view.state.operations.migrations:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
-    if view.moving or view.state.leaving:
+    if view.moving or view.state.membership.leaving:
         return type_, False, Reason.MIGRATING, "migrations are under way"
-    if view.state.promotions or view.state.failover.shrinking:
+    if view.state.failing_over:
         return type_, False, Reason.MEMBER_UNREACHABLE, "some partitions go on without a member that is gone"
     if view.old:
         return type_, False, Reason.MEMBERS_OUTDATED, view.old
@@ -326,19 +328,20 @@ def _served(state: State) -> bool:
 
     The last report of a member that owns nothing does not count.
     """
-    return not state.promotions and not any(
-        liveness.report is not None and liveness.report.unserved and state.replica_index.owned[index]
-        for index, liveness in state.liveness.items()
+    return not state.operations.promotions and not any(
+        liveness.report is not None and liveness.report.unserved and state.table.replica_index.owned[index]
+        for index, liveness in state.membership.liveness.items()
     )
 
 
 def _progressing(view: View) -> Condition:
     type_, state = ConditionType.PROGRESSING, view.state
-    if view.waits and not state.migrations:
+    if view.waits and not state.operations.migrations:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
     if view.moving:
-        reason = Reason.DRAINING if state.leaving else Reason.MIGRATING
-        return type_, True, reason, f"{len(state.migrations)} active, {len(state.rebalance.queues)} waiting"
+        reason = Reason.DRAINING if state.membership.leaving else Reason.MIGRATING
+        active, waiting = len(state.operations.migrations), len(state.rebalance.queues)
+        return type_, True, reason, f"{active} active, {waiting} waiting"
     if not view.formed or view.short:
         return type_, True, Reason.MEMBERS_STARTING, "members are starting"
     if view.old:
@@ -356,7 +359,7 @@ def _degraded(view: View) -> Condition:
 
 
 def _paused(view: View) -> Condition:
-    type_, desired, change = ConditionType.PAUSED, view.desired, view.state.change
+    type_, desired, change = ConditionType.PAUSED, view.desired, view.state.operations.change
     pending = f"{change.desired} is not in force yet: {change.reason}" if change.pending else ""
     besides = f"; {pending}" if pending else ""
     if desired.held:
@@ -383,7 +386,9 @@ def _stalled(view: View) -> Condition:
     if state.rebalance.service_failures:
         return type_, True, Reason.SERVICE_FAILED, _failing_services(state)
     late = [
-        r for r in state.migrations.values() if now - r.progressed_seconds > STALL_SECONDS and not r.session
+        r
+        for r in state.operations.migrations.values()
+        if now - r.progressed_seconds > STALL_SECONDS and not r.session
     ]
     if late:
         first = late[0]
@@ -406,9 +411,9 @@ def _failing_services(state: State) -> str:
 
 def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemberStatus:
     state, index = view.state, member.spec.index
-    liveness, entry = state.liveness.get(index), state.table.members.get(index)
+    liveness, entry = state.membership.liveness.get(index), state.table.members.get(index)
     report = None if liveness is None else liveness.report
-    replica_index = state.replica_index
+    replica_index = state.table.replica_index
     owned, held, alone = replica_index.owned[index], replica_index.number(index), replica_index.sole[index]
     life = life_of(state, index, view.desired, view.now)
     problem = "" if liveness is None else liveness.problem
@@ -471,7 +476,7 @@ def _safe_to_evict(alone: int, held: int) -> Condition:
 
 def under_way(state: State) -> dict[str, int]:
     """Count migrations by step, for the metrics."""
-    steps = Counter(running.step for running in state.migrations.values())
+    steps = Counter(running.step for running in state.operations.migrations.values())
     return {step.value: steps[step] for step in Step}
 
 

@@ -17,8 +17,9 @@ class Trace:
         """Log the steps that have changed; does nothing unless the level is DEBUG."""
         if not log.isEnabledFor(logging.DEBUG):
             return
-        steps = {each.id: f"{each.migration} {each.step.value}" for each in state.migrations.values()}
-        for session in state.copy_sessions.values():
+        migrations = state.operations.migrations.values()
+        steps = {each.id: f"{each.migration} {each.step.value}" for each in migrations}
+        for session in state.operations.sessions.values():
             pair = f"{session.source} to {session.destination}"
             steps[session.id] = f"{len(session.partitions)} tablets {pair} {session.stage.value}"
         for id in self._steps.keys() - steps.keys():

@@ -28,7 +28,7 @@ def leadership(*running: MigrationOperation) -> State:
 
 def answer(state: State, now: float) -> None:
     for index in state.table.members:
-        liveness = state.liveness.setdefault(
+        liveness = state.membership.liveness.setdefault(
             index, MemberLiveness(index, START, MemberObject(index, f"demo-{index}"))
         )
         liveness.answered_seconds = now
@@ -42,9 +42,9 @@ def under_way(partition: int, step: Step, migration: Migration | None = None) ->
 
 def staged(state: State, seconds: float) -> list[int]:
     """What is to be stored so long after the rows were agreed to."""
-    state.table_view.clear_staged()
+    state.table.clear_staged()
     follow(state, Observation(START + seconds, DESIRED, ()))
-    return sorted(state.staged)
+    return sorted(state.table.staged)
 
 
 def test_rows_wait_for_others_of_their_shard_that_are_about_to_be_agreed() -> None:
@@ -75,7 +75,7 @@ def test_nothing_waits_for_migrations_that_are_far_from_agreed() -> None:
 
 def test_nothing_waits_once_a_member_of_it_is_gone() -> None:
     state = leadership(under_way(0, Step.STORE), under_way(1, Step.ACCEPT))
-    owner = state.liveness[0]
+    owner = state.membership.liveness[0]
     owner.answered_seconds, owner.since = START - 60, START - 60
     assert staged(state, 0.0) == [0]
 
@@ -85,7 +85,7 @@ def test_what_only_waits_to_be_stored_keeps_nobody_busy() -> None:
         state = leadership(under_way(0, step))
         state.rebalance.queues = Queues.of(Plan(migrations=(move(3, 1, 1, 2),)), state.table.partitions)
         start(state, Observation(START, DESIRED, ()))
-        assert state.migrations.keys() - {0} == begun
+        assert state.operations.migrations.keys() - {0} == begun
 
 
 def test_clearing_counts_until_it_is_stored() -> None:
@@ -93,4 +93,4 @@ def test_clearing_counts_until_it_is_stored() -> None:
     state = leadership(under_way(0, Step.STORE, clear(0, 1, 1)))
     state.rebalance.queues = Queues.of(Plan(migrations=(clear(3, 1, 1),)), state.table.partitions)
     start(state, Observation(START, DESIRED, ()))
-    assert state.migrations.keys() == {0}
+    assert state.operations.migrations.keys() == {0}

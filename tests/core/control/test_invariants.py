@@ -35,16 +35,16 @@ def healthy() -> State:
     state.rebalance.queues = Queues.of(PLAN, state.table.partitions)
     state.rebalance.progress = RebalanceProgress(1, PLAN, "", 0.0, 0, Counter())
     state.rebalance.counted_for["m"] = (state.rebalance.progress,)
-    state.claimed[1] = 6
+    state.table.claimed[1] = 6
     return state
 
 
 def migration(state: State) -> MigrationOperation:
-    return state.migrations[0]
+    return state.operations.migrations[0]
 
 
 def session(state: State) -> CopySession:
-    return state.copy_sessions["s"]
+    return state.operations.sessions["s"]
 
 
 def lose_an_id(state: State) -> None:
@@ -56,12 +56,12 @@ def lose_a_view(state: State) -> None:
 
 
 def store_another_row(state: State) -> None:
-    state.table_view.table = PartitionTable((Partition(9, (2, 1)), *state.table.partitions[1:]), {})
+    state.table.partitions = (Partition(9, (2, 1)), *state.table.partitions[1:])
 
 
 def take_partitions_away(state: State) -> None:
-    state.table_view.table = PartitionTable(state.table.partitions[:1], {})
-    state.claimed.clear()
+    state.table.partitions = state.table.partitions[:1]
+    state.table.claimed.clear()
 
 
 def forget_the_copy(state: State) -> None:
@@ -89,11 +89,11 @@ def commit_alone(state: State) -> None:
 
 
 def claim_what_is_stored(state: State) -> None:
-    state.claimed[3] = ROW.version
+    state.table.claimed[3] = ROW.version
 
 
 def stage_beside_a_migration(state: State) -> None:
-    state.staged[0] = Partition(6, (0, 1))
+    state.table.staged[0] = Partition(6, (0, 1))
 
 
 def lose_count_of_the_queues(state: State) -> None:
@@ -177,11 +177,11 @@ def test_a_migration_that_is_void_passes_the_row_that_may_be_accepted(
 
 def test_a_row_is_staged_by_the_operation_that_changes_it() -> None:
     state = healthy()
-    promotion = state.promotions[1]
+    promotion = state.operations.promotions[1]
     promotion.step, promotion.chosen = type(promotion.step).AGREED, 1
-    state.table_view.stage(1, Partition(promotion.term, promotion.row))
+    state.table.stage(1, Partition(promotion.term, promotion.row))
     state.check()
-    state.table_view.stage(1, Partition(promotion.term + 1, promotion.row))
+    state.table.stage(1, Partition(promotion.term + 1, promotion.row))
     with pytest.raises(BrokenInvariant, match=r"partition 1: .* is staged, not by p"):
         state.check()
 
@@ -193,7 +193,7 @@ def test_nothing_is_decided_on_a_broken_state() -> None:
     with pytest.raises(BrokenInvariant, match="views"):
         decide(state, observation)
     state = healthy()
-    state.staged[3] = Partition(5, (0, 1))
+    state.table.staged[3] = Partition(5, (0, 1))
     with pytest.raises(BrokenInvariant, match="neither stored 1 rows nor dropped"):
         decide(state, observation)
-    assert state.liveness == {}, "what was observed is not taken in"
+    assert state.membership.liveness == {}, "what was observed is not taken in"

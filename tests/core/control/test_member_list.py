@@ -18,7 +18,7 @@ def test_a_member_too_many_does_not_join(known: int, joins: bool) -> None:
     new = MemberObject(known, "new", pod=PodFacts("p", "10.0.0.1", "c", False))
     state = State(1, PartitionTable.empty(1, members), 1, known + 1, 0.0)
     report = ExchangeReply("OK", "", "u-new", "c", 1, 1, 0, 0)
-    state.liveness[known] = MemberLiveness(known, 0.0, member_object=new, report=report)
+    state.membership.liveness[known] = MemberLiveness(known, 0.0, member_object=new, report=report)
     desired = desired_spec(members=known + 1, replicas=1, timing=Timing(1.0, 3.0, 60.0))
     made = update_dictionary(state, Observation(0.0, desired, (*present, new)))
     assert (made is not None and known in made) is joins

@@ -78,11 +78,11 @@ def test_leaderships_that_store_nothing_never_choose_one_version() -> None:
     for epoch in range(1, 1 + EPOCHS_APART):
         state = State(epoch, TABLE, 1, 3, 0.0)
         for _ in range(5):
-            state.claimed[0] = state.table_view.next_version(0)
-            assert chosen.setdefault(state.claimed[0], epoch) == epoch
+            state.table.claimed[0] = state.table.next_version(0)
+            assert chosen.setdefault(state.table.claimed[0], epoch) == epoch
         again = resolve(TABLE, [says(learners=(learner,))], frozenset({2}), epoch).rows[0].version
         assert chosen.setdefault(again, epoch) == epoch
-        assert state.table_view.next_version(0, least=1_000) in range(1_000, 1_000 + EPOCHS_APART)
+        assert state.table.next_version(0, least=1_000) in range(1_000, 1_000 + EPOCHS_APART)
 
 
 def test_the_table_itself_is_not_changed() -> None:

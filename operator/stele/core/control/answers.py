@@ -31,7 +31,7 @@ def take_in(state: State, observation: Observation) -> None:
     state.decided_seconds = now
     for answer in observation.answers:
         _take_answer(state, answer, now)
-    for liveness in state.liveness.values():
+    for liveness in state.membership.liveness.values():
         liveness.evaluate(now)
         _note_life(state, liveness, observation)
 
@@ -51,7 +51,7 @@ def _note_life(state: State, liveness: MemberLiveness, observation: Observation)
 
 
 def _take_answer(state: State, answer: Answer, now: float) -> None:
-    liveness = state.liveness.get(answer.member)
+    liveness = state.membership.liveness.get(answer.member)
     if liveness is None:
         return
     if answer.report is None:
@@ -66,19 +66,19 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
         _note_claims(state, answer.report)
     if answer.published is not None:
         note_published(liveness, answer.published, answer.report)
-    state.change.on_report(answer.member, state.name_of(answer.member), answer.report, now)
+    state.operations.change.on_report(answer.member, state.name_of(answer.member), answer.report, now)
     for command, result in zip(answer.commands, answer.report.results, strict=False):
         _route(state, answer.member, command, result, now)
 
 
 def _note_claims(state: State, report: ExchangeReply) -> None:
     """Note rows and terms that a member accepted under a previous master while it was unreachable."""
-    rows = state.table.partitions
+    rows, promotions = state.table.partitions, state.operations.promotions
     agreed = [(row.partition, row.version) for row in report.accepted]
     agreed += [(tablet.partition, tablet.promised) for tablet in report.tablets]
     for number, version in agreed:
-        if number < len(rows) and version > rows[number].version and number not in state.promotions:
-            state.table_view.claim(number, version)
+        if number < len(rows) and version > rows[number].version and number not in promotions:
+            state.table.claim(number, version)
 
 
 def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
@@ -101,7 +101,7 @@ def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: f
         _complain(state, liveness, "MemberRefuses", f"{report.code}: {report.detail}")
     else:
         liveness.on_identity(report.uuid, report.uuid)
-        text = reported_jump(state.table, state.member_list_version, report)
+        text = reported_jump(state.table.stored, state.membership.list_version, report)
         if text:
             _complain(state, liveness, "MemberNotBelieved", text)
         return not text

@@ -41,7 +41,8 @@ def decide(state: State, observation: Observation) -> Decision:
 
     Raises Corrupt when tables contradict each other, and BrokenInvariant when the state does.
     """
-    hold(not state.staged, "the driver neither stored {} rows nor dropped the state", len(state.staged))
+    staged = len(state.table.staged)
+    hold(not staged, "the driver neither stored {} rows nor dropped the state", staged)
     state.check()
     state.events = []
     take_in(state, observation)
@@ -70,14 +71,13 @@ def _decision(
     intents: tuple[Intent, ...],
     commands: dict[MemberIndex, list[Command]],
 ) -> Decision:
-    check_changes(state.table, state.staged, state.table.members if dictionary is None else dictionary)
+    staged, operations = dict(state.table.staged), state.operations
+    check_changes(state.table.stored, staged, state.table.members if dictionary is None else dictionary)
     state.check()
-    jobs = tuple(session for session in state.copy_sessions.values() if session.wants_job)
-    busy = bool(
-        state.operations or state.failover.shrinking or state.staged or dictionary or not state.recovered
-    )
+    jobs = tuple(session for session in operations.sessions.values() if session.wants_job)
+    busy = bool(operations or state.failover.shrinking or staged or dictionary or not state.recovered)
     return Decision(
-        dict(state.staged),
+        staged,
         dictionary,
         state.membership.next_index,
         {member: tuple(some[:COMMANDS_MAX]) for member, some in commands.items()},
@@ -85,7 +85,7 @@ def _decision(
         jobs,
         tuple(state.events),
         busy or bool(commands) or _may_start_soon(state, observation),
-        state.change.desired if state.change.step is Step.COMMITTING else state.change.state,
+        operations.change.state_to_store,
     )
 
 
@@ -98,10 +98,10 @@ def _may_start_soon(state: State, observation: Observation) -> bool:
 
 def _change_state(state: State, observation: Observation) -> Observation:
     """Advance a change of the cluster state. Returns the observation with the state in effect."""
-    change, desired = state.change, observation.desired
+    change, desired = state.operations.change, observation.desired
     gone = unusable(state, desired, observation.now)
     processes = {
-        index: -1 if (report := state.liveness[index].report) is None else report.incarnation
+        index: -1 if (report := state.membership.liveness[index].report) is None else report.incarnation
         for index in state.table.members
         if index not in gone
     }
@@ -110,9 +110,9 @@ def _change_state(state: State, observation: Observation) -> Observation:
         ChangeInput(
             desired.state,
             observation.now,
-            len(state.migrations) + len(state.promotions),
-            state.stamp.value,
-            state.member_list_version,
+            len(state.operations.migrations) + len(state.operations.promotions),
+            state.table.stamp.value,
+            state.membership.list_version,
             processes,
         ),
         state.new_id("c"),
@@ -136,8 +136,8 @@ def stored(
     if dictionary is not None:
         set_members(state, dictionary)
     note_stored(state, rows, now)
-    state.table_view.clear_staged()
-    state.change.stored()
+    state.table.clear_staged()
+    state.operations.change.stored()
 
 
 def _assign_first(state: State, observation: Observation) -> None:
@@ -151,16 +151,16 @@ def _assign_first(state: State, observation: Observation) -> None:
         or not observation.desired.join_allowed
     ):
         return
-    if not places_known(state) or any(holds_data(liveness) for liveness in state.liveness.values()):
+    if not places_known(state) or any(map(holds_data, state.membership.liveness.values())):
         return
     members = [each for each in data_members(state, observation.desired, observation.now) if not each.leaving]
     patient = observation.now - state.started_seconds < FORMING_SECONDS
     if not members or (patient and len(members) < observation.desired.members):
         return
-    rows = assign(state.table, members, observation.desired.replicas)
+    rows = assign(state.table.stored, members, observation.desired.replicas)
     for number, row in enumerate(rows):
         if row:
-            state.table_view.stage(number, Partition(1, row))
+            state.table.stage(number, Partition(1, row))
     state.emit("TableAssigned", f"{len(rows)} partitions on {len(members)} members")
 
 
@@ -172,12 +172,12 @@ def _commands(state: State, observation: Observation) -> dict[MemberIndex, list[
             commands.setdefault(member, []).append(command)
     reachable = {
         index
-        for index, liveness in state.liveness.items()
+        for index, liveness in state.membership.liveness.items()
         if index in state.table.members and liveness.reachable(observation.now, observation.desired.timing)
     }
     for index in reachable:
         if swept := collect_garbage(
-            state, observation.desired, index, state.liveness[index], observation.now
+            state, observation.desired, index, state.membership.liveness[index], observation.now
         ):
             commands.setdefault(index, []).extend(swept)
     return {member: some for member, some in commands.items() if member in reachable}

@@ -48,10 +48,8 @@ def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list
 def _sessions(state: State, liveness: MemberLiveness) -> list[Command]:
     report = liveness.report
     assert report is not None
-    told = {each.session for each in report.fetches} | {each.session for each in report.sessions or ()}
-    return [
-        CloseSession(session) for session in sorted(told.union(report.staged) - state.copy_sessions.keys())
-    ]
+    reported = {each.session for each in (*report.fetches, *(report.sessions or ()))}.union(report.staged)
+    return [CloseSession(session) for session in sorted(reported - state.operations.sessions.keys())]
 
 
 def _tablets(
@@ -66,14 +64,14 @@ def _tablets(
     """
     assert liveness.report is not None
     copied = {copy.partition for copy in liveness.report.copies}
-    able = sum(1 for index in state.table.members if index not in state.leaving)
+    able = sum(1 for index in state.table.members if index not in state.membership.leaving)
     full = min(desired.replicas, max(1, able))
     commands: list[Command] = []
     for number in sorted(state.mismatched(liveness)):
         row = state.table.partitions[number]
         if liveness.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
             continue
-        if number in copied or number in state.migrations or number in state.failover.lost:
+        if number in copied or number in state.operations.migrations or number in state.failover.lost:
             continue
         wanted = len(row.members) < full or number in state.rebalance.queues.waiting
         if number in state.failover.reset_partitions or (not wanted and _is_whole(state, number)):
@@ -86,7 +84,7 @@ def _is_whole(state: State, number: PartitionId) -> bool:
 
     A member that accepted the row may have lost its volume before the row was stored.
     """
-    contacts = [state.liveness.get(member) for member in state.table.partitions[number].members]
+    contacts = [state.membership.liveness.get(member) for member in state.table.partitions[number].members]
     return all(
         liveness is not None
         and not liveness.ended

@@ -16,10 +16,10 @@ Dictionary = Mapping[MemberIndex, Member]
 
 def named(state: State) -> frozenset[MemberIndex]:
     """Return members that a row names, or will name once running operations have ended."""
-    found = set(state.replica_index.members)
-    for row in state.staged.values():
+    found = set(state.table.replica_index.members)
+    for row in state.table.staged.values():
         found.update(member for member in row.replicas if member is not None)
-    for operation in state.migrations.values():
+    for operation in state.operations.migrations.values():
         found.update(member for member in operation.result if member is not None)
     return frozenset(found)
 
@@ -31,7 +31,7 @@ def update_dictionary(state: State, observation: Observation) -> Dictionary | No
     present = {each.index for each in observation.members}
     for index in [i for i in members if i not in present and i not in in_rows]:
         state.emit("MemberLeft", f"{members.pop(index).name} holds nothing any more and is gone")
-    for index, liveness in state.liveness.items():
+    for index, liveness in state.membership.liveness.items():
         if liveness.member_object is None or liveness.report is None or liveness.replaced_by_uuid:
             continue
         pod = liveness.member_object.pod
@@ -106,7 +106,7 @@ def holds_data(liveness: MemberLiveness) -> bool:
 
 def set_members(state: State, members: Dictionary) -> None:
     """Apply the stored member list."""
-    state.table_view.set_members(members)
+    state.table.set_members(members)
     state.membership.note_list_stored()
 
 
@@ -125,9 +125,11 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     kept = [
         EnsureMember(each.index)
         for each in candidates
-        if not each.deleting and (each.index not in state.leaving or each.index in in_rows)
+        if not each.deleting and (each.index not in state.membership.leaving or each.index in in_rows)
     ]
-    gone = [RemoveMember(each.index) for each in candidates if each.index in state.leaving - in_rows]
+    gone = [
+        RemoveMember(each.index) for each in candidates if each.index in state.membership.leaving - in_rows
+    ]
     return (*kept, *(EnsureMember(index) for index in made), *gone)
 
 
@@ -136,7 +138,7 @@ def _candidates(state: State, observation: Observation, in_rows: frozenset[Membe
     gone = unusable(state, observation.desired, observation.now)
     found = []
     for each in observation.members:
-        liveness = state.liveness.get(each.index)
+        liveness = state.membership.liveness.get(each.index)
         lost = liveness is not None and bool(liveness.replaced_by_uuid)
         unreachable = each.index in gone or (each.pod is None and each.index in state.table.members)
         found.append(Candidate(each.index, each.drain, not unreachable, lost, each.deleting))
@@ -151,15 +153,15 @@ def _candidates(state: State, observation: Observation, in_rows: frozenset[Membe
 
 def life_of(state: State, index: MemberIndex, desired: DesiredSpec, now: float) -> Life:
     """Return a member's state, for its status."""
-    liveness = state.liveness.get(index)
+    liveness = state.membership.liveness.get(index)
     if index not in state.table.members or liveness is None:
         return Life.JOINING
     if liveness.replaced_by_uuid:
         return Life.LOST
     if liveness.gone(now, desired.timing):
         return Life.UNREACHABLE
-    if state.replica_index.number(index) and liveness.report is not None and not liveness.tablets:
+    if state.table.replica_index.number(index) and liveness.report is not None and not liveness.tablets:
         # Rows name it, but it has not received them.
         return Life.JOINING
     drained = liveness.member_object is not None and liveness.member_object.drain
-    return Life.DRAINING if drained or index in state.leaving else Life.ACTIVE
+    return Life.DRAINING if drained or index in state.membership.leaving else Life.ACTIVE

@@ -25,14 +25,14 @@ def exchange_request(
 
     Until the take-over is complete, and while rows are being stored, it only requests a report.
     """
-    member, liveness = state.table.members.get(index), state.liveness[index]
+    member, liveness = state.table.members.get(index), state.membership.liveness[index]
     rows: tuple[Row, ...] = ()
     members: tuple[MemberInfo, ...] = ()
     full, cursor = False, None
-    if member is not None and state.recovered and not state.staged:
-        base, changed, _ = state.table_view.stored_rows.since(liveness.published)
+    if member is not None and state.recovered and not state.table.staged:
+        base, changed, _ = state.table.stored_rows.since(liveness.published)
         rows, full = tuple(row_of(number, row) for number, row in changed), not base
-        cursor = TableCursor(state.table_view.stored_rows.number, state.stamp.value)
+        cursor = TableCursor(state.table.stored_rows.number, state.table.stamp.value)
         if not base or not _has_member_list(state, liveness):
             members = tuple(
                 MemberInfo(each.index, each.name, each.uuid, each.address, each.lite)
@@ -46,8 +46,8 @@ def exchange_request(
         self_index=index,
         partitions=len(state.table.partitions),
         replicas=replicas,
-        state=state.change.state,
-        member_list_version=state.member_list_version,
+        state=state.operations.change.state,
+        member_list_version=state.membership.list_version,
         members=members,
         rows=rows,
         full=full,
@@ -60,7 +60,7 @@ def exchange_request(
 
 def _has_member_list(state: State, liveness: MemberLiveness) -> bool:
     report = liveness.report
-    return report is not None and report.member_list_version == state.member_list_version
+    return report is not None and report.member_list_version == state.membership.list_version
 
 
 def note_published(liveness: MemberLiveness, cursor: TableCursor, report: ExchangeReply) -> None:

@@ -12,15 +12,13 @@ from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.operations.move import MigrationOperation
-from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.registry import Operations
 from stele.core.control.parts import Copies, Failover, Rebalance
 from stele.core.control.progress import RebalanceProgress
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.table_view import TableView
-from stele.core.table.ids import MemberIndex, PartitionId, Version
-from stele.core.table.replica_index import ReplicaIndex
-from stele.core.table.table import Member, Partition, PartitionTable, Stamp
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Member, Partition, PartitionTable
 from stele.core.tablet.lifecycle import TabletState
 
 
@@ -152,7 +150,7 @@ class State:
         "rebalance",
         "recovered",
         "started_seconds",
-        "table_view",
+        "table",
     )
 
     def __init__(
@@ -172,57 +170,9 @@ class State:
         self.events: list[ClusterEvent] = []
         self._sequence = 0
         self.membership = Membership(member_list_version, next_index)
-        self.table_view = TableView(epoch, table)
+        self.table = TableView(epoch, table)
         self.operations = Operations(StateChange(cluster_state))
         self.failover, self.rebalance, self.copies = Failover(), Rebalance(), Copies()
-
-    @property
-    def liveness(self) -> Mapping[MemberIndex, MemberLiveness]:
-        return self.membership.liveness
-
-    @property
-    def leaving(self) -> frozenset[MemberIndex]:
-        return self.membership.leaving
-
-    @property
-    def member_list_version(self) -> int:
-        return self.membership.list_version
-
-    @property
-    def table(self) -> PartitionTable:
-        return self.table_view.table
-
-    @property
-    def staged(self) -> Mapping[PartitionId, Partition]:
-        return self.table_view.staged
-
-    @property
-    def claimed(self) -> Mapping[PartitionId, Version]:
-        return self.table_view.claimed
-
-    @property
-    def stamp(self) -> Stamp:
-        return self.table_view.stamp
-
-    @property
-    def replica_index(self) -> ReplicaIndex:
-        return self.table_view.replica_index
-
-    @property
-    def change(self) -> StateChange:
-        return self.operations.change
-
-    @property
-    def migrations(self) -> Mapping[PartitionId, MigrationOperation]:
-        return self.operations.migrations
-
-    @property
-    def promotions(self) -> Mapping[PartitionId, Promotion]:
-        return self.operations.promotions
-
-    @property
-    def copy_sessions(self) -> Mapping[str, CopySession]:
-        return self.operations.sessions
 
     def check(self) -> None:
         """Raise BrokenInvariant for contradictions.
@@ -230,13 +180,18 @@ class State:
         Costs a step for each running operation, each staged or claimed row, and each plan.
         """
         self.operations.check(self.table.partitions)
-        self.table_view.check(self.operations)
+        self.table.check(self.operations)
         self.rebalance.check(self.operations)
 
     @property
     def plan_id(self) -> str:
         """Id of the present plan, unique because it includes the epoch; empty when there is none."""
         return "" if self.rebalance.progress is None else f"{self.epoch}-{self.rebalance.progress.number}"
+
+    @property
+    def failing_over(self) -> bool:
+        """Whether rows change their owner, or wait to lose a failed member."""
+        return bool(self.operations.promotions or self.failover.shrinking)
 
     def name_of(self, index: MemberIndex) -> str:
         """Return a member's name."""
@@ -252,7 +207,7 @@ class State:
 
     def under_way(self, progress: RebalanceProgress) -> list[MigrationOperation]:
         """Return the running migrations of a plan."""
-        found, counted_for = self.migrations.values(), self.rebalance.counted_for
+        found, counted_for = self.operations.migrations.values(), self.rebalance.counted_for
         return [each for each in found if any(progress is one for one in counted_for.get(each.id, ()))]
 
     def new_id(self, kind: str) -> str:
@@ -268,7 +223,7 @@ class State:
 
         An older reply may come from a member that has since lost its volume, or failed unnoticed.
         """
-        liveness = self.liveness.get(member)
+        liveness = self.membership.liveness.get(member)
         return (
             liveness is not None
             and liveness.answered_seconds > since
@@ -280,17 +235,17 @@ class State:
         report = liveness.report
         if report is None or report.code != OK or liveness.tablets_number != report.number:
             return False
-        return report.stamp == self.stamp.value
+        return report.stamp == self.table.stamp.value
 
     def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
         """Apply rows that were stored."""
         self.membership.note_rows(self.table.partitions, rows)
-        self.table_view.store(rows)
+        self.table.store(rows)
 
     def mismatched(self, liveness: MemberLiveness) -> list[PartitionId]:
         """Return partitions with a tablet at the member but not in the row, or the reverse, by an
         up-to-date report."""
-        return liveness.mismatched(self.table.partitions, self.replica_index.of(liveness.index))
+        return liveness.mismatched(self.table.partitions, self.table.replica_index.of(liveness.index))
 
     def warn_about(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
         """Emit a warning about a member, unless its problem is already known."""

@@ -23,18 +23,22 @@ class TableView:
 
     Invariants: `claimed[p]` is the highest version that a member was asked to accept for p and that is not
     stored, so the next stored version is above it; `staged` are the rows that this decision wants stored;
-    `stamp`, `replica_index` and `stored_rows` include every stored row.
+    `stored` is the table as it is stored, `partitions` and `members` are its parts; `stamp`, `replica_index`
+    and `stored_rows` include every stored row.
     """
 
     def __init__(self, epoch: int, table: PartitionTable) -> None:
         self._epoch = epoch
-        self.table = table
+        self._set_stored(table)
         self.staged: dict[PartitionId, Partition] = {}
         self.claimed: dict[PartitionId, Version] = {}
         self.stamp = Stamp(row.version for row in table.partitions)
         self.replica_index = ReplicaIndex(table.partitions)
         self.stored_rows = DeltaLog[PartitionId, tuple[PartitionId, Partition]]()
         self.stored_rows.update({number: (number, row) for number, row in enumerate(table.partitions)})
+
+    def _set_stored(self, table: PartitionTable) -> None:
+        self.stored, self.partitions, self.members = table, table.partitions, table.members
 
     def stage(self, number: PartitionId, row: Partition) -> None:
         """Have this decision store the row."""
@@ -50,7 +54,7 @@ class TableView:
     def next_version(self, number: PartitionId, least: Version = 0) -> Version:
         """Return the version for a change while an unreachable member may have accepted another; at least
         `least`."""
-        free = max(self.table.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
+        free = max(self.partitions[number].version + 2, self.claimed.get(number, 0) + 1, least)
         return checked_version(number, version_for_epoch(self._epoch, free))
 
     def store(self, rows: Mapping[PartitionId, Partition]) -> None:
@@ -58,23 +62,23 @@ class TableView:
         if not rows:
             # An equal table stays the same object: plans compare it by identity.
             return
-        partitions = list(self.table.partitions)
+        partitions = list(self.partitions)
         for number, row in rows.items():
             self.replica_index.set(number, partitions[number], row)
             partitions[number] = row
             self.stamp.set(number, row.version)
             if self.claimed.get(number, 0) <= row.version:
                 self.claimed.pop(number, None)
-        self.table = PartitionTable(tuple(partitions), self.table.members)
+        self._set_stored(PartitionTable(tuple(partitions), self.members))
         self.stored_rows.update({number: (number, row) for number, row in rows.items()})
 
     def set_members(self, members: Mapping[MemberIndex, Member]) -> None:
         """Apply a stored member list."""
-        self.table = PartitionTable(self.table.partitions, MappingProxyType(dict(members)))
+        self._set_stored(PartitionTable(self.partitions, MappingProxyType(dict(members))))
 
     def check(self, operations: Operations) -> None:
         """Raise BrokenInvariant for contradictions, also with the running operations."""
-        rows = self.table.partitions
+        rows = self.partitions
         for number, version in self.claimed.items():
             known = rows[number].version
             hold(version > known, "partition {}: {} is claimed, {} is stored", number, version, known)

@@ -37,13 +37,13 @@ async def moving() -> Harness:
 async def test_migrations_under_way_end_before_the_state_is_in_force_and_none_begins(state: str) -> None:
     harness = await moving()
     assert harness.loop.state is not None
-    under_way = {running.id for running in harness.loop.state.migrations.values()}
+    under_way = {running.id for running in harness.loop.state.operations.migrations.values()}
     assert len(harness.loop.state.rebalance.queues)
     before = {id for volume in harness.world.volumes.values() for id in volume.events.begun}
     harness.change_spec(state=state)
     await harness.tick()
     assert harness.head().state == "Active"
-    assert "under way" in harness.loop.state.change.reason
+    assert "under way" in harness.loop.state.operations.change.reason
     await harness.until_quiet()
     assert harness.head().state == state
     assert {each.state for each in harness.world.volumes.values()} == {state}
@@ -100,4 +100,4 @@ async def test_who_may_join(state: str, joins: bool) -> None:
     refusals = [each for each in harness.world.events if each.reason == "JoinRefused"]
     assert len(refusals) == (0 if joins else 1)
     assert harness.loop.state is not None
-    assert joins or state in harness.loop.state.liveness[3].problem
+    assert joins or state in harness.loop.state.membership.liveness[3].problem

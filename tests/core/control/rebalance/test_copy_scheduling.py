@@ -39,7 +39,7 @@ def state_of(*rows: tuple[int, ...], free: int = -1) -> State:
     members = {n: Member(n, f"demo-{n}", f"uuid-{n}", f"10.0.0.{n}") for n in range(MEMBERS)}
     state = State(1, PartitionTable(tuple(Partition(1, row) for row in rows), members), 1, MEMBERS, 0.0)
     for index in members:
-        liveness = state.liveness[index] = MemberLiveness(index, 0.0, report=reply(free))
+        liveness = state.membership.liveness[index] = MemberLiveness(index, 0.0, report=reply(free))
         for number, row in enumerate(rows):
             if index in row:
                 liveness.tablets[number] = tablet(number)
@@ -76,11 +76,11 @@ def test_a_backup_is_read_and_not_the_owner() -> None:
 def test_the_owner_is_read_when_no_backup_is_ready(trouble: str) -> None:
     state = state_of((0, 1))
     if trouble == "broken":
-        del state.liveness[1].tablets[0]
+        del state.membership.liveness[1].tablets[0]
     elif trouble == "copying":
-        state.liveness[1].tablets[0] = tablet(0, "COPYING")
+        state.membership.liveness[1].tablets[0] = tablet(0, "COPYING")
     elif trouble == "silent":
-        del state.liveness[1]
+        del state.membership.liveness[1]
     gone = frozenset({1} if trouble == "gone" else ())
     assert Sources(state, gone).choose(copy_to(state, 0, 4)) == 0
 
@@ -186,7 +186,7 @@ def test_what_is_on_its_way_is_counted_once() -> None:
     state = state_of((0,), (0,), free=SPACE_MARGIN_BYTES + 2 * SIZE)
     running = copy_to(state, 0, 4)
     assert admitted(state, 1)
-    state.liveness[4].report = reply(SPACE_MARGIN_BYTES + 2 * SIZE - 1)
+    state.membership.liveness[4].report = reply(SPACE_MARGIN_BYTES + 2 * SIZE - 1)
     assert not admitted(state, 1)
     # Its wave tells the bytes, and how many of them are on the volume already.
     made = wave(0, 4)
@@ -209,9 +209,9 @@ def test_the_refusal_says_what_to_do() -> None:
 def test_some_copies_never_wait_for_space(why: str) -> None:
     state = state_of((0,), free=-1 if why == "does not tell" else 0)
     if why == "rejoins":
-        state.liveness[4].tablets[0] = tablet(0)
+        state.membership.liveness[4].tablets[0] = tablet(0)
     elif why == "holds nothing":
-        state.liveness[0].tablets[0] = tablet(0, size=0)
+        state.membership.liveness[0].tablets[0] = tablet(0, size=0)
     assert admitted(state, 0)
     assert expected_bytes(state, 0, 4) == (SIZE if why == "does not tell" else 0)
 

@@ -35,8 +35,8 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
         state.emit("PartitionsReset", text, warning=True)
     for each in begun:
         assert each.member is not None
-        version = state.table_view.next_version(each.partition, _promised(state, each.partition))
-        state.table_view.stage(each.partition, Partition(version, (each.member,)))
+        version = state.table.next_version(each.partition, _promised(state, each.partition))
+        state.table.stage(each.partition, Partition(version, (each.member,)))
         state.failover.reset_partitions.add(each.partition)
         state.rebalance.drop(each.partition)
 
@@ -48,7 +48,7 @@ def _end(state: State, lost: set[PartitionId]) -> None:
 
 
 def _promised(state: State, number: PartitionId) -> Version:
-    tablets = (liveness.tablets.get(number) for liveness in state.liveness.values())
+    tablets = (liveness.tablets.get(number) for liveness in state.membership.liveness.values())
     promised = [tablet.promised for tablet in tablets if tablet is not None]
     # The maximum stands for promises that were lost with their file.
     return max((each for each in promised if each < VERSION_MAX), default=0)
@@ -58,8 +58,8 @@ def _able(state: State, desired: DesiredSpec, now: float) -> list[MemberIndex]:
     """Return members that can take data and whose last report is about the present table."""
     found = []
     for index, member in state.table.members.items():
-        liveness = state.liveness.get(index)
-        if member.lite or index in state.leaving or liveness is None or liveness.replaced_by_uuid:
+        liveness = state.membership.liveness.get(index)
+        if member.lite or index in state.membership.leaving or liveness is None or liveness.replaced_by_uuid:
             continue
         if liveness.reachable(now, desired.timing) and state.up_to_date(liveness):
             found.append(index)
@@ -81,8 +81,8 @@ def _go_on(
         min(
             free,
             key=lambda index: (
-                state.liveness[index].tablet_state(number) == TabletState.READY,
-                state.replica_index.number(index) + taken[index],
+                state.membership.liveness[index].tablet_state(number) == TabletState.READY,
+                state.table.replica_index.number(index) + taken[index],
                 index,
             ),
             default=None,

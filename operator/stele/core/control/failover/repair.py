@@ -26,16 +26,16 @@ def repair(state: State, desired: DesiredSpec, now: float) -> None:
     before, state.failover.shrinking = state.failover.shrinking, {}
     for number in sorted(_repair_candidates(state, gone, silent, without)):
         row = state.table.partitions[number]
-        if not row.replicas or number in state.staged:
+        if not row.replicas or number in state.table.staged:
             continue
         dead = row.members & (gone | silent.get(row.owner, frozenset()) | without.get(number, frozenset()))
-        if number in state.promotions:
+        if number in state.operations.promotions:
             _watch(state, desired, number, dead, now)
         elif dead or number in state.failover.fenced:
             if not _repair_row(state, number, dead, before.get(number, now), now):
                 lost.add(number)
-        elif state.claimed.get(number, 0) > row.version and number not in state.migrations:
-            state.table_view.stage(number, Partition(state.table_view.next_version(number), row.replicas))
+        elif state.table.claimed.get(number, 0) > row.version and number not in state.operations.migrations:
+            state.table.stage(number, Partition(state.table.next_version(number), row.replicas))
     _tell_lost(state, lost)
 
 
@@ -49,7 +49,7 @@ def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[Member
     return frozenset(
         index
         for index in state.table.members
-        if (liveness := state.liveness.get(index)) is None
+        if (liveness := state.membership.liveness.get(index)) is None
         or liveness.replaced_by_uuid
         or liveness.gone(now, desired.timing)
     )
@@ -59,7 +59,7 @@ def _silent(state: State, desired: DesiredSpec, now: float) -> dict[int | None, 
     """Return backups that an owner cannot reach, by owner, while the master has always reached that owner."""
     limit = desired.timing.silence * SILENCE_FACTOR
     found: dict[int | None, frozenset[MemberIndex]] = {}
-    for index, liveness in state.liveness.items():
+    for index, liveness in state.membership.liveness.items():
         if liveness.report is None or not liveness.report.silent or not liveness.steady(now, limit):
             continue
         far = frozenset(peer.member for peer in liveness.report.silent if peer.silent_ms > limit * 1000)
@@ -76,18 +76,18 @@ def _repair_candidates(
 ) -> set[PartitionId]:
     """Return the only rows that may need a repair."""
     far = gone.union(*silent.values())
-    named = set[PartitionId]().union(*(state.replica_index.rows_of.get(member, ()) for member in far))
-    return named.union(without, state.promotions, state.failover.fenced, state.claimed)
+    named = set[PartitionId]().union(*(state.table.replica_index.rows_of.get(member, ()) for member in far))
+    return named.union(without, state.operations.promotions, state.failover.fenced, state.table.claimed)
 
 
 def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
     """Return members, by partition, that know the row but have no tablet: a damaged one was quarantined."""
     found: dict[PartitionId, frozenset[MemberIndex]] = {}
-    for index, liveness in state.liveness.items():
+    for index, liveness in state.membership.liveness.items():
         if not state.up_to_date(liveness):
             continue
         for number in state.mismatched(liveness):
-            if state.replica_index.names(number, index):
+            if state.table.replica_index.names(number, index):
                 found[number] = found.get(number, frozenset()) | {index}
     return found
 
@@ -101,7 +101,7 @@ def _repair_row(
     the loss was noticed: that member may just have failed, too. A promotion asks all of them itself.
     """
     row = state.table.partitions[number]
-    operation = state.migrations.get(number)
+    operation = state.operations.migrations.get(number)
     if operation is not None:
         # If the destination was already asked, its reply comes first; otherwise the next tick sees the abort.
         # tick.
@@ -123,12 +123,12 @@ def _repair_row(
         state.failover.shrinking[number] = since
     else:
         slots = trimmed(None if member in dead else member for member in row.replicas)
-        state.table_view.stage(number, Partition(state.table_view.next_version(number), slots))
+        state.table.stage(number, Partition(state.table.next_version(number), slots))
     return True
 
 
 def _holds(state: State, member: MemberIndex, number: PartitionId) -> bool:
-    liveness = state.liveness.get(member)
+    liveness = state.membership.liveness.get(member)
     return liveness is not None and liveness.tablet_state(number) == TabletState.READY
 
 
@@ -137,15 +137,15 @@ def _promote(
 ) -> None:
     """Begin a promotion. Its term is the version of the resulting row."""
     promised = [_promised(state, member, number) for member in live]
-    term = state.table_view.next_version(number, max(promised, default=0))
-    owner = state.liveness.get(row.owner) if row.owner is not None else None
+    term = state.table.next_version(number, max(promised, default=0))
+    owner = state.membership.liveness.get(row.owner) if row.owner is not None else None
     # An owner that is asked like the others cannot continue without being noticed.
     dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
     state.operations.begin(Promotion(number, row, term, live, dead, now, state.new_id("p")))
 
 
 def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
-    liveness = state.liveness.get(member)
+    liveness = state.membership.liveness.get(member)
     tablet = None if liveness is None else liveness.tablets.get(number)
     # The maximum stands for promises lost with their file: no row could ever exceed it.
     return 0 if tablet is None or tablet.promised >= VERSION_MAX else tablet.promised
@@ -155,19 +155,19 @@ def _watch(
     state: State, desired: DesiredSpec, number: PartitionId, dead: frozenset[MemberIndex], now: float
 ) -> None:
     """Store what was agreed to; restart when a live replica was lost or refused, or a lost one is back."""
-    promotion = state.promotions[number]
+    promotion = state.operations.promotions[number]
     if promotion.step is Step.AGREED:
-        state.table_view.stage(number, Partition(promotion.term, promotion.row))
+        state.table.stage(number, Partition(promotion.term, promotion.row))
         return
     outdated = promotion.step is Step.OUTDATED
     if outdated or dead & promotion.participants or _returned(state, number, dead):
         if promotion.chosen is not None:
-            state.table_view.claim(number, promotion.term)
+            state.table.claim(number, promotion.term)
         state.failover.fenced.add(number)
         state.rebalance.forget(promotion.id)
         state.operations.end(promotion)
         return
-    owner = state.liveness.get(promotion.base.owner) if promotion.base.owner is not None else None
+    owner = state.membership.liveness.get(promotion.base.owner) if promotion.base.owner is not None else None
     if owner is not None and not promotion.owner_dead and owner.known_dead:
         promotion.owner_dead = True
         promotion.not_before_seconds.clear()
@@ -175,7 +175,7 @@ def _watch(
 
 def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -> bool:
     """Return whether a member of the row is back with its copy before an owner was decided."""
-    promotion = state.promotions[number]
+    promotion = state.operations.promotions[number]
     if promotion.chosen is not None:
         return False
     away = promotion.base.members - dead - promotion.participants

@@ -21,7 +21,7 @@ def take_over(state: State, observation: Observation) -> bool:
     """
     gone: set[MemberIndex] = set()
     for index in state.table.members:
-        liveness = state.liveness[index]
+        liveness = state.membership.liveness[index]
         if liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing):
             continue
         starting = observation.now - liveness.starting_seconds < observation.desired.timing.silence
@@ -30,14 +30,15 @@ def take_over(state: State, observation: Observation) -> bool:
         if not liveness.replaced_by_uuid and not liveness.gone(observation.now, observation.desired.timing):
             return False
         gone.add(index)
-    reports = [c.report for i, c in state.liveness.items() if c.report is not None and i not in gone]
-    found = resolve(state.table, reports, frozenset(gone), state.epoch)
+    known = state.membership.liveness
+    reports = [each.report for i, each in known.items() if each.report is not None and i not in gone]
+    found = resolve(state.table.stored, reports, frozenset(gone), state.epoch)
     if _waits_for_unlisted(state, observation, found.rows):
         return False
     for number, version in found.claimed.items():
-        state.table_view.claim(number, version)
+        state.table.claim(number, version)
     for number, row in found.rows.items():
-        state.table_view.stage(number, row)
+        state.table.stage(number, row)
     rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
     state.failover.fenced = _interrupted(state, rows)
     _claim_for_others(state, rows)
@@ -71,7 +72,7 @@ def _waits_for_unlisted(
 
 
 def _can_join(state: State, observation: Observation, index: MemberIndex) -> bool:
-    liveness = state.liveness.get(index)
+    liveness = state.membership.liveness.get(index)
     if (
         liveness is None
         or liveness.member_object is None
@@ -87,7 +88,7 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
     """Return partitions of which a live replica promised a term that no row has: their promotion is
     repeated."""
     found: set[PartitionId] = set()
-    for index, liveness in state.liveness.items():
+    for index, liveness in state.membership.liveness.items():
         for tablet in liveness.tablets.values():
             row = rows.get(tablet.partition)
             if row is not None and index in row.members and tablet.promised > row.version:
@@ -97,9 +98,9 @@ def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[Partit
 
 def _claim_for_others(state: State, rows: dict[PartitionId, Partition]) -> None:
     """Let a replica that promised more than its row's version take no copy except for a later one."""
-    for index, liveness in state.liveness.items():
+    for index, liveness in state.membership.liveness.items():
         for tablet in liveness.tablets.values():
             number = tablet.partition
             row = rows.get(number)
             if row is not None and index not in row.members and tablet.promised > row.version:
-                state.table_view.claim(number, tablet.promised)
+                state.table.claim(number, tablet.promised)

@@ -100,6 +100,11 @@ class StateChange:
     def pending(self) -> bool:
         return self.step is not Step.STEADY
 
+    @property
+    def state_to_store(self) -> str:
+        """The state of the head: the one that is committed now, otherwise the one in effect."""
+        return self.desired if self.step is Step.COMMITTING else self.state
+
     def enter(self, to: Step, reason: str = "") -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"change of state to {self.desired}", TRANSITIONS, self.step, to)

@@ -40,7 +40,7 @@ def _apply_to_own_plan(state: State, request: RebalanceRequest, now: float) -> N
     if request.cancel:
         cancel(state, now)
         if request.roll_back:
-            _roll_back(state, progress, state.migrations, now)
+            _roll_back(state, progress, state.operations.migrations, now)
     elif request.approved:
         approve(state, now)
 

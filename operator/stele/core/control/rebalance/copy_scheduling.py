@@ -57,8 +57,9 @@ class Sources:
 
     def __init__(self, state: State, gone: frozenset[MemberIndex]) -> None:
         self._state, self._gone = state, gone
-        under_way = (each for each in state.migrations.values() if each.step in _BEFORE_COPY | {Step.COPY})
-        self._load = Counter(each.copied_from for each in under_way if each.copied_from is not None)
+        copying = _BEFORE_COPY | {Step.COPY}
+        migrations = (each for each in state.operations.migrations.values() if each.step in copying)
+        self._load = Counter(each.copied_from for each in migrations if each.copied_from is not None)
 
     def choose(self, operation: MigrationOperation) -> MemberIndex:
         """Set the operation's source, which stays while that member is equally suitable."""
@@ -79,7 +80,7 @@ class Sources:
         for member in operation.base.replicas[1:]:
             if member is None or member == operation.destination or member in self._gone:
                 continue
-            liveness = self._state.liveness.get(member)
+            liveness = self._state.membership.liveness.get(member)
             if liveness is not None and liveness.tablet_state(operation.partition) == TabletState.READY:
                 yield member
 
@@ -111,9 +112,9 @@ def expected_bytes(state: State, partition: PartitionId, destination: MemberInde
     0 for an existing tablet, which may only have to catch up: replication never waits for space.
     """
     owner = state.table.partitions[partition].owner
-    liveness = None if owner is None else state.liveness.get(owner)
+    liveness = None if owner is None else state.membership.liveness.get(owner)
     tablet = None if liveness is None else liveness.tablets.get(partition)
-    there = state.liveness.get(destination)
+    there = state.membership.liveness.get(destination)
     if tablet is None or (there is not None and there.tablet_state(partition) == TabletState.READY):
         return 0
     return tablet.bytes
@@ -125,17 +126,17 @@ class Space:
     def __init__(self, state: State, but: str = "") -> None:
         self._state = state
         self._coming = Counter[MemberIndex]()
-        for session in state.copy_sessions.values():
+        for session in state.operations.sessions.values():
             if session.copying and session.items and session.id != but:
                 self._coming[session.destination] += max(0, session.bytes - session.copied_bytes)
-        for operation in state.migrations.values():
+        for operation in state.operations.migrations.values():
             if operation.destination is not None and operation.migration.copies and self._waits(operation):
                 needed = expected_bytes(state, operation.partition, operation.destination)
                 self._coming[operation.destination] += needed
 
     def _waits(self, operation: MigrationOperation) -> bool:
         """Return whether the operation may need bytes that no session accounts for yet."""
-        session = self._state.copy_sessions.get(operation.session)
+        session = self._state.operations.sessions.get(operation.session)
         if session is not None:
             return session.copying and not session.items
         return operation.step in _BEFORE_COPY and not operation.copies
@@ -143,7 +144,7 @@ class Space:
     def lack(self, destination: MemberIndex, needed_bytes: int) -> str:
         """Return why so many more bytes do not fit; empty when they do, or when the member does not
         report its space."""
-        liveness = self._state.liveness.get(destination)
+        liveness = self._state.membership.liveness.get(destination)
         free = -1 if liveness is None or liveness.report is None else liveness.report.stats.disk_free_bytes
         left = free - self._coming[destination] - SPACE_MARGIN_BYTES
         if free < 0 or not needed_bytes or needed_bytes <= left:

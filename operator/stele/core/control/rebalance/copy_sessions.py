@@ -36,7 +36,7 @@ def drive_sessions(state: State, observation: Observation) -> None:
     if observation.copier_problem:
         # Drivers end with their copier.
         state.copies.spark_used_seconds.clear()
-    for session in list(state.copy_sessions.values()):
+    for session in list(state.operations.sessions.values()):
         # A source may leave the cluster once the row no longer names it.
         left = session.participants - state.table.members.keys()
         session.forget_gone({member: state.name_of(member) for member in gone | left})
@@ -49,15 +49,15 @@ def drive_sessions(state: State, observation: Observation) -> None:
             _end_session(state, session, observation.now)
         if session.done:
             state.operations.end(session)
-    give_up_stalled(state.copy_sessions.values(), observation.now)
+    give_up_stalled(state.operations.sessions.values(), observation.now)
     _open_sessions(state, observation, gone)
-    share_bandwidth(state.copy_sessions.values(), observation.desired.bandwidth_per_member)
+    share_bandwidth(state.operations.sessions.values(), observation.desired.bandwidth_per_member)
 
 
 def _end_session(state: State, session: CopySession, now: float) -> None:
     """End a session once: its migrations continue (ingested), copy again (without Spark if it failed), or
     roll back."""
-    mine = [state.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
+    mine = [state.operations.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
     _count_bytes(state, session, mine)
     note_end(state, session, now)
     if session.blames_spark and mine:
@@ -92,7 +92,7 @@ def _end_session(state: State, session: CopySession, now: float) -> None:
 
 
 def _is(state: State, number: PartitionId, id: str) -> bool:
-    return number in state.migrations and state.migrations[number].id == id
+    return number in state.operations.migrations and state.operations.migrations[number].id == id
 
 
 def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperation]) -> None:
@@ -113,7 +113,7 @@ def _waiting(
     waiting: dict[Pair, list[MigrationOperation]] = {}
     coming: set[Pair] = set()
     sources = Sources(state, gone)
-    for operation in state.migrations.values():
+    for operation in state.operations.migrations.values():
         if operation.destination is None or not operation.migration.copies:
             continue
         if operation.step not in (Step.START, Step.ATTACH, Step.CATCH_UP):
@@ -128,7 +128,7 @@ def _waiting(
 
 def _open_sessions(state: State, observation: Observation, gone: frozenset[MemberIndex]) -> None:
     """Open a session for each pair that may have one, unless other tablets are about to join it."""
-    now, sessions = observation.now, state.copy_sessions.values()
+    now, sessions = observation.now, state.operations.sessions.values()
     waiting, coming = _waiting(state, gone, now)
     busy = {(session.source, session.destination) for session in sessions if session.copying}
     blocked = {pair for pair in waiting if pair in busy or not has_room(sessions, *pair)}
@@ -195,10 +195,10 @@ def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:
 def _needed_besides(state: State, session: CopySession) -> int:
     """Return the bytes of other running migrations to the same member that also need a copy."""
     total = 0
-    for operation in state.migrations.values():
+    for operation in state.operations.migrations.values():
         if operation.destination != session.destination or operation.partition in session.partitions:
             continue
-        owner = state.liveness.get(operation.owner)
+        owner = state.membership.liveness.get(operation.owner)
         if owner is not None and (operation.step is Step.COPY or operation.needs_copy):
             tablet = owner.tablets.get(operation.partition)
             total += 0 if tablet is None else tablet.bytes

@@ -53,7 +53,7 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
     gone = unusable(state, desired, now)
     found = []
     for index, member in sorted(state.table.members.items()):
-        liveness = state.liveness.get(index)
+        liveness = state.membership.liveness.get(index)
         if member.lite or liveness is None:
             continue
         # A member without an object is being removed, though its process may answer for a moment.
@@ -63,7 +63,7 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
             or liveness.member_object.lite
             or liveness.member_object.deleting
         )
-        leaving, away = drained or index in state.leaving, index in gone
+        leaving, away = drained or index in state.membership.leaving, index in gone
         if away and (leaving or liveness.replaced_by_uuid or not liveness.in_grace(now, desired.timing)):
             continue
         weight, zone = (
@@ -88,8 +88,8 @@ def preview(
         return Plan()
     held = in_force(state, requests)
     granted, refused = checked(state, moves, members, desired.replicas)
-    supposed = moves_of(state, [*held, RebalanceRequest("", moves=granted)], state.table, desired.replicas)
-    made = plan(state.table, members, desired.replicas, supposed)
+    table, all_requests = state.table.stored, [*held, RebalanceRequest("", moves=granted)]
+    made = plan(table, members, desired.replicas, moves_of(state, all_requests, table, desired.replicas))
     return replace(made, refusals=(*refused, *made.refusals))
 
 
@@ -97,7 +97,7 @@ def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMembe
     """Return the data members with the desired number of members: new indexes are added, surplus members
     leave."""
     present = expected_members(state, desired, now)
-    drained = {each.index for each in present if each.leaving and each.index not in state.leaving}
+    drained = {each.index for each in present if each.leaving and each.index not in state.membership.leaving}
     candidates = [Candidate(each.index, each.index in drained, reachable=not each.away) for each in present]
     going = leaving(candidates, desired.members) | drained
     new = missing(candidates, desired.members, next_index(state.table.members, state.membership.next_index))
@@ -110,7 +110,7 @@ def places_known(state: State) -> bool:
     """Return whether every member's domain has been read; until then nothing is placed."""
     return all(
         liveness.member_object is None or liveness.member_object.zone is not None
-        for liveness in state.liveness.values()
+        for liveness in state.membership.liveness.values()
     )
 
 
@@ -135,7 +135,7 @@ def make_plan(state: State, observation: Observation) -> None:
         return
     if first or key[:2] != plans.plan_key[:2]:
         plans.cancelled, plans.stopped = False, set()
-    plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table, observation.now
+    plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table.stored, observation.now
     paused = set() if changed else plans.retries.paused(observation.now)
     plans.retries.note_planned(paused)
     expected = _expected(state)
@@ -161,7 +161,7 @@ def make_plan(state: State, observation: Observation) -> None:
 
 
 def _may_plan(state: State, desired: DesiredSpec) -> bool:
-    if not desired.migration_allowed or desired.held or state.promotions or state.failover.shrinking:
+    if not desired.migration_allowed or desired.held or state.failing_over:
         return False
     return any(row.version for row in state.table.partitions) and places_known(state)
 
@@ -172,14 +172,14 @@ def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
     While a proposal waits, only after a failure of what runs besides it. The same holds while a place is
     kept: what waits for it could be balanced again and again.
     """
-    plans = state.rebalance
-    if state.migrations or len(plans.queues) or (plans.cancelled and not user_plan_partitions(state)):
+    plans, migrations = state.rebalance, state.operations.migrations
+    if migrations or len(plans.queues) or (plans.cancelled and not user_plan_partitions(state)):
         return False
     if _rested(state, now) and plans.retries.due(now):
         return True
     if plans.proposal is not None or any(member.away for member in members):
         return False
-    return state.table is not plans.planned_table
+    return state.table.stored is not plans.planned_table
 
 
 def _short(state: State, observation: Observation) -> bool:
@@ -197,24 +197,24 @@ def _rested(state: State, now: float) -> bool:
 
 def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
     """Return whether it lacks copies and no operation is about to change that."""
-    row = state.staged.get(number, state.table.partitions[number])
-    idle = number not in state.migrations and number not in state.rebalance.queues.waiting
+    row = state.table.staged.get(number, state.table.partitions[number])
+    idle = number not in state.operations.migrations and number not in state.rebalance.queues.waiting
     return idle and 0 < len(row.members) < replicas
 
 
 def _nothing_left(state: State, made: Plan, members: tuple[DataMember, ...]) -> bool:
     """Return whether the situation is as planned: nothing runs, pauses after a failure, or waits for a
     member."""
-    pending = state.migrations or state.rebalance.retries.pauses or any(member.away for member in members)
-    return not (made.migrations or pending)
+    pending = state.operations.migrations or state.rebalance.retries.pauses
+    return not (made.migrations or pending or any(member.away for member in members))
 
 
 def _expected(state: State) -> PartitionTable:
     """Return the table after all running operations have succeeded and staged rows are stored."""
     rows = list(state.table.partitions)
-    for number, operation in state.migrations.items():
+    for number, operation in state.operations.migrations.items():
         rows[number] = Partition(operation.version, operation.result)
-    for number, row in state.staged.items():
+    for number, row in state.table.staged.items():
         rows[number] = row
     return PartitionTable(tuple(rows), state.table.members)
 
@@ -236,7 +236,7 @@ def _planned(
     moves = moves_of(state, requests, expected, replicas)
     made = _without(plan(expected, members, replicas, moves), but)
     staying = sum(not member.leaving for member in members)
-    full = any(member.leaving and state.replica_index.number(member.index) for member in members)
+    full = any(member.leaving and state.table.replica_index.number(member.index) for member in members)
     if made.migrations or not full or not 0 < staying < replicas:
         return made, None
     fewer = _without(plan(expected, members, staying, moves), but)
@@ -392,7 +392,7 @@ def sizes(state: State) -> dict[PartitionId, int]:
     """Return the bytes of each tablet, as its owner reports them."""
     found: dict[PartitionId, int] = {}
     rows = state.table.partitions
-    for index, liveness in state.liveness.items():
+    for index, liveness in state.membership.liveness.items():
         for number, tablet in liveness.tablets.items():
             if number < len(rows) and rows[number].owner == index:
                 found[number] = tablet.bytes
@@ -401,8 +401,9 @@ def sizes(state: State) -> dict[PartitionId, int]:
 
 def end_plan(state: State, now: float) -> None:
     """End the present plan when nothing of it waits or runs."""
-    plans = state.rebalance
-    if plans.progress is None or state.migrations or state.promotions or len(plans.queues) or plans.proposal:
+    plans, operations = state.rebalance, state.operations
+    left = operations.migrations or operations.promotions or len(plans.queues) or plans.proposal
+    if plans.progress is None or left:
         return
     done = sum(plans.progress.done.values())
     phase = _last_phase(state, plans.progress, done)

@@ -48,21 +48,22 @@ def start(state: State, observation: Observation) -> None:
     if not len(plans.queues):
         forget_waiting(state)
         return
-    if not desired.may_start or state.promotions or state.failover.shrinking:
+    if not desired.may_start or state.failing_over:
         return
     able = frozenset(member.index for member in data_members(state, desired, observation.now))
     held = frozenset().union(
-        state.migrations,
-        state.staged,
-        state.claimed,
+        state.operations.migrations,
+        state.table.staged,
+        state.table.claimed,
         state.failover.fenced,
         state.failover.lost,
         _unresolved(state, able),
         _with_stale_copies(state, able),
     )
-    busy = [operation.participants for operation in state.migrations.values() if _burdens(operation)]
+    busy = [each.participants for each in state.operations.migrations.values() if _burdens(each)]
     # After a pause of this process no member counts as failed yet: a row must not shrink to one that has.
-    able = frozenset(each for each in able if state.liveness[each].reachable(observation.now, desired.timing))
+    known = state.membership.liveness
+    able = frozenset(each for each in able if known[each].reachable(observation.now, desired.timing))
     rows = state.table.partitions
     admit = _admission(state, observation.now)
     for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
@@ -112,7 +113,7 @@ def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
     """Return partitions with an ended migration that a live member still reports: its abort comes first."""
     found: set[PartitionId] = set()
     for index in able:
-        if (report := state.liveness[index].report) is not None:
+        if (report := state.membership.liveness[index].report) is not None:
             found |= {each.partition for each in report.learners if each.id not in state.operations}
             found |= {each.partition for each in report.copies if each.id not in state.operations}
     return found
@@ -125,7 +126,7 @@ def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[Partit
         number
         for number in state.failover.reset_partitions
         for index in able - state.table.partitions[number].members
-        if state.liveness[index].tablet_state(number) == TabletState.READY
+        if state.membership.liveness[index].tablet_state(number) == TabletState.READY
     }
 
 
@@ -133,7 +134,7 @@ def _begin_shift(state: State, migration: Migration, row: Partition, now: float)
     """Make a member of the row its owner: nothing is copied, so it is a promotion with a known result."""
     number, id = migration.partition, state.new_id("p")
     live = tuple(member for member in row.replicas if member is not None)
-    term = state.table_view.next_version(number)
+    term = state.table.next_version(number)
     result = step(row.replicas, migration)
     state.operations.begin(
         Promotion(number, row, term, live, True, now, id, wanted=migration.destination, wanted_row=result)
@@ -144,7 +145,7 @@ def _begin_shift(state: State, migration: Migration, row: Partition, now: float)
 def follow(state: State, observation: Observation) -> None:
     """Advance running operations by the reports of both sides, and remove ended ones."""
     gone = unusable(state, observation.desired, observation.now)
-    for operation in list(state.migrations.values()):
+    for operation in list(state.operations.migrations.values()):
         hear(state, operation, (operation.owner, operation.destination), observation.now)
         _note_gone(state, operation, gone, observation.now)
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
@@ -153,10 +154,10 @@ def follow(state: State, observation: Observation) -> None:
             reason = Reason(ReasonCode.STALLED, f"no progress in step {operation.step.value}")
             operation.abort(reason, observation.now)
         if operation.step is Step.ACCEPT:
-            state.table_view.claim(operation.partition, operation.version)
+            state.table.claim(operation.partition, operation.version)
         elif operation.step is Step.VOID:
-            version = state.table_view.next_version(operation.partition)
-            state.table_view.stage(operation.partition, Partition(version, operation.base.replicas))
+            version = state.table.next_version(operation.partition)
+            state.table.stage(operation.partition, Partition(version, operation.base.replicas))
         elif operation.step is Step.ABORTED:
             note_failed(state, operation, observation.now)
     _stage_agreed(state, gone, observation.now)
@@ -165,12 +166,12 @@ def follow(state: State, observation: Observation) -> None:
 def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> None:
     """Stage the rows that destinations have accepted, those of one shard together."""
     agreed: dict[int, list[MigrationOperation]] = {}
-    for operation in state.migrations.values():
+    for operation in state.operations.migrations.values():
         if operation.step is Step.STORE:
             agreed.setdefault(shard_of(operation.partition), []).append(operation)
     coming = {
         shard_of(operation.partition)
-        for operation in state.migrations.values()
+        for operation in state.operations.migrations.values()
         if operation.step in (Step.HAND_OVER, Step.ACCEPT)
     }
     for shard, some in agreed.items():
@@ -178,7 +179,7 @@ def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> Non
         patient = shard in coming and now < due
         if not patient or any(operation.participants & gone for operation in some):
             for operation in some:
-                state.table_view.stage(operation.partition, Partition(operation.version, operation.result))
+                state.table.stage(operation.partition, Partition(operation.version, operation.result))
 
 
 def _patience(operation: MigrationOperation) -> float:
@@ -188,7 +189,7 @@ def _patience(operation: MigrationOperation) -> float:
 def hear(state: State, operation: Operation, members: tuple[MemberIndex | None, ...], now: float) -> None:
     """Pass the last reports of these members to an operation."""
     for member in members:
-        liveness = None if member is None else state.liveness.get(member)
+        liveness = None if member is None else state.membership.liveness.get(member)
         if liveness is not None and liveness.report is not None:
             operation.on_report(liveness.index, state.name_of(liveness.index), liveness.report, now)
 
@@ -226,8 +227,8 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
         plans.retries.note_void(operation.partition, now)
     else:
         plans.retries.note_failed(operation.partition, now)
-    if operation.session in state.copy_sessions:
-        state.copy_sessions[operation.session].drop(operation.partition)
+    if operation.session in state.operations.sessions:
+        state.operations.sessions[operation.session].drop(operation.partition)
     if reason.code == ReasonCode.SERVICE_FAILED:
         _note_service_failure(state, operation.partition, str(reason), now)
     for progress in records:

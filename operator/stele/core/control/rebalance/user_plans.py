@@ -237,9 +237,9 @@ def end_user_plans(state: State, observation: Observation) -> None:
 
 
 def _busy(state: State, progress: RebalanceProgress) -> bool:
-    waiting, operation = state.rebalance.queues.waiting, state.migrations
+    waiting, operation = state.rebalance.queues.waiting, state.operations.migrations
     return any(
-        number in operation or number in waiting or number in state.promotions
+        number in operation or number in waiting or number in state.operations.promotions
         for number in progress.partitions
     )
 
