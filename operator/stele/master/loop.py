@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from stele.core.control.commands import ClusterState, Command
 from stele.core.control.decide import decide, stored
+from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.publication import exchange_request
 from stele.core.control.state import Decision, EnsureMember, Observation, State
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -27,6 +28,9 @@ from stele.ports.control_loop import ClusterObjects, Copier, Members, TableStore
 from stele.wire.configmap import Head, shard_range
 
 log = logging.getLogger(__name__)
+
+LOST_RACE = (Conflict, Uncertain, Unavailable, Stale)
+"""Errors of reads and writes: another writer was faster, or there was no answer."""
 
 
 class Deposed(SteleError):  # noqa: N818  named as in errors
@@ -103,7 +107,7 @@ class ClusterLoop:
             self.turn()
             try:
                 busy = await self.tick()
-            except (Conflict, Uncertain, Unavailable, Stale) as error:
+            except LOST_RACE as error:
                 log.warning("the leadership ended and restarts: %s", error)
                 await self.step_down()
                 await asyncio.sleep(self._pace.restart)
@@ -164,8 +168,7 @@ class ClusterLoop:
             self._copier.problem(),
             self._objects.requests(),
         )
-        with DECISION.time():
-            decision = decide(state, observed)
+        decision = self._decide(state, observed)
         self._check_epoch(state)
         changed = await self._commit(state, decision, now)
         self._trace.note(state)
@@ -174,6 +177,16 @@ class ClusterLoop:
         await self._act(decision, now)
         await self._report(state, decision, now)
         return decision.busy or changed
+
+    @staticmethod
+    def _decide(state: State, observed: Observation) -> Decision:
+        """Decide. Raises BrokenInvariant for an error that would be a lost race elsewhere: a decision neither
+        reads nor writes, so the next one would meet it again."""
+        try:
+            with DECISION.time():
+                return decide(state, observed)
+        except LOST_RACE as error:
+            raise BrokenInvariant(f"a decision failed: {error}") from error
 
     async def _begin(self) -> State:
         desired = self._objects.desired()
