@@ -23,17 +23,17 @@ class LivenessMachine:
     def state(self) -> dict[str, str]:
         liveness, now = self._liveness, self._now
         facts = {
-            "doubtful": liveness.doubtful,
+            "doubtful": liveness.end_unconfirmed,
             "ended": liveness.ended,
             "known dead": liveness.known_dead,
             "reachable": liveness.reachable(now, TIMING),
             "gone": liveness.gone(now, TIMING),
             "in grace": liveness.in_grace(now, TIMING),
         }
-        doubted = ", ".join(liveness.doubted) or "none"
+        replaced = ", ".join(liveness.replaced) or "none"
         return {
             "is": ", ".join(name for name, holds in facts.items() if holds) or "unknown",
-            "may run on": doubted,
+            "may run on": replaced,
         }
 
     def _evaluate(self, now: float) -> None:

@@ -114,13 +114,13 @@ async def test_a_table_that_was_lost_is_not_begun_anew_on_members_without_data()
 
 async def test_a_paused_cluster_replaces_a_dead_owner_and_moves_nothing() -> None:
     harness = await formed(members=3, partitions=6)
-    harness.change_spec(members=4, held=True)
+    harness.change_spec(members=4, paused=True)
     harness.kill(0)
     await harness.ticks(40)
     assert all(row.replicas and 0 not in row.members for row in harness.table().partitions)
     assert sorted(harness.world.pods) == [0, 1, 2]
     harness.revive(0)
-    await harness.apply(held=False)
+    await harness.apply(paused=False)
     harness.check_balanced(4, 2)
 
 

@@ -103,8 +103,8 @@ async def test_a_copy_from_before_is_put_aside_although_its_partition_lacks_copi
 
 
 async def test_a_pause_keeps_what_is_lost_as_it_is() -> None:
-    harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty", held=False)
-    harness.change_spec(held=True)
+    harness = await formed(members=4, partitions=12, on_partition_loss="ResetToEmpty", paused=False)
+    harness.change_spec(paused=True)
     gone = await lost(harness, 0, 1)
     harness.clock += 100
     await harness.ticks(20, 0.6)

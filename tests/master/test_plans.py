@@ -312,8 +312,8 @@ async def test_an_object_of_the_same_name_is_another_plan() -> None:
 
 
 async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancelled_then() -> None:
-    harness = await formed(held=False)
-    harness.change_spec(held=True)
+    harness = await formed(paused=False)
+    harness.change_spec(paused=True)
     number = movable(harness, 0, 2)[0]
     for name in ("one", "two"):
         harness.world.ask(name, moves=(NamedMove(number, "demo-0", "demo-2"),))
@@ -322,7 +322,7 @@ async def test_a_user_s_plan_waits_while_the_cluster_is_paused_and_can_be_cancel
     harness.world.ask("one", cancel=True)
     harness.world.ask("two", cancel=True)
     await harness.until_quiet()
-    await harness.apply(held=False)
+    await harness.apply(paused=False)
     assert {harness.world.asked[name].phase for name in ("one", "two")} == {"Superseded"}
     assert number in harness.held(0)
 

@@ -243,7 +243,7 @@ def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
     assert found.state == "Active"
     assert (paused.status.value, paused.reason) == ("True", "ClusterState")
     assert paused.message == "Passive is not in force yet: " + why
-    held = replace(seen, desired=replace(seen.desired, held=True))
+    held = replace(seen, desired=replace(seen.desired, paused=True))
     paused = condition(facts.cluster_status(cluster(), held, "").conditions, "Paused")
     assert paused.reason == "PausedByAnnotation"
     assert paused.message.endswith("; Passive is not in force yet: " + why)

@@ -138,7 +138,7 @@ async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_no
     monkeypatch.setattr(tested, "SILENT_SECONDS", 0.05)
 
     class Loop(_Loop):
-        turned_seconds = time.monotonic()
+        progressed_seconds = time.monotonic()
 
         def __init__(self, fails: bool) -> None:
             self._fails = fails
@@ -159,12 +159,12 @@ async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_no
     await asyncio.sleep(0.1)
     (told,) = supervisor.silent()
     assert told.startswith("the loop of ns/hangs for ")
-    supervisor._turned_seconds = time.monotonic() - 1
+    supervisor._progressed_seconds = time.monotonic() - 1
     assert len(supervisor.silent()) == 2
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert supervisor._turning == {}
+    assert supervisor._running == {}
 
 
 async def test_a_loop_that_failed_has_no_metrics_and_a_cluster_that_is_gone_leaves_nothing(

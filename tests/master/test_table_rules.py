@@ -39,7 +39,7 @@ def test_a_decision_that_breaks_a_rule_is_not_stored(
 ) -> None:
     table = PartitionTable((Partition(3, (0, 1)),), {member.index: member for member in MEMBERS})
     state = State(1, table, 1, 3, 0.0, recovered=True)
-    desired = desired_spec(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), held=True)
+    desired = desired_spec(members=2, replicas=2, timing=Timing(1.0, 3.0, 60.0), paused=True)
     monkeypatch.setattr(master, "repair", lambda state, *_: state.table.staged.update({0: row}))
     with pytest.raises(Corrupt, match=f"partition 0 .*{reason}"):
         decide(state, Observation(0.0, desired, ()))

@@ -308,7 +308,7 @@ def an_answer_disproves_nothing() -> AbstractContextManager[Any]:
 
     def note_proof(self: MemberLiveness) -> None:
         report = self.report
-        since = 0.0 if report is None else self.shown.get(report.pod_uid, (0.0, 0.0))[0]
+        since = 0.0 if report is None else self.pod_states.get(report.pod_uid, (0.0, 0.0))[0]
         if report is not None and int(report.started_seconds) < since:
             self.dead_incarnation = report.incarnation
 

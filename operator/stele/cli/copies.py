@@ -92,7 +92,7 @@ def cancel(
       kubectl stele copies cancel s3-17 -n stele
     """
 
-    async def asked(console: "Console") -> str:
+    async def cancel_session(console: "Console") -> str:
         sessions, errors = await _ask_all(console, cluster)
         sources = [each.source for each in sessions if each.session == session and not each.ended]
         if not sources:
@@ -106,7 +106,7 @@ def cancel(
         await console.ask_member("DELETE", sources[0], f"/v1/sessions/{quote(session, safe='')}")
         return sources[0]
 
-    source = Where(namespace, context, kubeconfig).ask(asked)
+    source = Where(namespace, context, kubeconfig).ask(cancel_session)
     print(f"{session} of {source} is cancelled; the operator rolls its migrations back and plans them again")
 
 

@@ -46,8 +46,8 @@ class Where:
 
         from stele.adapters.kubernetes.console import connect
 
-        async def asked() -> T:
+        async def connected() -> T:
             async with connect(self.namespace, self.context, self.kubeconfig) as console:
                 return await question(console)
 
-        return asyncio.run(asked())
+        return asyncio.run(connected())

@@ -170,18 +170,18 @@ def _text(data: bytes, where: str) -> str:
 def _parsed(text: str, where: str) -> object:
     twice: dict[int, tuple[dict[str, Any], list[str]]] = {}
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(found)
-        if len(made) < len(found):
-            keys = Counter(key for key, _ in found)
-            twice[id(made)] = (made, [key for key, count in keys.items() if count > 1])
-        return made
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        parsed = dict(items)
+        if len(parsed) < len(items):
+            keys = Counter(key for key, _ in items)
+            twice[id(parsed)] = (parsed, [key for key, count in keys.items() if count > 1])
+        return parsed
 
     try:
         value: object = json.loads(text, object_pairs_hook=pairs, parse_int=_whole)
     except json.JSONDecodeError as error:
-        found = "no content" if not text.strip() else "invalid JSON"
-        text = f"{found} at line {error.lineno}, column {error.colno}: {error.msg}"
+        fault = "no content" if not text.strip() else "invalid JSON"
+        text = f"{fault} at line {error.lineno}, column {error.colno}: {error.msg}"
         raise BadInput(f"{where}: {text}") from None
     except RecursionError:
         raise BadInput(f"{where} is nested too deeply; lists of lists suffice") from None

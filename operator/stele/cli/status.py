@@ -194,11 +194,11 @@ def partitions(
       kubectl stele partitions demo --under-replicated -o json
     """
 
-    async def asked(console: "Console") -> "Table":
+    async def read_table(console: "Console") -> "Table":
         await console.clusters(cluster)
         return await console.table(cluster)
 
-    table = Where(namespace, context, kubeconfig).ask(asked)
+    table = Where(namespace, context, kubeconfig).ask(read_table)
     head = table.head
     chosen = _index_of(head, member) if member is not None else None
     rows = [

@@ -57,9 +57,9 @@ async def _run(kubeconfig: str | None, context: str | None) -> int:
             await process.close()
 
 
-def _on_signals(told: asyncio.Event) -> None:
+def _on_signals(stopping: asyncio.Event) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
 
 
 class Process:
@@ -82,11 +82,11 @@ class Process:
 
     async def run(self) -> int:
         """Run until a signal (returns 0) or until the leadership is lost (returns 3)."""
-        told = asyncio.Event()
-        _on_signals(told)
+        stopping = asyncio.Event()
+        _on_signals(stopping)
         await self._serve()
         self._standing_by = True
-        end = self._task(told.wait())
+        end = self._task(stopping.wait())
         acquired = self._task(self._election.acquire())
         await asyncio.wait({end, acquired}, return_when=asyncio.FIRST_COMPLETED)
         if end.done():
@@ -99,7 +99,7 @@ class Process:
         cache, namespaces = self._supervisor.cache, self._settings.namespaces
         watching = self._task(watch.run(cache, self._login, namespaces, ready))
         work = self._task(self._supervisor.run())
-        self._task(self._obey(ready, told))
+        self._task(self._restore_signal_handlers(ready, stopping))
         await asyncio.wait({end, lost, watching, work}, return_when=asyncio.FIRST_COMPLETED)
         return self._reason(end, lost)
 
@@ -114,10 +114,10 @@ class Process:
         return EXIT_DEPOSED
 
     @staticmethod
-    async def _obey(ready: asyncio.Event, told: asyncio.Event) -> None:
+    async def _restore_signal_handlers(ready: asyncio.Event, stopping: asyncio.Event) -> None:
         """Install the signal handlers again: Kopf replaces them when it starts."""
         await ready.wait()
-        _on_signals(told)
+        _on_signals(stopping)
 
     def _task(self, work: Awaitable[object]) -> asyncio.Task[object]:
         task: asyncio.Task[object] = asyncio.ensure_future(work)

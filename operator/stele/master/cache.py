@@ -35,12 +35,12 @@ class Cache:
 
     def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
         """Return objects of one namespace with that label, sorted by name."""
-        found = [
+        labelled = [
             each
             for (place, _), each in self._objects.get(kind, {}).items()
             if place == namespace and (each["metadata"].get("labels") or {}).get(label) == value
         ]
-        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+        return sorted(labelled, key=lambda each: str(each["metadata"]["name"]))
 
     def put(self, kind: Kind, stored: Object) -> None:
         """Store an object that the API server returned or streamed."""

@@ -19,48 +19,48 @@ class Children:
     def __init__(self, api: Api, cache: Cache, namespace: str) -> None:
         self._api, self._cache, self._namespace = api, cache, namespace
         self._written: dict[str, Object] = {}
-        self._met: dict[str, bool] = {}
-        self._met_before: dict[str, bool] = {}
+        self._obstacles: dict[str, bool] = {}
+        self._obstacles_before: dict[str, bool] = {}
 
-    def next_look(self) -> None:
+    def begin_round(self) -> None:
         """Start a new round: an obstacle is reported until two rounds in a row did not meet it."""
-        self._met_before, self._met = self._met, {}
+        self._obstacles_before, self._obstacles = self._obstacles, {}
 
     def taken(self) -> tuple[str, ...]:
         """Return the kind and name of objects that have another owner."""
-        return self._told(leaving=False)
+        return self._names(leaving=False)
 
     def leaving(self) -> tuple[str, ...]:
         """Return the kind and name of objects whose cluster or member is deleted, or that are being
         deleted."""
-        return self._told(leaving=True)
+        return self._names(leaving=True)
 
-    def _told(self, *, leaving: bool) -> tuple[str, ...]:
-        met = self._met_before | self._met
-        return tuple(sorted(name for name, leaves in met.items() if leaves is leaving))
+    def _names(self, *, leaving: bool) -> tuple[str, ...]:
+        obstacles = self._obstacles_before | self._obstacles
+        return tuple(sorted(name for name, leaves in obstacles.items() if leaves is leaving))
 
     def find(self, kind: Kind, name: str, owner: str) -> Object | None:
         """Return the cached object if `owner` owns it."""
         stored = self._cache.get(kind, self._namespace, name)
         return stored if stored is not None and belongs_to(stored, owner) else None
 
-    async def have(self, kind: Kind, body: Object, owner: str) -> Object | None:
+    async def ensure(self, kind: Kind, body: Object, owner: str) -> Object | None:
         """Return our object, created when missing; None when its name is taken."""
         stored = self._cache.get(kind, self._namespace, body["metadata"]["name"])
-        return self._own(kind, body, stored, owner) if stored else await self.make(kind, body, owner)
+        return self._own(kind, body, stored, owner) if stored else await self.create(kind, body, owner)
 
-    async def make(self, kind: Kind, body: Object, owner: str) -> Object | None:
-        """Like `have`, without the cache, which may be outdated."""
+    async def create(self, kind: Kind, body: Object, owner: str) -> Object | None:
+        """Like `ensure`, without the cache, which may be outdated."""
         try:
             stored = await self._api.create(kind, self._namespace, body)
         except AlreadyExists:
             stored = await self._api.get(kind, self._namespace, body["metadata"]["name"])
-        found = self._own(kind, body, stored, owner)
-        if found is not None:
-            self._cache.put(kind, found)
-        return found
+        own = self._own(kind, body, stored, owner)
+        if own is not None:
+            self._cache.put(kind, own)
+        return own
 
-    async def keep(self, kind: Kind, body: Object, owner: str) -> None:
+    async def apply(self, kind: Kind, body: Object, owner: str) -> None:
         """Create the object, or overwrite the fields in `body`, unless this process wrote the same last."""
         name = body["metadata"]["name"]
         if self._written.get(f"{kind.plural}/{name}") == body:
@@ -84,7 +84,7 @@ class Children:
         if belongs_to(stored, owner):
             return stored
         going = leaves(stored, body["metadata"].get("ownerReferences", ()))
-        self._met[f"{kind.kind} {stored['metadata']['name']}"] = going
+        self._obstacles[f"{kind.kind} {stored['metadata']['name']}"] = going
         return None
 
 

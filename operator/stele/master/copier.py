@@ -82,8 +82,8 @@ class SparkJobs:
                 break
             known, heard = status is not None, clock()
             if status is not None:
-                told = Job(status.state, status.copied_bytes, status.failure, status.tasks, status.retries)
-                self._note(job.session, told)
+                newest = Job(status.state, status.copied_bytes, status.failure, status.tasks, status.retries)
+                self._note(job.session, newest)
                 if status.state in (JobState.DONE, JobState.FAILED):
                     break
             await asyncio.sleep(POLL_SECONDS)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from stele.core.control.operations.copy_session import Copied, CopySession, Engine
 from stele.core.control.progress import RebalanceProgress
-from stele.core.control.rebalance.copy_scheduling import part_of, records_of
+from stele.core.control.rebalance.copy_scheduling import plans_of
 from stele.core.control.state import State
 from stele.core.table.ids import MemberIndex
 from stele.model.cluster import EngineChoice
@@ -13,32 +13,28 @@ from stele.model.rebalance import CopyDestination
 REASON_LETTERS_MAX = 1024
 
 
-def destinations_of(record: RebalanceProgress, state: State, now: float) -> tuple[CopyDestination, ...]:
+def destinations_of(progress: RebalanceProgress, state: State, now: float) -> tuple[CopyDestination, ...]:
     """Return all members that a plan copies to, running sessions included, most bytes first."""
-    found = [
-        _destination(copied, _parts(record, state, member), now)
-        for member, copied in record.destinations.items()
+    destinations = [
+        _destination(copied, _parts(progress, state, member), now)
+        for member, copied in progress.destinations.items()
     ]
-    return tuple(sorted(found, key=lambda each: (-each.bytes_planned, each.member)))
+    return tuple(sorted(destinations, key=lambda each: (-each.bytes_planned, each.member)))
 
 
-def _parts(record: RebalanceProgress, state: State, member: MemberIndex) -> list[tuple[CopySession, int]]:
+def _parts(progress: RebalanceProgress, state: State, member: MemberIndex) -> list[tuple[CopySession, int]]:
     """Return the plan's running sessions to one member, with the bytes copied for the plan."""
-    mine = (
-        session
-        for session in state.operations.sessions.values()
-        if session.destination == member and not session.counted
-    )
+    ids = state.rebalance.operations_of(progress)
     return [
-        (session, part_of(state, record, session))
-        for session in mine
-        if any(each is record for each in records_of(state, session))
+        (session, session.part_of(ids))
+        for session in state.operations.sessions.values()
+        if session.destination == member and not session.counted and progress in plans_of(state, session)
     ]
 
 
-def _destination(copied: Copied, flying: list[tuple[CopySession, int]], now: float) -> CopyDestination:
-    size = copied.bytes_copied + sum(part for _, part in flying)
-    end = now if flying or copied.ended_seconds is None else copied.ended_seconds
+def _destination(copied: Copied, running: list[tuple[CopySession, int]], now: float) -> CopyDestination:
+    size = copied.bytes_copied + sum(part for _, part in running)
+    end = now if running or copied.ended_seconds is None else copied.ended_seconds
     seconds = 0.0 if copied.began_seconds is None else max(0.001, end - copied.began_seconds)
     return CopyDestination(
         member=copied.member,
@@ -47,23 +43,23 @@ def _destination(copied: Copied, flying: list[tuple[CopySession, int]], now: flo
         bytes_planned=copied.bytes_planned,
         bytes_copied=size,
         megabytes_per_second=f"{size / seconds / 1e6:.1f}" if seconds else "",
-        tasks=copied.tasks + sum(session.tasks for session, _ in flying),
-        retries=copied.retries + sum(session.retries for session, _ in flying),
+        tasks=copied.tasks + sum(session.tasks for session, _ in running),
+        retries=copied.retries + sum(session.retries for session, _ in running),
         failures=copied.failures,
     )
 
 
 def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
     """Yield (destination, engine, copied in this leadership), running sessions included."""
-    found = {key: _copy_of(copied) for key, copied in state.copies.copied.items()}
+    totals_of = {key: _copy_of(copied) for key, copied in state.copies.copied.items()}
     for session in state.operations.sessions.values():
         if session.engine is not None and not session.counted:
             new = Copied(state.name_of(session.destination))
-            entry = found.setdefault((session.destination, session.engine), new)
+            entry = totals_of.setdefault((session.destination, session.engine), new)
             entry.bytes_copied += session.copied_bytes
             entry.tasks += session.tasks
             entry.retries += session.retries
-    for (_, engine), copied in sorted(found.items(), key=_by_place):
+    for (_, engine), copied in sorted(totals_of.items(), key=_by_place):
         yield copied.member, engine.value, copied
 
 

@@ -60,11 +60,11 @@ class KubernetesClusterObjects:
         self._cluster, self._clock_at = cluster, clock_at
         self._state: State | None = None
         self._children = Children(api, cache, cluster.metadata.namespace)
-        self._asks = RebalanceRequests()
+        self._requests = RebalanceRequests()
         self._nodes = Nodes(api)
         self._zones: dict[str, tuple[str, ...]] = {}
         self._read: Object | None = None
-        self._seen: dict[str, tuple[Object, TabletMember]] = {}
+        self._listed: dict[str, tuple[Object, TabletMember]] = {}
         self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self.unreadable: Unreadable | None = None
         self.shown: TabletClusterStatus | None = None
@@ -91,13 +91,13 @@ class KubernetesClusterObjects:
         if stored is None or stored is self._read or stored["metadata"].get("uid") != self.cluster_uid:
             return
         self._read = stored
-        found = TabletCluster.read(stored)
-        if isinstance(found, Unreadable):
+        cluster = TabletCluster.read(stored)
+        if isinstance(cluster, Unreadable):
             if self.unreadable is None:
-                log.warning("%s", found)
-            self.unreadable = found
+                log.warning("%s", cluster)
+            self.unreadable = cluster
         else:
-            self._cluster, self.unreadable = found, None
+            self._cluster, self.unreadable = cluster, None
 
     def partitions(self) -> int:
         return self._cluster.spec.partitions
@@ -106,16 +106,16 @@ class KubernetesClusterObjects:
         return desired_spec_of(self.cluster())
 
     def member_objects(self) -> tuple[MemberObject, ...]:
-        found = []
-        self._seen = {}
+        members = []
+        self._listed = {}
         for stored in self._members():
             member = self._member(stored)
             if isinstance(member, Unreadable):
                 continue
-            self._seen[member.metadata.name] = stored, member
+            self._listed[member.metadata.name] = stored, member
             pod = self._pod(stored)
             former = self._cache.removed(PODS, self.namespace, member.metadata.name)
-            found.append(
+            members.append(
                 MemberObject(
                     member.spec.index,
                     member.metadata.name,
@@ -128,7 +128,7 @@ class KubernetesClusterObjects:
                     None if former is None else pod_facts(former),
                 )
             )
-        return tuple(found)
+        return tuple(members)
 
     def _zone(self, member: TabletMember, pod: Object | None) -> tuple[str, ...] | None:
         """Return the zone of its pod's node; without a pod, the last known zone."""
@@ -137,10 +137,10 @@ class KubernetesClusterObjects:
             return ()
         node = node_of(pod)
         if node:
-            found = self._nodes.path(node, keys)
-            if found is not None:
-                self._zones[name] = found
-            return found
+            zone = self._nodes.path(node, keys)
+            if zone is not None:
+                self._zones[name] = zone
+            return zone
         last = self._zones.get(name, member.status.zone)
         return last if len(last) == len(keys) else ()
 
@@ -189,7 +189,7 @@ class KubernetesClusterObjects:
     def _outdated(self, cluster: TabletCluster) -> tuple[int, tuple[str, ...]]:
         """Return how many members' pods and volumes match the spec, and the objects that do not."""
         old, updated = [], 0
-        for stored, member in self._seen.values():
+        for stored, member in self._listed.values():
             pod = self._outdated_pod(cluster, stored, member)
             claim = self._outdated_claim(cluster, member)
             old += [*pod, *claim]
@@ -222,20 +222,20 @@ class KubernetesClusterObjects:
 
     def requests(self) -> tuple[RebalanceRequest, ...]:
         """Return the TabletRebalances to carry out, with the users' latest changes to them."""
-        return self._asks.read(self._cache, self.namespace, self.name, self.cluster_uid)
+        return self._requests.read(self._cache, self.namespace, self.name, self.cluster_uid)
 
     async def ensure_member(self, index: MemberIndex) -> None:
         """Create the object, volume and pod that are missing; a pod that has ended is deleted, to be
         recreated."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
-        member = await children.have(MEMBERS, manifests.member_object(cluster, index), uid)
+        member = await children.ensure(MEMBERS, manifests.member_object(cluster, index), uid)
         if member is None:
             return
         pod = self._pod(member)
         if pod is None:
             await self._make_pod(cluster, member, index)
             return
-        await children.have(CLAIMS, manifests.claim(cluster, index), uid)
+        await children.ensure(CLAIMS, manifests.claim(cluster, index), uid)
         if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
 
@@ -247,10 +247,10 @@ class KubernetesClusterObjects:
         model, children = self._member(member), self._children
         if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
             return
-        if await children.make(CLAIMS, manifests.claim(cluster, index), self.cluster_uid) is None:
+        if await children.create(CLAIMS, manifests.claim(cluster, index), self.cluster_uid) is None:
             return
         body = manifests.member_pod(cluster, model, self._settings.members)
-        await children.have(PODS, body, model.metadata.uid)
+        await children.ensure(PODS, body, model.metadata.uid)
 
     async def remove_member(self, index: MemberIndex) -> None:
         """Delete the volume (if the spec says so), the pod, and last the object, so that a crash in
@@ -266,15 +266,15 @@ class KubernetesClusterObjects:
     async def ensure_shared(self) -> None:
         """Create or update the services, the budget and the copier."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
-        children.next_look()
+        children.begin_round()
         await self.read_nodes()
-        await children.keep(SERVICES, manifests.headless_service(cluster), uid)
-        await children.keep(SERVICES, manifests.client_service(cluster), uid)
+        await children.apply(SERVICES, manifests.headless_service(cluster), uid)
+        await children.apply(SERVICES, manifests.client_service(cluster), uid)
         if self._state is not None:
             parts = facts.partition_counts(self._state, cluster.spec.replicas)
             members = len(self._state.table.members)
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
-            await children.keep(BUDGETS, budget, uid)
+            await children.apply(BUDGETS, budget, uid)
         await self._ensure_copier(cluster)
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
@@ -284,7 +284,7 @@ class KubernetesClusterObjects:
             await children.delete(PODS, name, uid)
             return
         body = manifests.copier_pod(cluster, self._settings.copier)
-        pod = await children.have(PODS, body, uid)
+        pod = await children.ensure(PODS, body, uid)
         if pod is None:
             return
         if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
@@ -346,7 +346,7 @@ class KubernetesClusterObjects:
         self.shown = wanted
         if early:
             return
-        for stored, member in self._seen.values():
+        for stored, member in self._listed.values():
             status = facts.member_status(member, view, restarts_of(self._pod(stored)))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
         self._check_leads(state)
@@ -385,7 +385,7 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
             detection.heartbeat_seconds, detection.lease_seconds, detection.rejoin_grace_period_seconds
         ),
         state=spec.state.value,
-        held=cluster.metadata.annotations.get(PAUSE_ANNOTATION) == "true",
+        paused=cluster.metadata.annotations.get(PAUSE_ANNOTATION) == "true",
         migration_paused=spec.migration.paused,
         parallel_per_member=spec.migration.max_parallel_per_member,
         approval=spec.migration.approval.value,

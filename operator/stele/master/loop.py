@@ -87,16 +87,16 @@ class ClusterLoop:
         self._made_seconds: dict[object, float] = {}
         self._epoch_above = 0
         self._trace = Trace()
-        self.turned_seconds = now()
-        """Time of the last progress, see `turn`."""
+        self.progressed_seconds = now()
+        """Time of the last progress, see `note_progress`."""
         self.state: State | None = None
 
     def wake(self) -> None:
         self._woken.set()
 
-    def turn(self) -> None:
+    def note_progress(self) -> None:
         """Record progress: called in each round, at each step, and for each answer of the API server."""
-        self.turned_seconds = self._now()
+        self.progressed_seconds = self._now()
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -104,7 +104,7 @@ class ClusterLoop:
         Raises Deposed when another master leads, and NameTaken when the table's name is taken.
         """
         while True:
-            self.turn()
+            self.note_progress()
             try:
                 busy = await self.tick()
             except LOST_RACE as error:
@@ -216,11 +216,11 @@ class ClusterLoop:
         """
         refused = max((liveness.refused_epoch for liveness in state.membership.liveness.values()), default=0)
         shown = self._objects.epoch_shown()
-        seen = max(refused, shown if is_above(state.epoch, shown) else 0)
-        if seen > state.epoch:
-            self._epoch_above = seen
-            where = "a member has seen" if seen == refused else "the status of the cluster has"
-            raise Stale(f"{where} epoch {seen}, ours is {state.epoch}", "STALE_EPOCH")
+        highest = max(refused, shown if is_above(state.epoch, shown) else 0)
+        if highest > state.epoch:
+            self._epoch_above = highest
+            where = "a member has seen" if highest == refused else "the status of the cluster has"
+            raise Stale(f"{where} epoch {highest}, ours is {state.epoch}", "STALE_EPOCH")
 
     async def _commit(self, state: State, decision: Decision, now: float) -> bool:
         """Store the member list, then the rows, with one PUT per changed shard."""
@@ -281,7 +281,7 @@ class ClusterLoop:
         self,
         state: State,
         observed: Observation,
-        some: Mapping[MemberIndex, tuple[Command, ...]],
+        commands_of: Mapping[MemberIndex, tuple[Command, ...]],
         *,
         busy: bool,
     ) -> None:
@@ -300,7 +300,7 @@ class ClusterLoop:
                 channel.abandon()
             if not address or not channel.free:
                 continue
-            commands = some.get(index, ())
+            commands = commands_of.get(index, ())
             request, cursor = exchange_request(
                 state,
                 index,
@@ -309,7 +309,7 @@ class ClusterLoop:
                 replicas=observed.desired.replicas,
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
-            if due or liveness.doubtful or request.rows or request.members or commands:
+            if due or liveness.end_unconfirmed or request.rows or request.members or commands:
                 channel.send(address, request, cursor, self._pace.exchange)
 
     def _interval(self, observed: Observation, busy: bool) -> float:
@@ -331,7 +331,7 @@ class ClusterLoop:
                 await self._try(self._objects.remove_member(intent.index), f"removal of {intent.index}")
 
     async def _try(self, work: Awaitable[None], what: str) -> None:
-        self.turn()
+        self.note_progress()
         try:
             await work
         except SteleError as error:

@@ -22,13 +22,11 @@ from stele.model.rebalance import (
 )
 
 
-def counts(some: Mapping[Type, int]) -> CountsByType:
-    move, copy = some.get(Type.MOVE, 0), some.get(Type.COPY, 0)
-    up, down, clear = some.get(Type.SHIFT_UP, 0), some.get(Type.SHIFT_DOWN, 0), some.get(Type.CLEAR, 0)
-    return CountsByType.of(move=move, copy=copy, shift_up=up, shift_down=down, clear=clear)
+def counts(migrations: Mapping[Type, int]) -> CountsByType:
+    return CountsByType.of(**{each.lower(): migrations.get(each, 0) for each in Type})
 
 
-def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
+def shown_refusals(refusals: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
     """Return the first refusals, as the status lists them."""
     return tuple(
         Refusal(
@@ -36,7 +34,7 @@ def shown_refusals(some: Sequence[PlanRefusal]) -> tuple[Refusal, ...]:
             partition=each.partition if each.partition >= 0 else None,
             message=each.detail[:1024],
         )
-        for each in some[:REFUSALS_LIMIT]
+        for each in refusals[:REFUSALS_LIMIT]
     )
 
 
@@ -150,5 +148,5 @@ def _eta(seconds: float, migrations: tuple[int, int], copied: tuple[int, int]) -
 
 def _in_flight(progress: RebalanceProgress, state: State) -> int:
     """Return the bytes of running sessions for this plan."""
-    mine = {id for id, some in state.rebalance.counted_for.items() if any(each is progress for each in some)}
-    return sum(each.part_of(mine) for each in state.operations.sessions.values() if each.copied_bytes)
+    ids = state.rebalance.operations_of(progress)
+    return sum(each.part_of(ids) for each in state.operations.sessions.values() if each.copied_bytes)

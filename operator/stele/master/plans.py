@@ -37,25 +37,27 @@ class RebalanceRequests:
 
     def read(self, cache: Cache, namespace: str, cluster: str, uid: str) -> tuple[RebalanceRequest, ...]:
         """Return requests, oldest first, without previews and objects that cannot be parsed."""
-        found = _of_cluster(cache, namespace, cluster, uid)
+        objects = _of_cluster(cache, namespace, cluster, uid)
         before, self._read = self._read, {}
-        for stored in found:
+        for stored in objects:
             name = stored["metadata"]["name"]
             known = before.get(name)
-            self._read[name] = known if known and known[0] is stored else (stored, _ask(stored, cluster))
-        return tuple(ask for _, ask in self._read.values() if ask is not None)
+            self._read[name] = (
+                known if known and known[0] is stored else (stored, _request_of(stored, cluster))
+            )
+        return tuple(request for _, request in self._read.values() if request is not None)
 
 
 def _of_cluster(cache: Cache, namespace: str, cluster: str, uid: str) -> list[Object]:
     """Return users' requests for this cluster and its own plans, but no object that only claims to be one."""
-    found = [
+    objects = [
         each
         for each in cache.all(REBALANCES)
         if each["metadata"]["namespace"] == namespace
         and each["spec"].get("cluster") == cluster
         and (not _says_plan(each) or belongs_to(each, uid))
     ]
-    return sorted(found, key=_age)
+    return sorted(objects, key=_age)
 
 
 def _says_plan(stored: Object) -> bool:
@@ -66,7 +68,7 @@ def _age(stored: Object) -> tuple[str, str]:
     return str(stored["metadata"].get("creationTimestamp", "")), stored["metadata"]["name"]
 
 
-def _ask(stored: Object, cluster: str) -> RebalanceRequest | None:
+def _request_of(stored: Object, cluster: str) -> RebalanceRequest | None:
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.spec.mode is RebalanceMode.DRY_RUN:
         return None
@@ -110,7 +112,7 @@ async def show_plans(
             if progress.finished_seconds is not None and now - progress.finished_seconds > 60:
                 continue
             body = _object(cluster, name, approved=state.has_approved(progress))
-            stored = await children.have(REBALANCES, body, meta.uid)
+            stored = await children.ensure(REBALANCES, body, meta.uid)
         if stored is not None:
             await _progress(api, cache, stored, progress, view)
     others = [
@@ -119,11 +121,11 @@ async def show_plans(
         if each["metadata"]["name"] not in records or not belongs_to(each, meta.uid)
     ]
     for stored in others:
-        asked = state.rebalance.user_plans.get(stored["metadata"]["name"])
-        if asked is None or asked.uid != stored["metadata"]["uid"]:
+        user_plan = state.rebalance.user_plans.get(stored["metadata"]["name"])
+        if user_plan is None or user_plan.uid != stored["metadata"]["uid"]:
             await _others(api, cache, stored, view)
         else:
-            await _progress(api, cache, stored, asked, view)
+            await _progress(api, cache, stored, user_plan, view)
     await _trim(api, others)
 
 
@@ -211,14 +213,14 @@ def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
             members=changes.members or desired.members,
             replicas=changes.replicas or desired.replicas,
         )
-    made = preview(state, view.requests, desired, view.now, moves_of(model))
+    plan = preview(state, view.requests, desired, view.now, moves_of(model))
     return TabletRebalanceStatus(
         phase=RebalancePhase.PROPOSED,
         reason=f"the plan for {desired.members} members and {desired.replicas} replicas",
-        planned=plan_status.counts(Counter(each.type for each in made.migrations)),
-        bytes_planned=sum(planned_bytes(made, sizes(state)).values()),
-        refusals=plan_status.shown_refusals(made.refusals),
-        refusals_total=len(made.refusals),
+        planned=plan_status.counts(Counter(each.type for each in plan.migrations)),
+        bytes_planned=sum(planned_bytes(plan, sizes(state)).values()),
+        refusals=plan_status.shown_refusals(plan.refusals),
+        refusals_total=len(plan.refusals),
     )
 
 

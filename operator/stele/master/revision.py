@@ -43,28 +43,28 @@ def outdated_pod(pod: Object, wanted: Object) -> tuple[str, ...]:
     """
     if has_revision(pod, wanted["metadata"]["annotations"][REVISION]):
         return ()
-    found = tuple(dict.fromkeys(_differences(pod["spec"], wanted["spec"])))
-    return found or (("revision",) if REVISION in (pod["metadata"].get("annotations") or {}) else ())
+    differences = tuple(dict.fromkeys(_differences(pod["spec"], wanted["spec"])))
+    return differences or (("revision",) if REVISION in (pod["metadata"].get("annotations") or {}) else ())
 
 
 def outdated_claim(claim: Object, wanted: Object) -> tuple[str, ...]:
     """Compare sizes only; a claim that is larger than specified matches."""
     size = wanted["spec"]["resources"]["requests"]["storage"]
-    asked = claim["spec"]["resources"]["requests"]["storage"]
-    there = ((claim.get("status") or {}).get("capacity") or {}).get("storage", asked)
-    least = min(asked, there, key=parse_quantity)
+    requested = claim["spec"]["resources"]["requests"]["storage"]
+    capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage", requested)
+    least = min(requested, capacity, key=parse_quantity)
     return () if parse_quantity(least) >= parse_quantity(size) else (f"{least} of {size}",)
 
 
 def _differences(there: Object, wanted: Object) -> Iterator[str]:
     present = {each["name"]: each for each in there["containers"]}
     for container in wanted["containers"]:
-        found = present.get(container["name"], {})
-        if found.get("image") != container["image"]:
+        other = present.get(container["name"], {})
+        if other.get("image") != container["image"]:
             yield "image"
-        if not _amounts(container["resources"]).items() <= _amounts(found.get("resources") or {}).items():
+        if not _amounts(container["resources"]).items() <= _amounts(other.get("resources") or {}).items():
             yield "resources"
-        values = {each["name"]: each.get("value") for each in found.get("env") or ()}
+        values = {each["name"]: each.get("value") for each in other.get("env") or ()}
         yield from (
             each["name"] for each in container["env"] if values.get(each["name"]) != each.get("value")
         )

@@ -362,7 +362,7 @@ def _paused(view: View) -> Condition:
     type_, desired, change = ConditionType.PAUSED, view.desired, view.state.operations.change
     pending = f"{change.desired} is not in force yet: {change.reason}" if change.pending else ""
     besides = f"; {pending}" if pending else ""
-    if desired.held:
+    if desired.paused:
         text = "remove the annotation stele.dev/paused to go on"
         return type_, True, Reason.PAUSED_BY_ANNOTATION, text + besides
     if desired.migration_paused:

@@ -70,14 +70,14 @@ class Supervisor:
         self._failures: dict[Key, str] = {}
         self._pauses: dict[Key, float] = {}
         self._objects: dict[Key, KubernetesClusterObjects] = {}
-        self._turning: dict[Key, ClusterLoop] = {}
-        self._turned_seconds: float | None = None
+        self._running: dict[Key, ClusterLoop] = {}
+        self._progressed_seconds: float | None = None
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
 
     def states(self) -> dict[Key, State]:
         """Return the state of each running loop."""
-        return {key: loop.state for key, loop in self._turning.items() if loop.state is not None}
+        return {key: loop.state for key, loop in self._running.items() if loop.state is not None}
 
     def statuses(self) -> dict[Key, TabletClusterStatus]:
         """Return the last written status of each cluster."""
@@ -85,17 +85,18 @@ class Supervisor:
 
     def silent(self) -> tuple[str, ...]:
         """Return which loops hang, and for how long. One that waits to restart does not count."""
-        turned = {
-            f"the loop of {place}/{name}": loop.turned_seconds
-            for (place, name), loop in self._turning.items()
+        progressed = {
+            f"the loop of {place}/{name}": loop.progressed_seconds
+            for (place, name), loop in self._running.items()
         }
-        if self._turned_seconds is not None:
-            turned["the supervisor"] = self._turned_seconds
+        if self._progressed_seconds is not None:
+            progressed["the supervisor"] = self._progressed_seconds
         now = time.monotonic()
-        return tuple(f"{who} for {now - at:.0f} s" for who, at in turned.items() if now - at > SILENT_SECONDS)
+        silent = {who: now - at for who, at in progressed.items() if now - at > SILENT_SECONDS}
+        return tuple(f"{who} for {seconds:.0f} s" for who, seconds in silent.items())
 
-    def _turn(self) -> None:
-        self._turned_seconds = time.monotonic()
+    def _note_progress(self) -> None:
+        self._progressed_seconds = time.monotonic()
 
     def _changed(self, kind: Kind, stored: dict[str, Any]) -> None:
         meta = stored["metadata"]
@@ -112,16 +113,16 @@ class Supervisor:
         """Fill the cache from full lists, which also reveal deleted objects."""
         for namespace in self._settings.namespaces:
             for kind in WATCHED:
-                self._turn()
+                self._note_progress()
                 before = self.cache.newest()
-                listed = await watch.listed(self._api.noting(self._turn), kind, namespace)
+                listed = await watch.listed(self._api.noting(self._note_progress), kind, namespace)
                 self.cache.replace(kind, namespace, listed, before)
 
     async def run(self) -> None:
         """Run until cancelled."""
         listed = time.monotonic()
         while True:
-            self._turn()
+            self._note_progress()
             await self._match()
             await self._fail_ownerless()
             self._woken.clear()
@@ -137,7 +138,7 @@ class Supervisor:
 
     async def _fail_ownerless(self) -> None:
         try:
-            api = self._api.noting(self._turn)
+            api = self._api.noting(self._note_progress)
             await fail_ownerless(api, self.cache, self._clock(time.monotonic()))
         except SteleError as error:
             log.warning("plans without a cluster: %s", error)
@@ -174,19 +175,17 @@ class Supervisor:
         meta = cluster.metadata
         marks = manifests.labels(meta.name, "table")
         owner = manifests.owned_by_cluster(cluster)
-        key = (meta.namespace, meta.name)
 
-        def turn() -> None:
-            loop.turn()
+        def note_progress() -> None:
+            loop.note_progress()
 
         def wake() -> None:
-            if key in self._loops:
-                self._loops[key].wake()
+            loop.wake()
 
-        api = self._api.noting(turn)
+        api = self._api.noting(note_progress)
         store = KubernetesTableStore(api, meta.namespace, meta.name, owner, marks)
         objects = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
-        self._objects[key] = objects
+        self._objects[meta.namespace, meta.name] = objects
         copier = SparkJobs(objects.cluster, objects.copier_address, wake)
         loop = ClusterLoop(store, self._members, objects, copier, now=time.monotonic)
         return loop
@@ -198,7 +197,7 @@ class Supervisor:
         ends only that loop.
         """
         began, least = time.monotonic(), FAILED_SECONDS
-        self._turning[key] = loop
+        self._running[key] = loop
         try:
             await loop.run()
         except Deposed as error:
@@ -211,7 +210,7 @@ class Supervisor:
             await self._report_failure(key, "DEFECT", f"{DEFECT}: {type(error).__name__}: {error}")
         finally:
             await loop.close()
-            del self._turning[key]
+            del self._running[key]
         await asyncio.sleep(self._pause(key, time.monotonic() - began, least))
 
     def _pause(self, key: Key, ran_seconds: float, least: float) -> float:

@@ -58,14 +58,14 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
 
 async def listed(api: Api, kind: Kind, namespace: str) -> list[dict[str, Any]]:
     """What the watches of a kind look at, as it is now."""
-    found = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
-    return list({each["metadata"]["uid"]: each for some in found for each in some}.values())
+    lists = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
+    return list({each["metadata"]["uid"]: each for objects in lists for each in objects}.values())
 
 
 def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, label: str) -> None:
     group, _, version = kind.api.rpartition("/")
 
-    async def seen(event: Any, **_: Any) -> None:
+    async def on_event(event: Any, **_: Any) -> None:
         stored = dict(event["object"])
         if event["type"] == "DELETED":
             cache.remove(kind, stored)
@@ -74,7 +74,7 @@ def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, label: str
 
     marks = {label: kopf.PRESENT} if label else None
     name = f"seen-{kind.plural}-{label}"
-    kopf.on.event(group, version, kind.plural, registry=registry, labels=marks, id=name)(seen)
+    kopf.on.event(group, version, kind.plural, registry=registry, labels=marks, id=name)(on_event)
 
 
 async def run(cache: Cache, login: Login, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:

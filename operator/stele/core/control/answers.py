@@ -57,7 +57,7 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
     if answer.report is None:
         liveness.on_failure(answer.sent_seconds)
         return
-    if not _admit(state, liveness, answer.report, now):
+    if not _is_credible(state, liveness, answer.report, now):
         return
     liveness.on_report(answer.report, answer.sent_seconds)
     if answer.member in state.table.members:
@@ -81,7 +81,7 @@ def _note_claims(state: State, report: ExchangeReply) -> None:
             state.table.claim(number, version)
 
 
-def _admit(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
+def _is_credible(state: State, liveness: MemberLiveness, report: ExchangeReply, now: float) -> bool:
     """Note problems of the sender. Returns whether the report is the known member's, and credible."""
     member = state.table.members.get(liveness.index)
     if report.code == ResultCode.STARTING:

@@ -80,7 +80,7 @@ def _decision(
         staged,
         dictionary,
         state.membership.next_index,
-        {member: tuple(some[:COMMANDS_MAX]) for member, some in commands.items()},
+        {member: tuple(batch[:COMMANDS_MAX]) for member, batch in commands.items()},
         intents,
         jobs,
         tuple(state.events),
@@ -147,7 +147,7 @@ def _assign_first(state: State, observation: Observation) -> None:
     """
     if (
         any(row.version for row in state.table.partitions)
-        or observation.desired.held
+        or observation.desired.paused
         or not observation.desired.join_allowed
     ):
         return
@@ -176,8 +176,8 @@ def _commands(state: State, observation: Observation) -> dict[MemberIndex, list[
         if index in state.table.members and liveness.reachable(observation.now, observation.desired.timing)
     }
     for index in reachable:
-        if swept := collect_garbage(
+        if garbage := collect_garbage(
             state, observation.desired, index, state.membership.liveness[index], observation.now
         ):
-            commands.setdefault(index, []).extend(swept)
-    return {member: some for member, some in commands.items() if member in reachable}
+            commands.setdefault(index, []).extend(garbage)
+    return {member: batch for member, batch in commands.items() if member in reachable}

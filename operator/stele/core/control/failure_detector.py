@@ -89,10 +89,10 @@ class Timing:
 class MemberLiveness:
     """What one leadership knows of one member. It is lost with the master and learned again from replies.
 
-    `shown` has, by UID of its pod and of its last one, the latest `since_seconds` that Kubernetes showed, and
-    when that was first seen; a process that answers a request sent later did not end then. `doubted` are
-    replaced processes whose end has not been shown yet, each with the time of its last reply; they are kept
-    by boot id, because under one kernel the volume's lock admits one process.
+    `pod_states` has, by UID of its pod and of its last one, the latest `since_seconds` that Kubernetes
+    showed, and when that was first seen; a process that answers a request sent later did not end then.
+    `replaced` are its earlier processes whose end has not been shown yet, each with the time of its last
+    reply; they are kept by boot id, because under one kernel the volume's lock admits one process.
     """
 
     index: MemberIndex
@@ -112,9 +112,9 @@ class MemberLiveness:
     replaced_by_uuid: str = ""
     problem: str = ""
     refused_epoch: int = 0
-    shown: dict[str, tuple[float, float]] = field(default_factory=dict)
+    pod_states: dict[str, tuple[float, float]] = field(default_factory=dict)
     dead_incarnation: int = -1
-    doubted: dict[str, tuple[ExchangeReply, float]] = field(default_factory=dict)
+    replaced: dict[str, tuple[ExchangeReply, float]] = field(default_factory=dict)
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
     tablets_number: int = 0
     recheck: set[PartitionId] = field(default_factory=set)
@@ -125,7 +125,7 @@ class MemberLiveness:
         self.member_object = shown
         pod = None if shown is None else shown.pod
         if shown is not None:
-            self._note_shown([each for each in (shown.former_pod, pod) if each is not None], now)
+            self._note_pod_states([each for each in (shown.former_pod, pod) if each is not None], now)
             self._note_proof()
         if pod is None:
             self._note_end("", now)
@@ -138,17 +138,17 @@ class MemberLiveness:
         if process != self.process:
             self.process, self.ended_seconds = process, now
 
-    def _note_shown(self, pods: Sequence[PodFacts], now: float) -> None:
-        before, self.shown = self.shown, {}
+    def _note_pod_states(self, pods: Sequence[PodFacts], now: float) -> None:
+        before, self.pod_states = self.pod_states, {}
         for pod in pods:
             known = before.get(pod.uid, (NEVER, now))
-            self.shown[pod.uid] = known if known[0] >= pod.since_seconds else (pod.since_seconds, now)
+            self.pod_states[pod.uid] = known if known[0] >= pod.since_seconds else (pod.since_seconds, now)
 
     def _note_proof(self) -> None:
-        """Note that the process that answered last has ended, and which of the doubted ones have."""
+        """Note that the process that answered last has ended, and which of the replaced ones have."""
         if self.report is not None and self._shown_ended(self.report, self.answered_seconds):
             self.dead_incarnation = self.report.incarnation
-        self.doubted = {boot: each for boot, each in self.doubted.items() if not self._shown_ended(*each)}
+        self.replaced = {boot: each for boot, each in self.replaced.items() if not self._shown_ended(*each)}
 
     def _shown_ended(self, report: ExchangeReply, answered_seconds: float) -> bool:
         """Return whether its pod's kubelet has shown the end of that process.
@@ -157,9 +157,9 @@ class MemberLiveness:
         same clock. The clock may have stepped, and a start is recorded late; so it is no proof when the
         process has answered a request that was sent after Kubernetes showed it.
         """
-        if not report.pod_uid or report.pod_uid not in self.shown:
+        if not report.pod_uid or report.pod_uid not in self.pod_states:
             return False
-        since, shown_seconds = self.shown[report.pod_uid]
+        since, shown_seconds = self.pod_states[report.pod_uid]
         return int(report.started_seconds) < since and answered_seconds <= shown_seconds
 
     def forgive_silence(self, now: float) -> None:
@@ -205,9 +205,9 @@ class MemberLiveness:
         """
         if self.recheck_all:
             self.recheck, self.recheck_all = {*named, *self.tablets}, False
-        found = [number for number in self.recheck if not self._fits(rows, number)]
-        self.recheck = set(found)
-        return found
+        mismatched = [number for number in self.recheck if not self._fits(rows, number)]
+        self.recheck = set(mismatched)
+        return mismatched
 
     def _fits(self, rows: Sequence[Partition], number: PartitionId) -> bool:
         state = self.tablet_state(number)
@@ -219,19 +219,19 @@ class MemberLiveness:
 
         An ended process stays ended until it answers, whatever Kubernetes reports about its successor.
         """
-        told = self.ended_seconds > self.answered_seconds
+        reported = self.ended_seconds > self.answered_seconds
         confirmed = self.failed_seconds >= self.ended_seconds or now - self.ended_seconds > CONFIRM_SECONDS
-        self.ended = told and (self.ended or confirmed)
+        self.ended = reported and (self.ended or confirmed)
 
     @property
-    def doubtful(self) -> bool:
+    def end_unconfirmed(self) -> bool:
         """Whether an end was reported and is not confirmed yet: it must be asked at once."""
         return not self.ended and self.ended_seconds > max(self.answered_seconds, self.failed_seconds)
 
     @property
     def may_run_twice(self) -> bool:
         """Whether one of its replaced processes may still run."""
-        return bool(self.doubted)
+        return bool(self.replaced)
 
     @property
     def known_dead(self) -> bool:
@@ -251,12 +251,12 @@ class MemberLiveness:
             # A pod never changes its node: another kernel there is that of a restarted node.
             same_pod = bool(report.pod_uid) and report.pod_uid == before.pod_uid
             if not same_pod and self.dead_incarnation < before.incarnation:
-                self.doubted[before.boot_id or before.pod_uid] = before, self.answered_seconds
+                self.replaced[before.boot_id or before.pod_uid] = before, self.answered_seconds
         if report.boot_id:
             # The lock on the volume keeps processes apart on one node, but not across nodes.
-            self.doubted.pop(report.boot_id, None)
+            self.replaced.pop(report.boot_id, None)
         self.report, self.answered_seconds = report, sent_seconds
-        if sent_seconds > self.shown.get(report.pod_uid, (0.0, NEVER))[1]:
+        if sent_seconds > self.pod_states.get(report.pod_uid, (0.0, NEVER))[1]:
             # It runs, even if it was considered ended before.
             self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
         self._on_tablets(report)

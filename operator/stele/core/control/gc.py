@@ -22,10 +22,10 @@ def collect_garbage(
     """Return commands for one member; none while its report is older than the table."""
     if liveness.report is None or not state.up_to_date(liveness):
         return []
-    found = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
+    commands = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
     if liveness.begin_gc(now, TABLETS_SECONDS):
-        found += _tablets(state, desired, member, liveness)
-    return found
+        commands += _tablets(state, desired, member, liveness)
+    return commands
 
 
 def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Command]:
@@ -48,7 +48,8 @@ def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list
 def _sessions(state: State, liveness: MemberLiveness) -> list[Command]:
     report = liveness.report
     assert report is not None
-    reported = {each.session for each in (*report.fetches, *(report.sessions or ()))}.union(report.staged)
+    reported = {each.session for each in report.sessions or ()}
+    reported.update(report.staged, (each.session for each in report.fetches))
     return [CloseSession(session) for session in sorted(reported - state.operations.sessions.keys())]
 
 

@@ -14,20 +14,20 @@ from stele.core.tablet.lifecycle import TabletState
 Dictionary = Mapping[MemberIndex, Member]
 
 
-def named(state: State) -> frozenset[MemberIndex]:
+def members_in_rows(state: State) -> frozenset[MemberIndex]:
     """Return members that a row names, or will name once running operations have ended."""
-    found = set(state.table.replica_index.members)
+    members = set(state.table.replica_index.members)
     for row in state.table.staged.values():
-        found.update(member for member in row.replicas if member is not None)
+        members.update(member for member in row.replicas if member is not None)
     for operation in state.operations.migrations.values():
-        found.update(member for member in operation.result if member is not None)
-    return frozenset(found)
+        members.update(member for member in operation.result if member is not None)
+    return frozenset(members)
 
 
 def update_dictionary(state: State, observation: Observation) -> Dictionary | None:
     """Return the member list to store; None when it is up to date."""
     members = dict(state.table.members)
-    in_rows = named(state)
+    in_rows = members_in_rows(state)
     present = {each.index for each in observation.members}
     for index in [i for i in members if i not in present and i not in in_rows]:
         state.emit("MemberLeft", f"{members.pop(index).name} holds nothing any more and is gone")
@@ -113,15 +113,15 @@ def set_members(state: State, members: Dictionary) -> None:
 def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     """Decide which members leave. Returns which should exist and which may be removed."""
     desired = observation.desired
-    in_rows = named(state)
+    in_rows = members_in_rows(state)
     candidates = _candidates(state, observation, in_rows)
-    state.membership.let_go(leaving(candidates, desired.members))
-    if desired.held:
+    state.membership.set_leaving(leaving(candidates, desired.members))
+    if desired.paused:
         return ()
     used = [each.index for each in candidates] + list(state.table.members)
     first = next_index(used, state.membership.next_index)
-    made = missing(candidates, desired.members, first) if desired.join_allowed else ()
-    state.membership.use_indexes((*used, *made))
+    new = missing(candidates, desired.members, first) if desired.join_allowed else ()
+    state.membership.use_indexes((*used, *new))
     kept = [
         EnsureMember(each.index)
         for each in candidates
@@ -130,25 +130,25 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     gone = [
         RemoveMember(each.index) for each in candidates if each.index in state.membership.leaving - in_rows
     ]
-    return (*kept, *(EnsureMember(index) for index in made), *gone)
+    return (*kept, *(EnsureMember(index) for index in new), *gone)
 
 
 def _candidates(state: State, observation: Observation, in_rows: frozenset[MemberIndex]) -> list[Candidate]:
     """Return members with an object, and those that rows name although their object was deleted."""
     gone = unusable(state, observation.desired, observation.now)
-    found = []
+    candidates = []
     for each in observation.members:
         liveness = state.membership.liveness.get(each.index)
         lost = liveness is not None and bool(liveness.replaced_by_uuid)
         unreachable = each.index in gone or (each.pod is None and each.index in state.table.members)
-        found.append(Candidate(each.index, each.drain, not unreachable, lost, each.deleting))
+        candidates.append(Candidate(each.index, each.drain, not unreachable, lost, each.deleting))
     present = {each.index for each in observation.members}
-    found.extend(
+    candidates.extend(
         Candidate(index, False, False)
         for index in state.table.members
         if index not in present and index in in_rows
     )
-    return found
+    return candidates
 
 
 def life_of(state: State, index: MemberIndex, desired: DesiredSpec, now: float) -> Life:

@@ -42,7 +42,7 @@ class Membership:
                 if member in self.liveness:
                     self.liveness[member].recheck.add(number)
 
-    def let_go(self, leaving: frozenset[MemberIndex]) -> None:
+    def set_leaving(self, leaving: frozenset[MemberIndex]) -> None:
         self.leaving = leaving
 
     def use_indexes(self, used: Iterable[MemberIndex]) -> None:

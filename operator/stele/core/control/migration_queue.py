@@ -53,17 +53,17 @@ class Queues:
     @staticmethod
     def of(plan: Plan, rows: Sequence[Partition]) -> "Queues":
         """Create the queues of a plan for a table with these rows."""
-        made = Queues()
-        made.add(plan, rows)
-        return made
+        queues = Queues()
+        queues.add(plan, rows)
+        return queues
 
     def add(self, plan: Plan, rows: Sequence[Partition]) -> None:
         """Add migrations of partitions without waiting ones."""
-        found = plan.by_partition()
-        self.waiting.update({partition: deque(some) for partition, some in found.items()})
+        by_partition = plan.by_partition()
+        self.waiting.update({partition: deque(migrations) for partition, migrations in by_partition.items()})
         self.left += len(plan.migrations)
-        for partition in found:
-            self._line_up(partition, rows[partition])
+        for partition in by_partition:
+            self._enqueue(partition, rows[partition])
 
     def __len__(self) -> int:
         return self.left
@@ -94,12 +94,12 @@ class Queues:
         room = _Room(busy, able, limit, admit)
         under_way = set(held)
         for group in self.order[:GROUPS_MAX]:
-            if room.none:
+            if room.full:
                 return
             if room.for_all(group[2:]):
                 yield from self._startable_in(group, rows, under_way, room)
             elif not able.issuperset({*group[2:]} - {NO_MEMBER}):
-                self._put_right(group, rows, held)
+                self._correct(group, rows, held)
 
     def _startable_in(
         self, group: Group, rows: Sequence[Partition], held: set[PartitionId], room: "_Room"
@@ -107,15 +107,15 @@ class Queues:
         for partition in [each for each in self.groups[group] if each not in held]:
             if not room.for_all(group[2:]):
                 return
-            migration = self._take(group, partition, rows[partition], room)
+            migration = self._dequeue(group, partition, rows[partition], room)
             if migration is not None:
                 room.take(group[2:])
-                # The one after it waits in a group that may come later in this look.
+                # The one after it waits in a group that may come later in this search.
                 held.add(partition)
                 yield migration
         self._end_if_empty(group)
 
-    def _put_right(self, group: Group, rows: Sequence[Partition], held: frozenset[PartitionId]) -> None:
+    def _correct(self, group: Group, rows: Sequence[Partition], held: frozenset[PartitionId]) -> None:
         """Take those out that do not belong there, up to the first that does: that one is the last then, so
         that one look costs little and some looks meet all."""
         while self.groups[group]:
@@ -124,7 +124,7 @@ class Queues:
                 self.groups[group][partition] = self.groups[group].pop(partition)
                 break
             if self._belongs(group, partition, rows[partition]):
-                self._line_up(partition, rows[partition])
+                self._enqueue(partition, rows[partition])
                 break
         self._end_if_empty(group)
 
@@ -146,28 +146,30 @@ class Queues:
             self.drop(partition)
             return False
         if _group(queue, row) != group:
-            self._line_up(partition, row)
+            self._enqueue(partition, row)
             return False
         return True
 
-    def _take(self, group: Group, partition: PartitionId, row: Partition, room: "_Room") -> Migration | None:
+    def _dequeue(
+        self, group: Group, partition: PartitionId, row: Partition, room: "_Room"
+    ) -> Migration | None:
         """Return the next migration of a partition, unless it is done, waits elsewhere, or is not
         admitted."""
         if not self._belongs(group, partition, row):
             return None
         queue = self.waiting[partition]
         if not room.admits(queue[0]):
-            self._line_up(partition, row)
+            self._enqueue(partition, row)
             return None
         migration = queue.popleft()
         self.left -= 1
         if queue:
-            self._line_up(partition, row)
+            self._enqueue(partition, row)
         else:
             del self.waiting[partition]
         return migration
 
-    def _line_up(self, partition: PartitionId, row: Partition) -> None:
+    def _enqueue(self, partition: PartitionId, row: Partition) -> None:
         group = _group(self.waiting[partition], row)
         if group not in self.groups:
             self.groups[group] = {}
@@ -191,8 +193,8 @@ class _Room:
         self._free = {NO_MEMBER, *(member for member in able if self._load[member] < limit)}
 
     @property
-    def none(self) -> bool:
-        """Whether no member may."""
+    def full(self) -> bool:
+        """Whether no member may take part."""
         return len(self._free) < 2
 
     def for_all(self, members: Iterable[MemberIndex]) -> bool:

@@ -57,6 +57,15 @@ class Rebalance:
     plan_number: int = 0
     service_failures: dict[PartitionId, tuple[float, str]] = field(default_factory=dict)
 
+    @property
+    def plans(self) -> list[RebalanceProgress]:
+        """The present plan, if there is one, and those of users."""
+        return [*([] if self.progress is None else [self.progress]), *self.user_plans.values()]
+
+    def operations_of(self, progress: RebalanceProgress) -> set[str]:
+        """Return the ids of the operations that a plan counts."""
+        return {id for id, plans in self.counted_for.items() if progress in plans}
+
     def drop(self, number: PartitionId) -> None:
         """Drop the waiting migrations of a partition whose row is about to change."""
         self.queues.drop(number)
@@ -75,7 +84,7 @@ class Rebalance:
         hold(own is None or own.phase not in FINAL, "the present plan is over: {}", own)
         proposed = own is not None and own.phase is RebalancePhase.PROPOSED
         hold(self.proposal is None or proposed, "what waits for approval is in no plan that does: {}", own)
-        for progress in self.user_plans.values() if own is None else (own, *self.user_plans.values()):
+        for progress in self.plans:
             progress.check()
 
 

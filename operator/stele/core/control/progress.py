@@ -40,9 +40,9 @@ TRANSITIONS: dict[RebalancePhase, frozenset[RebalancePhase]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RebalanceProgress:
-    """Progress of one plan, as its TabletRebalance shows it.
+    """Progress of one plan, as its TabletRebalance shows it. Equal only to itself.
 
     A user's plan has its object's `name`, and the `partitions` that are not yet as requested. `refusals` are
     final, `failures` were rolled back and are retried, `waiting` may not start yet.

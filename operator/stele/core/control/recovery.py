@@ -17,7 +17,7 @@ SKIP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Recovered:
     """`rows` to store, and versions that may have been claimed: later changes must be above them."""
 
     rows: Mapping[PartitionId, Partition]
@@ -26,7 +26,7 @@ class Found:
 
 def resolve(
     table: PartitionTable, reports: Iterable[ExchangeReply], gone: frozenset[MemberIndex], epoch: int
-) -> Found:
+) -> Recovered:
     """Return the starting point of the leadership with this epoch. Pure.
 
     Raises Corrupt when two published rows of one version differ: no decision is then safe.
@@ -47,7 +47,7 @@ def resolve(
         if number not in rows:
             present = table.partitions[number]
             rows[number] = Partition(version_for_epoch(epoch, claimed[number] + 1), present.replicas)
-    return Found(rows, claimed)
+    return Recovered(rows, claimed)
 
 
 def _published(table: PartitionTable, answers: tuple[ExchangeReply, ...]) -> dict[PartitionId, Partition]:
@@ -57,10 +57,10 @@ def _published(table: PartitionTable, answers: tuple[ExchangeReply, ...]) -> dic
         for row in report.rows:
             if row.partition >= len(table.partitions):
                 raise Corrupt(f"a member has partition {row.partition}; there are {len(table.partitions)}")
-            found = Partition(row.version, tuple(row.replicas))
+            published = Partition(row.version, tuple(row.replicas))
             present = rows.get(row.partition, table.partitions[row.partition])
-            if newer(row.partition, present, found) is found:
-                rows[row.partition] = found
+            if newer(row.partition, present, published) is published:
+                rows[row.partition] = published
     return rows
 
 

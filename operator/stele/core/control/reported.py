@@ -13,9 +13,9 @@ def reported_jump(table: PartitionTable, list_version: int, report: ExchangeRepl
     """
     if text := jump("the member list's version", list_version, report.member_list_version):
         return text
-    told = [(row.partition, row.version) for rows in (report.rows, report.accepted) for row in rows]
-    told += [(each.partition, each.promised) for each in report.tablets if each.promised != VERSION_MAX]
-    for number, version in told:
+    versions = [(row.partition, row.version) for rows in (report.rows, report.accepted) for row in rows]
+    versions += [(each.partition, each.promised) for each in report.tablets if each.promised != VERSION_MAX]
+    for number, version in versions:
         known = table.partitions[number].version if number < len(table.partitions) else 0
         if version > known + STEP_MAX:
             return jump(f"partition {number}: version", known, version)

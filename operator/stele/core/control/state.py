@@ -26,14 +26,14 @@ from stele.core.tablet.lifecycle import TabletState
 class DesiredSpec:
     """The desired spec of a TabletCluster.
 
-    `held` is the annotation that stops everything but reads and repairs.
+    `paused` is the annotation stele.dev/paused, which stops everything but reads and repairs.
     """
 
     members: int
     replicas: int
     timing: Timing
     state: str
-    held: bool
+    paused: bool
     migration_paused: bool
     parallel_per_member: int
     approval: str
@@ -55,7 +55,7 @@ class DesiredSpec:
     @property
     def may_start(self) -> bool:
         """Whether a planned migration may start."""
-        return self.migration_allowed and not self.held and not self.migration_paused
+        return self.migration_allowed and not self.paused and not self.migration_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +207,8 @@ class State:
 
     def under_way(self, progress: RebalanceProgress) -> list[MigrationOperation]:
         """Return the running migrations of a plan."""
-        found, counted_for = self.operations.migrations.values(), self.rebalance.counted_for
-        return [each for each in found if any(progress is one for one in counted_for.get(each.id, ()))]
+        ids = self.rebalance.operations_of(progress)
+        return [each for each in self.operations.migrations.values() if each.id in ids]
 
     def new_id(self, kind: str) -> str:
         """Return an id that is unique among all leaderships of this cluster: it includes the epoch."""

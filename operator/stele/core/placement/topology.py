@@ -86,12 +86,12 @@ class Topology:
     def _is_apart(self, present: Sequence[Path], path: Path) -> bool:
         for depth in range(len(path)):
             counts = Counter(other[: depth + 1] for other in present if other[:depth] == path[:depth])
-            mine = counts[path[: depth + 1]]
-            if not mine:
+            own = counts[path[: depth + 1]]
+            if not own:
                 return True
             if len(counts) < self._parts[path[:depth]]:
                 return False
-            if any(count < mine and count < self._sizes[domain] for domain, count in counts.items()):
+            if any(count < own and count < self._sizes[domain] for domain, count in counts.items()):
                 return False
         return True
 

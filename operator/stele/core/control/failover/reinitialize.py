@@ -20,25 +20,25 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
     state.failover.lost_since = {
         number: state.failover.lost_since.get(number, now) for number in state.failover.lost
     }
-    if desired.on_partition_loss != "ResetToEmpty" or desired.held or not state.failover.lost:
+    if desired.on_partition_loss != "ResetToEmpty" or desired.paused or not state.failover.lost:
         _end(state, lost=set())
         return
     _end(state, state.failover.lost)
     able, resets = _able(state, desired, now), state.operations.resets
-    taken = Counter(each.member for each in resets.values())
+    taken = Counter(reset.member for reset in resets.values())
     for number in sorted(state.failover.lost):
         if now - state.failover.lost_since[number] >= desired.timing.grace:
             _go_on(state, number, able, taken)
-    begun = [each for each in resets.values() if each.done]
-    if begun:
-        text = f"{len(begun)} partitions were reset to empty, because spec.onPartitionLoss is ResetToEmpty"
+    ready = [reset for reset in resets.values() if reset.done]
+    if ready:
+        text = f"{len(ready)} partitions were reset to empty, because spec.onPartitionLoss is ResetToEmpty"
         state.emit("PartitionsReset", text, warning=True)
-    for each in begun:
-        assert each.member is not None
-        version = state.table.next_version(each.partition, _promised(state, each.partition))
-        state.table.stage(each.partition, Partition(version, (each.member,)))
-        state.failover.reset_partitions.add(each.partition)
-        state.rebalance.drop(each.partition)
+    for reset in ready:
+        assert reset.member is not None
+        version = state.table.next_version(reset.partition, _promised(state, reset.partition))
+        state.table.stage(reset.partition, Partition(version, (reset.member,)))
+        state.failover.reset_partitions.add(reset.partition)
+        state.rebalance.drop(reset.partition)
 
 
 def _end(state: State, lost: set[PartitionId]) -> None:
@@ -56,28 +56,28 @@ def _promised(state: State, number: PartitionId) -> Version:
 
 def _able(state: State, desired: DesiredSpec, now: float) -> list[MemberIndex]:
     """Return members that can take data and whose last report is about the present table."""
-    found = []
+    able = []
     for index, member in state.table.members.items():
         liveness = state.membership.liveness.get(index)
         if member.lite or index in state.membership.leaving or liveness is None or liveness.replaced_by_uuid:
             continue
         if liveness.reachable(now, desired.timing) and state.up_to_date(liveness):
-            found.append(index)
-    return found
+            able.append(index)
+    return able
 
 
 def _go_on(
     state: State, number: PartitionId, able: list[MemberIndex], taken: Counter[MemberIndex | None]
 ) -> None:
     """Choose a member: one without a tablet of the partition first, then the least loaded."""
-    each = state.operations.resets.get(number)
-    if each is None:
-        each = PartitionReset(state.new_id("r"), number, state.table.partitions[number])
-        state.operations.begin(each)
-    if each.done or each.member in able:
+    reset = state.operations.resets.get(number)
+    if reset is None:
+        reset = PartitionReset(state.new_id("r"), number, state.table.partitions[number])
+        state.operations.begin(reset)
+    if reset.done or reset.member in able:
         return
-    free = [index for index in able if index not in each.refused]
-    each.choose(
+    free = [index for index in able if index not in reset.refused]
+    reset.choose(
         min(
             free,
             key=lambda index: (
@@ -88,4 +88,4 @@ def _go_on(
             default=None,
         )
     )
-    taken[each.member] += 1
+    taken[reset.member] += 1

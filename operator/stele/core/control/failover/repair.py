@@ -58,14 +58,14 @@ def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[Member
 def _silent(state: State, desired: DesiredSpec, now: float) -> dict[int | None, frozenset[MemberIndex]]:
     """Return backups that an owner cannot reach, by owner, while the master has always reached that owner."""
     limit = desired.timing.silence * SILENCE_FACTOR
-    found: dict[int | None, frozenset[MemberIndex]] = {}
+    silent_backups: dict[int | None, frozenset[MemberIndex]] = {}
     for index, liveness in state.membership.liveness.items():
         if liveness.report is None or not liveness.report.silent or not liveness.steady(now, limit):
             continue
         far = frozenset(peer.member for peer in liveness.report.silent if peer.silent_ms > limit * 1000)
         if far:
-            found[index] = far
-    return found
+            silent_backups[index] = far
+    return silent_backups
 
 
 def _repair_candidates(
@@ -82,14 +82,14 @@ def _repair_candidates(
 
 def _without_tablet(state: State) -> dict[PartitionId, frozenset[MemberIndex]]:
     """Return members, by partition, that know the row but have no tablet: a damaged one was quarantined."""
-    found: dict[PartitionId, frozenset[MemberIndex]] = {}
+    without: dict[PartitionId, frozenset[MemberIndex]] = {}
     for index, liveness in state.membership.liveness.items():
         if not state.up_to_date(liveness):
             continue
         for number in state.mismatched(liveness):
             if state.table.replica_index.names(number, index):
-                found[number] = found.get(number, frozenset()) | {index}
-    return found
+                without[number] = without.get(number, frozenset()) | {index}
+    return without
 
 
 def _repair_row(

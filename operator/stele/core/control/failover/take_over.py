@@ -32,21 +32,21 @@ def take_over(state: State, observation: Observation) -> bool:
         gone.add(index)
     known = state.membership.liveness
     reports = [each.report for i, each in known.items() if each.report is not None and i not in gone]
-    found = resolve(state.table.stored, reports, frozenset(gone), state.epoch)
-    if _waits_for_unlisted(state, observation, found.rows):
+    recovered = resolve(state.table.stored, reports, frozenset(gone), state.epoch)
+    if _waits_for_unlisted(state, observation, recovered.rows):
         return False
-    for number, version in found.claimed.items():
+    for number, version in recovered.claimed.items():
         state.table.claim(number, version)
-    for number, row in found.rows.items():
+    for number, row in recovered.rows.items():
         state.table.stage(number, row)
-    rows = {number: found.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
+    rows = {number: recovered.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
     state.failover.fenced = _interrupted(state, rows)
     _claim_for_others(state, rows)
     state.membership.raise_list_version(report.member_list_version for report in reports)
     state.recovered = True
     if state.table.members:
         text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
-        state.emit("MasterTookOver", f"{text}, {len(found.rows)} rows were not stored")
+        state.emit("MasterTookOver", f"{text}, {len(recovered.rows)} rows were not stored")
     return True
 
 
@@ -87,13 +87,13 @@ def _can_join(state: State, observation: Observation, index: MemberIndex) -> boo
 def _interrupted(state: State, rows: dict[PartitionId, Partition]) -> set[PartitionId]:
     """Return partitions of which a live replica promised a term that no row has: their promotion is
     repeated."""
-    found: set[PartitionId] = set()
+    interrupted: set[PartitionId] = set()
     for index, liveness in state.membership.liveness.items():
         for tablet in liveness.tablets.values():
             row = rows.get(tablet.partition)
             if row is not None and index in row.members and tablet.promised > row.version:
-                found.add(tablet.partition)
-    return found
+                interrupted.add(tablet.partition)
+    return interrupted
 
 
 def _claim_for_others(state: State, rows: dict[PartitionId, Partition]) -> None:

@@ -10,7 +10,7 @@
 The write of the head is the commit. A new master reads the head: the change is done, or it starts again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -78,7 +78,7 @@ class StateChange:
     reason: str = ""
     began_seconds: float = 0.0
     not_before_seconds: float = 0.0
-    mark: tuple[int, int] = (0, 0)
+    table_key: tuple[int, int] = (0, 0)
     agreed: dict[MemberIndex, tuple[int, tuple[int, int]]] = field(default_factory=dict)
     refused: dict[MemberIndex, str] = field(default_factory=dict)
     unlocking: dict[MemberIndex, str] = field(default_factory=dict)
@@ -113,55 +113,56 @@ class StateChange:
             self.unlocking.update(dict.fromkeys(self._asked, self.id))
         self.step, self.reason = to, reason
 
-    def drive(self, sight: ChangeInput, id: str) -> None:
+    def drive(self, given: ChangeInput, id: str) -> None:
         """Advance as far as one decision can. `id` is for a lock that starts now."""
         if self.step is Step.COMMITTING:
             return
-        if sight.desired == self.state:
+        if given.desired == self.state:
             if self.pending:
                 self.enter(Step.STEADY)
             return
-        if self.pending and sight.desired != self.desired and self.step is Step.LOCKING:
+        if self.pending and given.desired != self.desired and self.step is Step.LOCKING:
             self.enter(Step.WAITING)
-        self.desired = sight.desired
+        self.desired = given.desired
         if self.step is Step.STEADY:
             self.enter(Step.WAITING)
         if self.step is Step.WAITING:
-            self._wait(sight, id)
+            self._wait(given, id)
         elif self.step is Step.LOCKING:
-            self._lock(sight)
+            self._lock(given)
 
-    def _wait(self, sight: ChangeInput, id: str) -> None:
-        if sight.under_way:
-            self.reason = f"{sight.under_way} migrations are under way and end first"
-        elif sight.now >= self.not_before_seconds:
+    def _wait(self, given: ChangeInput, id: str) -> None:
+        if given.under_way:
+            self.reason = f"{given.under_way} migrations are under way and end first"
+        elif given.now >= self.not_before_seconds:
             self.enter(Step.LOCKING, "members are asked")
-            self.id, self.began_seconds = id, sight.now
+            self.id, self.began_seconds = id, given.now
             self.agreed, self.refused = {}, {}
-            self._lock(sight)
+            self._lock(given)
 
-    def _lock(self, sight: ChangeInput) -> None:
-        self.mark = (sight.stamp, sight.member_list_version)
-        self._asked = frozenset(sight.members)
+    def _lock(self, given: ChangeInput) -> None:
+        self.table_key = (given.stamp, given.member_list_version)
+        self._asked = frozenset(given.members)
         missing = [
             index
-            for index, process in sight.members.items()
-            if self.agreed.get(index) != (process, self.mark)
+            for index, process in given.members.items()
+            if self.agreed.get(index) != (process, self.table_key)
         ]
-        if not missing and not sight.under_way:
+        if not missing and not given.under_way:
             self.enter(Step.COMMITTING)
-        elif sight.now - self.began_seconds > LOCK_SECONDS:
-            self.not_before_seconds = sight.now + RETRY_SECONDS
+        elif given.now - self.began_seconds > LOCK_SECONDS:
+            self.not_before_seconds = given.now + RETRY_SECONDS
             first = missing[0] if missing else -1
             why = self.refused.get(first, "it did not answer") if missing else "a promotion is under way"
             self.enter(Step.WAITING, f"member {first}: {why}" if missing else why)
 
-    def commands(self, now: float) -> list[tuple[MemberIndex, Command]]:
+    def commands(self, now: float) -> Sequence[tuple[MemberIndex, Command]]:
         """Return the commands to send now. Locks are repeated until the change ends, which renews them."""
-        found: list[tuple[MemberIndex, Command]] = [(i, UnlockState(id)) for i, id in self.unlocking.items()]
-        if self.step is Step.LOCKING:
-            found += [(index, LockState(self.id, self.desired, *self.mark)) for index in sorted(self._asked)]
-        return found
+        unlocks = [(member, UnlockState(id)) for member, id in self.unlocking.items()]
+        if self.step is not Step.LOCKING:
+            return unlocks
+        lock = LockState(self.id, self.desired, *self.table_key)
+        return [*unlocks, *((member, lock) for member in sorted(self._asked))]
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
         """Note which process replies: results in the same report are its own."""
@@ -174,8 +175,8 @@ class StateChange:
                 del self.unlocking[member]
         elif isinstance(command, LockState) and self.step is Step.LOCKING and command.id == self.id:
             if result.code == OK:
-                mark = command.stamp, command.member_list_version
-                self.agreed[member] = self._processes[member], mark
+                table_key = command.stamp, command.member_list_version
+                self.agreed[member] = self._processes[member], table_key
                 self.refused.pop(member, None)
             else:
                 self.refused[member] = f"{result.code}: {result.detail}"

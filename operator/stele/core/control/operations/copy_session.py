@@ -136,8 +136,8 @@ class CopySession:
     counted: bool = False
     closing: set[MemberIndex] = field(default_factory=set)
     progressed_seconds: float = float("-inf")
-    _told: tuple[object, ...] = ()
-    _mark: object = None
+    _reported: tuple[object, ...] = ()
+    _progress_key: object = None
 
     @property
     def participants(self) -> frozenset[MemberIndex]:
@@ -278,22 +278,22 @@ class CopySession:
     @property
     def queued(self) -> bool:
         """Whether the copier has other jobs to do first."""
-        return self._told[:1] == (JobState.QUEUED,)
+        return self._reported[:1] == (JobState.QUEUED,)
 
     def note_progress(self, now: float) -> None:
         """Note the time of progress; fewer bytes than before also count, since the copy has restarted."""
-        mark = (self.stage, self._told)
-        if mark != self._mark:
-            self._mark, self.progressed_seconds = mark, now
+        key = (self.stage, self._reported)
+        if key != self._progress_key:
+            self._progress_key, self.progressed_seconds = key, now
 
-    def _progress(self, told: FetchReport | Job) -> None:
-        self._told = (told.state, told.copied_bytes, told.tasks, told.retries)
-        self.copied_bytes = max(self.copied_bytes, told.copied_bytes)
-        self.tasks, self.retries = max(self.tasks, told.tasks), max(self.retries, told.retries)
-        if told.state == JobState.DONE:
+    def _progress(self, report: FetchReport | Job) -> None:
+        self._reported = (report.state, report.copied_bytes, report.tasks, report.retries)
+        self.copied_bytes = max(self.copied_bytes, report.copied_bytes)
+        self.tasks, self.retries = max(self.tasks, report.tasks), max(self.retries, report.retries)
+        if report.state == JobState.DONE:
             self.enter(Stage.INGEST)
-        elif told.state == JobState.FAILED:
-            self.fail(told.failure or Reason(ReasonCode.FAILED))
+        elif report.state == JobState.FAILED:
+            self.fail(report.failure or Reason(ReasonCode.FAILED))
 
     def fail(self, reason: Reason) -> None:
         """Fail the session; the scheduler passes `failure` on to its migrations."""

@@ -94,7 +94,7 @@ class MigrationOperation:
     attached: bool = False
     last: OpId | None = None
     incarnations: dict[MemberIndex, int] = field(default_factory=dict)
-    _mark: object = None
+    _progress_key: object = None
 
     @property
     def partition(self) -> PartitionId:
@@ -243,9 +243,9 @@ class MigrationOperation:
             self.incarnations[member] = incarnation
             self.abort(Reason(ReasonCode.MEMBER_RESTARTED, f"{name} restarted"), now)
 
-    def _note_progress(self, mark: object, now: float) -> None:
-        if mark != self._mark:
-            self._mark, self.progressed_seconds = mark, now
+    def _note_progress(self, key: object, now: float) -> None:
+        if key != self._progress_key:
+            self._progress_key, self.progressed_seconds = key, now
 
 
 def begin(id: str, migration: Migration, row: Partition, now: float) -> MigrationOperation:

@@ -68,11 +68,11 @@ def _apply_to_user_plan(state: State, request: RebalanceRequest, now: float) -> 
 def _drop(state: State, partitions: Iterable[PartitionId]) -> None:
     """Drop waiting migrations of these partitions."""
     plans = state.rebalance
-    some = frozenset(partitions)
-    for number in some:
+    numbers = frozenset(partitions)
+    for number in numbers:
         plans.queues.drop(number)
-    if plans.proposal is not None and some:
-        left = tuple(each for each in plans.proposal.migrations if each.partition not in some)
+    if plans.proposal is not None and numbers:
+        left = tuple(each for each in plans.proposal.migrations if each.partition not in numbers)
         plans.proposal = Plan(left, plans.proposal.refusals) if left else None
 
 
@@ -80,7 +80,7 @@ def _roll_back(
     state: State, progress: RebalanceProgress, partitions: Iterable[PartitionId], now: float
 ) -> None:
     """Roll back the plan's operations whose destination has not been asked to accept yet."""
-    some = frozenset(partitions)
+    numbers = frozenset(partitions)
     for operation in state.under_way(progress):
-        if operation.partition in some:
+        if operation.partition in numbers:
             operation.abort(CANCELLED, now)

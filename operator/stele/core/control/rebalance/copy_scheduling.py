@@ -177,16 +177,13 @@ def note_short(state: State, destination: MemberIndex, refusal: Refusal, now: fl
 
 def waiting_for_space(state: State) -> Refusal | None:
     """Return the first migration of a running plan that waits for space, if any."""
-    records = (state.rebalance.progress, *state.rebalance.user_plans.values())
-    some = (progress.waiting for progress in records if progress is not None and progress.waiting)
-    return next((next(iter(waiting.values())) for waiting in some), None)
+    return next((refusal for plan in state.rebalance.plans for refusal in plan.waiting.values()), None)
 
 
 def forget_waiting(state: State) -> None:
     """Forget waiting migrations before they are checked again."""
-    for progress in (state.rebalance.progress, *state.rebalance.user_plans.values()):
-        if progress is not None:
-            progress.waiting = {}
+    for progress in state.rebalance.plans:
+        progress.waiting = {}
 
 
 def forget_short(state: State, now: float) -> None:
@@ -198,7 +195,7 @@ def forget_short(state: State, now: float) -> None:
 
 def note_engine(state: State, session: CopySession, now: float) -> None:
     """Note the engine of a session, and the reason, in each plan that it is part of."""
-    for progress in records_of(state, session):
+    for progress in plans_of(state, session):
         if not progress.destinations:
             planned = planned_bytes(progress.plan, sizes(state))
             progress.destinations = {
@@ -217,29 +214,13 @@ def note_end(state: State, session: CopySession, now: float) -> None:
     new = Copied(state.name_of(session.destination))
     total = state.copies.copied.setdefault((session.destination, session.engine), new)
     total.count(session, session.copied_bytes, now)
-    for progress in records_of(state, session):
+    for progress in plans_of(state, session):
         copied = progress.destinations.get(session.destination)
         if copied is not None:
-            copied.count(session, part_of(state, progress, session), now)
+            copied.count(session, session.part_of(state.rebalance.operations_of(progress)), now)
 
 
-def records_of(state: State, session: CopySession) -> list[RebalanceProgress]:
+def plans_of(state: State, session: CopySession) -> list[RebalanceProgress]:
     """Return the plans that a session copies for, each once."""
-    found: list[RebalanceProgress] = []
-    for id in session.partitions.values():
-        found += [
-            each
-            for each in state.rebalance.counted_for.get(id, ())
-            if not any(each is other for other in found)
-        ]
-    return found
-
-
-def part_of(state: State, progress: RebalanceProgress, session: CopySession) -> int:
-    """Return the bytes copied so far in a session for one plan."""
-    mine = [
-        id
-        for id in session.partitions.values()
-        if any(r is progress for r in state.rebalance.counted_for.get(id, ()))
-    ]
-    return session.part_of(mine)
+    counted_for = state.rebalance.counted_for
+    return list(dict.fromkeys(plan for id in session.partitions.values() for plan in counted_for.get(id, ())))

@@ -13,7 +13,7 @@ from stele.core.control.rebalance.copy_scheduling import (
     note_engine,
     share_bandwidth,
 )
-from stele.core.control.rebalance.scheduler import hear
+from stele.core.control.rebalance.scheduler import pass_reports
 from stele.core.control.state import Observation, State
 from stele.core.table.ids import MemberIndex, PartitionId
 
@@ -40,7 +40,7 @@ def drive_sessions(state: State, observation: Observation) -> None:
         # A source may leave the cluster once the row no longer names it.
         left = session.participants - state.table.members.keys()
         session.forget_gone({member: state.name_of(member) for member in gone | left})
-        hear(state, session, (session.destination, session.source), observation.now)
+        pass_reports(state, session, (session.destination, session.source), observation.now)
         session.on_job(observation.jobs.get(session.id))
         session.note_progress(observation.now)
         if session.stage is Stage.COPY and session.engine is None:

@@ -51,7 +51,7 @@ def data_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMe
 def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
     """Return live members that hold data, and those whose place is kept, marked as away."""
     gone = unusable(state, desired, now)
-    found = []
+    expected = []
     for index, member in sorted(state.table.members.items()):
         liveness = state.membership.liveness.get(index)
         if member.lite or liveness is None:
@@ -71,8 +71,8 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
             if liveness.member_object is None
             else (liveness.member_object.weight, liveness.member_object.zone or None)
         )
-        found.append(DataMember(index, weight, zone, leaving=leaving, away=away))
-    return tuple(found)
+        expected.append(DataMember(index, weight, zone, leaving=leaving, away=away))
+    return tuple(expected)
 
 
 def preview(
@@ -102,8 +102,8 @@ def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMembe
     going = leaving(candidates, desired.members) | drained
     new = missing(candidates, desired.members, next_index(state.table.members, state.membership.next_index))
     stay = [each for each in present if not (each.away and each.index in going)]
-    found = [replace(each, leaving=each.index in going) for each in stay]
-    return (*found, *(DataMember(index) for index in new))
+    kept = [replace(each, leaving=each.index in going) for each in stay]
+    return (*kept, *(DataMember(index) for index in new))
 
 
 def places_known(state: State) -> bool:
@@ -161,7 +161,7 @@ def make_plan(state: State, observation: Observation) -> None:
 
 
 def _may_plan(state: State, desired: DesiredSpec) -> bool:
-    if not desired.migration_allowed or desired.held or state.failing_over:
+    if not desired.migration_allowed or desired.paused or state.failing_over:
         return False
     return any(row.version for row in state.table.partitions) and places_known(state)
 
@@ -310,10 +310,10 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, made: Pla
         _count(state, progress, made)
         return
     if progress is not None:
-        finish_record(state, RebalancePhase.SUPERSEDED, now)
+        finish_plan(state, RebalancePhase.SUPERSEDED, now)
     if made.migrations:
         phase = RebalancePhase.PROPOSED if proposed else RebalancePhase.RUNNING
-        plans.progress = _record(state, made, case, phase, now)
+        plans.progress = _new_progress(state, made, case, phase, now)
         _announce(state, plans.progress)
 
 
@@ -341,7 +341,9 @@ def _waiting(state: State, made: Plan) -> set[PartitionId]:
     return {each.partition for each in made.migrations} - adds - user_plan_partitions(state)
 
 
-def _record(state: State, made: Plan, case: _Case, phase: RebalancePhase, now: float) -> RebalanceProgress:
+def _new_progress(
+    state: State, made: Plan, case: _Case, phase: RebalancePhase, now: float
+) -> RebalanceProgress:
     state.rebalance.plan_number += 1
     progress = RebalanceProgress(
         state.rebalance.plan_number, made, case.reason, now, 0, Counter(), phase=phase
@@ -390,13 +392,13 @@ def cancel(state: State, now: float) -> None:
 
 def sizes(state: State) -> dict[PartitionId, int]:
     """Return the bytes of each tablet, as its owner reports them."""
-    found: dict[PartitionId, int] = {}
+    bytes_of: dict[PartitionId, int] = {}
     rows = state.table.partitions
     for index, liveness in state.membership.liveness.items():
         for number, tablet in liveness.tablets.items():
             if number < len(rows) and rows[number].owner == index:
-                found[number] = tablet.bytes
-    return found
+                bytes_of[number] = tablet.bytes
+    return bytes_of
 
 
 def end_plan(state: State, now: float) -> None:
@@ -416,7 +418,7 @@ def end_plan(state: State, now: float) -> None:
         f"{plans.progress.failed} rolled back",
         warning=phase is RebalancePhase.FAILED,
     )
-    finish_record(state, phase, now)
+    finish_plan(state, phase, now)
 
 
 def _last_phase(state: State, progress: RebalanceProgress, done: int) -> RebalancePhase:
@@ -432,7 +434,7 @@ def _last_phase(state: State, progress: RebalanceProgress, done: int) -> Rebalan
     return RebalancePhase.DONE if whole else RebalancePhase.SUPERSEDED
 
 
-def finish_record(state: State, phase: RebalancePhase, now: float) -> None:
+def finish_plan(state: State, phase: RebalancePhase, now: float) -> None:
     plans = state.rebalance
     if plans.progress is None:
         return

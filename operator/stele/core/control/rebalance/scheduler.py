@@ -74,7 +74,7 @@ def start(state: State, observation: Observation) -> None:
             operation = begin(state.new_id("m"), migration, row, observation.now)
             id = operation.id
             state.operations.begin(operation)
-        plans.counted_for[id] = tuple(_records_for(state, migration.partition))
+        plans.counted_for[id] = tuple(_plans_for(state, migration.partition))
 
 
 def _burdens(operation: MigrationOperation) -> bool:
@@ -92,31 +92,31 @@ def _admission(state: State, now: float) -> Callable[[Migration], bool]:
         refusal = space.admit(migration)
         if refusal is not None and migration.destination is not None:
             note_short(state, migration.destination, refusal, now)
-            for progress in _records_for(state, migration.partition):
+            for progress in _plans_for(state, migration.partition):
                 progress.waiting[migration.partition] = refusal
         return refusal is None
 
     return admit
 
 
-def _records_for(state: State, number: PartitionId) -> Iterable[RebalanceProgress]:
+def _plans_for(state: State, number: PartitionId) -> list[RebalanceProgress]:
     """Return the present plan, and the users' plans with a move of this partition."""
-    plans = state.rebalance
-    if plans.progress is not None:
-        yield plans.progress
-    for progress in plans.user_plans.values():
-        if progress.phase is RebalancePhase.RUNNING and number in progress.partitions:
-            yield progress
+    present, running = state.rebalance.progress, RebalancePhase.RUNNING
+    return [
+        each
+        for each in state.rebalance.plans
+        if each is present or (each.phase is running and number in each.partitions)
+    ]
 
 
 def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
     """Return partitions with an ended migration that a live member still reports: its abort comes first."""
-    found: set[PartitionId] = set()
+    unresolved: set[PartitionId] = set()
     for index in able:
         if (report := state.membership.liveness[index].report) is not None:
-            found |= {each.partition for each in report.learners if each.id not in state.operations}
-            found |= {each.partition for each in report.copies if each.id not in state.operations}
-    return found
+            unresolved |= {each.partition for each in report.learners if each.id not in state.operations}
+            unresolved |= {each.partition for each in report.copies if each.id not in state.operations}
+    return unresolved
 
 
 def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
@@ -146,7 +146,7 @@ def follow(state: State, observation: Observation) -> None:
     """Advance running operations by the reports of both sides, and remove ended ones."""
     gone = unusable(state, observation.desired, observation.now)
     for operation in list(state.operations.migrations.values()):
-        hear(state, operation, (operation.owner, operation.destination), observation.now)
+        pass_reports(state, operation, (operation.owner, operation.destination), observation.now)
         _note_gone(state, operation, gone, observation.now)
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
             operation.confirmed(observation.now)
@@ -174,11 +174,11 @@ def _stage_agreed(state: State, gone: frozenset[MemberIndex], now: float) -> Non
         for operation in state.operations.migrations.values()
         if operation.step in (Step.HAND_OVER, Step.ACCEPT)
     }
-    for shard, some in agreed.items():
-        due = min(operation.progressed_seconds + _patience(operation) for operation in some)
+    for shard, operations in agreed.items():
+        due = min(operation.progressed_seconds + _patience(operation) for operation in operations)
         patient = shard in coming and now < due
-        if not patient or any(operation.participants & gone for operation in some):
-            for operation in some:
+        if not patient or any(operation.participants & gone for operation in operations):
+            for operation in operations:
                 state.table.stage(operation.partition, Partition(operation.version, operation.result))
 
 
@@ -186,7 +186,9 @@ def _patience(operation: MigrationOperation) -> float:
     return FROZEN_GATHER_SECONDS if operation.owner_changes else STORE_GATHER_SECONDS
 
 
-def hear(state: State, operation: Operation, members: tuple[MemberIndex | None, ...], now: float) -> None:
+def pass_reports(
+    state: State, operation: Operation, members: Iterable[MemberIndex | None], now: float
+) -> None:
     """Pass the last reports of these members to an operation."""
     for member in members:
         liveness = None if member is None else state.membership.liveness.get(member)
@@ -220,7 +222,6 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     plans = state.rebalance
     state.operations.end(operation)
     plans.queues.drop(operation.partition)
-    records = plans.counted_for.pop(operation.id, ())
     reason = operation.reason
     assert reason is not None, "what is rolled back has a reason"
     if reason.code in NOT_ITS_FAULT:
@@ -231,7 +232,7 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
         state.operations.sessions[operation.session].drop(operation.partition)
     if reason.code == ReasonCode.SERVICE_FAILED:
         _note_service_failure(state, operation.partition, str(reason), now)
-    for progress in records:
+    for progress in plans.counted_for.pop(operation.id, ()):
         progress.failed += 1
         progress.failures[operation.partition] = Refusal(operation.partition, reason.code, str(reason))
 

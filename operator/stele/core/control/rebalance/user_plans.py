@@ -25,21 +25,21 @@ UNDER_WAY = (RebalancePhase.RUNNING, RebalancePhase.CANCELLING)
 
 def paired(moves: Iterable[NamedMove]) -> tuple[NamedMove, ...]:
     """Return the moves, with an added and a removed replica of one partition joined into one move."""
-    found: list[NamedMove] = []
+    joined: list[NamedMove] = []
     half: dict[tuple[PartitionId, bool], list[int]] = {}
     for move in moves:
         adds = not move.source
         if move.source and move.destination:
-            found.append(move)
+            joined.append(move)
         elif others := half.get((move.partition, not adds)):
-            at, other = others[0], found[others.pop(0)]
-            found[at] = NamedMove(
+            at, other = others[0], joined[others.pop(0)]
+            joined[at] = NamedMove(
                 move.partition, move.source or other.source, move.destination or other.destination
             )
         else:
-            half.setdefault((move.partition, adds), []).append(len(found))
-            found.append(move)
-    return tuple(found)
+            half.setdefault((move.partition, adds), []).append(len(joined))
+            joined.append(move)
+    return tuple(joined)
 
 
 def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[RebalanceRequest, ...]:
@@ -61,7 +61,7 @@ def moves_of(
 ) -> tuple[Move, ...]:
     """Return the planner's input: replicas to move, and moved ones that stay. The newer plan wins."""
     indexes = {member.name: index for index, member in table.members.items()}
-    found: dict[tuple[PartitionId, MemberIndex], Move] = {}
+    moves: dict[tuple[PartitionId, MemberIndex], Move] = {}
     for request in requests:
         for named in paired(request.moves):
             if named.partition in request.cancelled or named.partition >= len(table.partitions):
@@ -71,16 +71,16 @@ def moves_of(
             if move is None:
                 continue
             if move.source is not None:
-                found.pop((move.partition, move.source), None)
+                moves.pop((move.partition, move.source), None)
             if move.destination is None:
                 if move.source in row and len(row) > replicas and move.source is not None:
-                    found[move.partition, move.source] = move
+                    moves[move.partition, move.source] = move
             elif move.destination in row:
                 stays = Move(move.partition, move.destination, move.destination)
-                found[move.partition, move.destination] = stays
+                moves[move.partition, move.destination] = stays
             elif not request.final and (move.source is None or move.source in row):
-                found[move.partition, move.destination] = move
-    return tuple(found.values())
+                moves[move.partition, move.destination] = move
+    return tuple(moves.values())
 
 
 def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | None:
@@ -173,30 +173,30 @@ def _taking(
 
 
 def note_planned(
-    state: State, requests: Iterable[RebalanceRequest], made: Plan, bytes_of: Mapping[PartitionId, int]
+    state: State, requests: Iterable[RebalanceRequest], plan: Plan, bytes_of: Mapping[PartitionId, int]
 ) -> None:
     """Count a plan's migrations for each user's plan; moves that the planner refused are not waited for."""
-    refused = {each.partition: each for each in made.refusals}
+    refused = {refusal.partition: refusal for refusal in plan.refusals}
     for request in requests:
         progress = state.rebalance.user_plans.get(request.name)
         if progress is None or progress.phase is not RebalancePhase.RUNNING:
             continue
-        mine = [each for each in made.migrations if each.partition in progress.partitions]
-        left = {each.partition for each in mine}
+        migrations = [each for each in plan.migrations if each.partition in progress.partitions]
+        left = {each.partition for each in migrations}
         for number in progress.partitions - left:
             if number in refused:
                 progress.refusals[number] = refused[number]
         progress.partitions -= refused.keys() - left
-        count_planned(state, progress, mine, bytes_of)
+        count_planned(state, progress, migrations, bytes_of)
 
 
 def count_planned(
     state: State, progress: RebalanceProgress, left: Iterable[Migration], bytes_of: Mapping[PartitionId, int]
 ) -> None:
     """Set the planned counts of a record: done, running and remaining migrations."""
-    begun, left = state.under_way(progress), list(left)
-    left += [operation.migration for operation in begun]
-    counted = {operation.partition for operation in begun if operation.copies}
+    running, left = state.under_way(progress), list(left)
+    left += [operation.migration for operation in running]
+    counted = {operation.partition for operation in running if operation.copies}
     progress.planned = progress.done + Counter(each.type for each in left)
     progress.bytes_planned = progress.bytes_copied + sum(
         bytes_of.get(each.partition, 0) for each in left if each.copies and each.partition not in counted
