@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, Where
+from stele.cli.options import Where, on_cluster
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput
 
@@ -16,20 +16,15 @@ FINAL = frozenset({"Done", "Failed", "Superseded"})
 PlanArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of a TabletRebalance.")]
 
 
-def approve(
-    name: PlanArgument,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def approve(where: Where, name: PlanArgument) -> None:
     """Approve a Proposed plan, so that it starts.
 
     \b
     Example:
       kubectl stele approve demo-4-1 -n stele
     """
-    Where(namespace, context, kubeconfig).ask(lambda console: _approve(console, name))
+    where.ask(lambda console: _approve(console, name))
     print(f"{name} is approved")
 
 
@@ -46,7 +41,9 @@ async def _approve(console: "Console", name: str) -> None:
     await console.change_rebalance(name, {"approved": True})
 
 
+@on_cluster
 def cancel(
+    where: Where,
     name: PlanArgument,
     *,
     roll_back: Annotated[
@@ -62,9 +59,6 @@ def cancel(
             help="Cancel this partition only; may be repeated.",
         ),
     ] = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Cancel the rest of a plan, or single partitions of it.
 
@@ -80,7 +74,6 @@ def cancel(
     if partition and roll_back:
         raise BadInput("--roll-back is for whole plans; single partitions are always rolled back")
     numbers = partition or []
-    where = Where(namespace, context, kubeconfig)
     where.ask(lambda console: _cancel(console, name, numbers, roll_back))
     what = f"partitions {', '.join(map(str, numbers))} of {name} are" if numbers else f"{name} is"
     print(f"{what} cancelled")
@@ -97,7 +90,9 @@ async def _cancel(console: "Console", name: str, partitions: list[int], roll_bac
         await console.change_rebalance(name, {"cancel": True, "rollBack": roll_back or plan.spec.roll_back})
 
 
+@on_cluster
 def move(
+    where: Where,
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a TabletCluster.")],
     partition: Annotated[
         int, typer.Argument(metavar="PARTITION", min=0, max=PARTITIONS_MAX - 1, help="Number of a partition.")
@@ -110,9 +105,6 @@ def move(
         str | None, typer.Option("--to", metavar="MEMBER", help="Member that receives the replica.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Move a replica of one partition to a named member.
 
@@ -131,7 +123,7 @@ def move(
     named_move = {"partition": partition} | ({"from": source} if source else {})
     named_move |= {"to": destination} if destination else {}
     spec = {"cluster": cluster, "mode": "DryRun" if dry_run else "Execute", "moves": [named_move]}
-    print(Where(namespace, context, kubeconfig).ask(lambda console: _move(console, spec)))
+    print(where.ask(lambda console: _move(console, spec)))
 
 
 async def _move(console: "Console", spec: dict[str, Any]) -> str:
@@ -151,15 +143,14 @@ async def _move(console: "Console", spec: dict[str, Any]) -> str:
     return await console.make_rebalance(f"{spec['cluster']}-move-{named_move['partition']}-", spec)
 
 
+@on_cluster
 def drain(
+    where: Where,
     member: Annotated[str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember.")],
     *,
     undo: Annotated[
         bool, typer.Option("--undo", help="Stop draining and let the member hold data again.")
     ] = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Move all data off a member. It keeps running, and is the first to be removed on scale-down.
 
@@ -168,7 +159,5 @@ def drain(
       kubectl stele drain demo-0 -n stele
       kubectl stele drain demo-0 --undo -n stele
     """
-    Where(namespace, context, kubeconfig).ask(
-        lambda console: console.change_member(member, {"drain": not undo})
-    )
+    where.ask(lambda console: console.change_member(member, {"drain": not undo}))
     print(f"{member} is {'no longer drained' if undo else 'being drained'}")

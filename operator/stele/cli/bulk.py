@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
 from stele.errors import BadInput, SteleError
 
@@ -46,7 +46,9 @@ ImageOption = Annotated[
 MemoryOption = Annotated[str, typer.Option("--memory", help="Memory of the Job; Spark gets half of it.")]
 
 
+@on_cluster
 def load(
+    where: Where,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")],
     *,
     cluster: ClusterOption = "",
@@ -67,9 +69,6 @@ def load(
     image: ImageOption = "",
     memory: MemoryOption = "2Gi",
     output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Load a Parquet file into a cluster.
 
@@ -89,7 +88,7 @@ def load(
     for option, column in (("key", key_column), ("value", value_column), ("expire", expire_column)):
         arguments += [f"--{option}-column", column]
     print(f"load {name}", file=sys.stderr)
-    job = _Job("load", file, arguments, Where(namespace, context, kubeconfig))
+    job = _Job("load", file, arguments, where)
     again = f"resume it with: kubectl stele load {file} --load {name} and the same other options"
     with _interrupted(again):
         result = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
@@ -97,7 +96,9 @@ def load(
     _show(result, output, f"{result['rows']} rows in {result['seconds']} s; {loaded} tablets loaded")
 
 
+@on_cluster
 def dump(
+    where: Where,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file to create.")],
     *,
     cluster: ClusterOption = "",
@@ -106,9 +107,6 @@ def dump(
     image: ImageOption = "",
     memory: MemoryOption = "2Gi",
     output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Write all rows of a keyspace to a Parquet file: key, value, expire_at_ms (0: never).
 
@@ -122,7 +120,7 @@ def dump(
         raise BadInput(f"{file} exists already: remove it, or name another file")
     if not file.absolute().parent.is_dir():
         raise BadInput(f"{file.absolute().parent} is not a directory")
-    job = _Job("dump", file, ["--keyspace", keyspace], Where(namespace, context, kubeconfig))
+    job = _Job("dump", file, ["--keyspace", keyspace], where)
     with _interrupted("nothing was written; run the command again"):
         result = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
     _show(result, output, f"{result['rows']} rows, {out.size(result['bytes'])}, in {result['seconds']} s")
@@ -246,7 +244,5 @@ def _interrupted(advice: str) -> Iterator[None]:
 
 
 def _show(result: dict[str, Any], output: Output | None, text: str) -> None:
-    if output in (Output.JSON, Output.YAML):
-        out.data(result, output)
-    else:
+    if not out.data(result, output):
         print(text)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
 from stele.errors import BadInput, Refused, SteleError
 
@@ -52,38 +52,29 @@ ClusterOption = Annotated[
 
 
 @app.callback()
+@on_cluster
 def copies(
-    ctx: typer.Context,
-    cluster: ClusterOption = None,
-    *,
-    output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
+    where: Where, ctx: typer.Context, cluster: ClusterOption = None, *, output: OutputOption = None
 ) -> None:
     if ctx.invoked_subcommand is not None:
         return
-    where = Where(namespace, context, kubeconfig)
     sessions, errors = where.ask(lambda console: _ask_all(console, cluster))
     for text in errors:
         out.say_error(f"the sessions of a member are not listed: {text}")
-    if output in (Output.JSON, Output.YAML):
-        import msgspec
+    import msgspec
 
-        out.data({"sessions": msgspec.to_builtins(sessions), "silent": errors}, output)
+    if out.data({"sessions": msgspec.to_builtins(sessions), "silent": errors}, output):
         return
     wide = output is Output.WIDE
     out.table([*HEADERS, *(["LIMIT", "NOTE"] if wide else [])], [_row(each, wide) for each in sessions])
 
 
 @app.command()
+@on_cluster
 def cancel(
+    where: Where,
     session: Annotated[str, typer.Argument(metavar="SESSION", help="Name in the list, such as s3-17.")],
     cluster: ClusterOption = None,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """End a session: the operator rolls its migrations back and plans them again.
 
@@ -106,7 +97,7 @@ def cancel(
         await console.ask_member("DELETE", sources[0], f"/v1/sessions/{quote(session, safe='')}")
         return sources[0]
 
-    source = Where(namespace, context, kubeconfig).ask(cancel_session)
+    source = where.ask(cancel_session)
     print(f"{session} of {source} is cancelled; the operator rolls its migrations back and plans them again")
 
 

@@ -1,8 +1,10 @@
 """Options shared by many commands, and the connection to the cluster that they select."""
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -36,9 +38,9 @@ KubeconfigOption = Annotated[
 class Where:
     """The selected cluster and namespace."""
 
-    namespace: str | None = None
-    context: str | None = None
-    kubeconfig: str | None = None
+    namespace: NamespaceOption = None
+    context: ContextOption = None
+    kubeconfig: KubeconfigOption = None
 
     def ask(self, question: Callable[["Console"], Awaitable[T]]) -> T:
         """Connect, run the query, and disconnect."""
@@ -51,3 +53,18 @@ class Where:
                 return await question(console)
 
         return asyncio.run(connected())
+
+
+def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that select a cluster, in place of its parameter `where`."""
+    options = inspect.signature(Where).parameters
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        where = Where(**{name: arguments.pop(name) for name in options})
+        command(where=where, **arguments)
+
+    own = [each for each in inspect.signature(command).parameters.values() if each.name != "where"]
+    selected = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options.values()]
+    run.__signature__ = inspect.Signature([*own, *selected])  # type: ignore[attr-defined]
+    return run

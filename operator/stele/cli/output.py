@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,16 @@ class Output(StrEnum):
     WIDE = "wide"
 
 
-def data(document: Mapping[str, Any], output: Output) -> None:
-    """Print a document as JSON or YAML; keys keep their order."""
+def data(document: Mapping[str, Any], output: Output | None) -> bool:
+    """Print a document as JSON or YAML, if asked to. Returns whether it did; keys keep their order."""
     if output is Output.JSON:
-        json.dump(document, sys.stdout, ensure_ascii=False)
-        sys.stdout.write("\n")
-        return
-    import yaml
+        print(json.dumps(document, ensure_ascii=False))
+    elif output is Output.YAML:
+        import yaml
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    yaml.dump(document, sys.stdout, dumper, default_flow_style=None, sort_keys=False, allow_unicode=True)
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        yaml.dump(document, sys.stdout, dumper, default_flow_style=None, sort_keys=False, allow_unicode=True)
+    return output in (Output.JSON, Output.YAML)
 
 
 def console() -> "Console":
@@ -39,6 +39,18 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, markup=False)
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names with their values, which are wrapped."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, value)
+    console().print(grid)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

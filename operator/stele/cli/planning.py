@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
 from stele.errors import BadInput
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from stele.cli.situation import Situation
 
 
+@on_cluster
 def plan(
+    where: Where,
     cluster: Annotated[
         str | None, typer.Argument(metavar="CLUSTER", help="Name of the TabletCluster to plan for.")
     ] = None,
@@ -26,9 +28,6 @@ def plan(
         ),
     ] = None,
     output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show the migrations that would balance a partition table, without running them.
 
@@ -55,7 +54,7 @@ def plan(
     from stele.cli import cluster_view
 
     name = str(cluster)
-    view = Where(namespace, context, kubeconfig).ask(lambda console: cluster_view.read_cluster(console, name))
+    view = where.ask(lambda console: cluster_view.read_cluster(console, name))
     _show(view.situation, output, view.obstacles)
 
 
@@ -63,8 +62,7 @@ def _show(situation: "Situation", output: Output | None, obstacles: Sequence[str
     from stele.cli.situation import document, planned
 
     outcome = planned(situation)
-    if output in (Output.JSON, Output.YAML):
-        out.data(document(outcome), output)
+    if out.data(document(outcome), output):
         return
     from stele.cli import plan_view
 

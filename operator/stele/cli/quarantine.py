@@ -7,8 +7,7 @@ from urllib.parse import quote
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
-from stele.cli.output import Output
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.tablets import MemberArgument, op_text
 from stele.errors import BadInput
 
@@ -30,24 +29,16 @@ ItemArgument = Annotated[
 
 
 @app.command("list")
-def list_(
-    member: MemberArgument,
-    *,
-    output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def list_(where: Where, member: MemberArgument, *, output: OutputOption = None) -> None:
     """List the tablets and volumes in a member's quarantine.
 
     \b
     Example:
       kubectl stele quarantine list demo-0 -n stele
     """
-    where = Where(namespace, context, kubeconfig)
     answer = where.ask(lambda console: console.ask_member("GET", member, "/v1/quarantine"))
-    if output in (Output.JSON, Output.YAML):
-        out.data(answer, output)
+    if out.data(answer, output):
         return
     import msgspec
 
@@ -71,14 +62,8 @@ def list_(
 
 
 @app.command()
-def restore(
-    member: MemberArgument,
-    item: ItemArgument,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def restore(where: Where, member: MemberArgument, item: ItemArgument) -> None:
     """Restore a deleted tablet to READY, though the table does not name it.
 
     The operator decides what happens next: the tablet rejoins its row, is kept while the partition has
@@ -94,20 +79,18 @@ def restore(
             f"{item} is a volume: stop the member and move it back by hand "
             "(docs/internals/member.md, Quarantine)"
         )
-    where = Where(namespace, context, kubeconfig)
     where.ask(lambda console: console.ask_member("POST", member, f"{path}/restore"))
     print(f"{item} of {member} is restored")
 
 
 @app.command()
+@on_cluster
 def purge(
+    where: Where,
     member: MemberArgument,
     item: ItemArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Delete an item of a member's quarantine permanently.
 
@@ -118,7 +101,6 @@ def purge(
     path = _path(item)
     if not yes and not typer.confirm(f"Delete {item} of {member}? This cannot be undone."):
         raise typer.Exit(out.EXIT_FAILURE)
-    where = Where(namespace, context, kubeconfig)
     answer = where.ask(lambda console: console.ask_member("DELETE", member, path))
     print(f"{item} of {member} is {'deleted' if answer.get('purged') else 'already gone'}")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,14 +22,8 @@ OptionalCluster = Annotated[
 ]
 
 
-def status(
-    cluster: OptionalCluster = None,
-    *,
-    output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def status(where: Where, cluster: OptionalCluster = None, *, output: OutputOption = None) -> None:
     """Show the state of clusters: phase, members, partitions and migrations; for one cluster also conditions.
 
     \b
@@ -38,10 +32,10 @@ def status(
       kubectl stele status demo -n stele
       kubectl stele status demo -o json | jq .clusters[0].partitions
     """
-    clusters = Where(namespace, context, kubeconfig).ask(lambda console: console.clusters(cluster))
-    if output in (Output.JSON, Output.YAML):
-        out.data({"clusters": [_cluster_facts(each) for each in clusters]}, output)
-    elif cluster is not None:
+    clusters = where.ask(lambda console: console.clusters(cluster))
+    if out.data({"clusters": [_cluster_facts(each) for each in clusters]}, output):
+        return
+    if cluster is not None:
         _show_cluster(clusters[0])
     else:
         _list_clusters(clusters, wide=output is Output.WIDE)
@@ -85,19 +79,14 @@ def _show_cluster(cluster: "TabletCluster") -> None:
     from rich.table import Table
 
     status = cluster.status
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(cluster):
-        facts.add_row(name, value)
-    console = out.console()
-    console.print(facts)
+    out.facts(_facts(cluster))
     if status.conditions:
         conditions = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("CONDITION", "STATUS", "REASON", "MESSAGE"):
             conditions.add_column(title, overflow="fold")
         for each in status.conditions:
             conditions.add_row(each.type, each.status.value, each.reason, each.message)
+        console = out.console()
         console.print()
         console.print(conditions)
 
@@ -123,14 +112,8 @@ def _facts(cluster: "TabletCluster") -> Iterable[tuple[str, str]]:
     yield "Table", f"epoch {status.epoch}, version sum {status.version_sum}, stamp {status.stamp or '-'}"
 
 
-def members(
-    cluster: OptionalCluster = None,
-    *,
-    output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def members(where: Where, cluster: OptionalCluster = None, *, output: OutputOption = None) -> None:
     """List members: state, partitions owned and held, and whether their pods can be evicted.
 
     \b
@@ -138,9 +121,8 @@ def members(
       kubectl stele members
       kubectl stele members demo -n stele -o wide
     """
-    members_found = Where(namespace, context, kubeconfig).ask(lambda console: console.members(cluster))
-    if output in (Output.JSON, Output.YAML):
-        out.data({"members": [_member_facts(each) for each in members_found]}, output)
+    members_found = where.ask(lambda console: console.members(cluster))
+    if out.data({"members": [_member_facts(each) for each in members_found]}, output):
         return
     wide = output is Output.WIDE
     headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "SAFE-TO-EVICT", "NOTE"]
@@ -171,7 +153,9 @@ def _member_row(member: "TabletMember", wide: bool) -> list[str]:
     return row + more if wide else row
 
 
+@on_cluster
 def partitions(
+    where: Where,
     cluster: ClusterArgument,
     *,
     member: Annotated[
@@ -181,9 +165,6 @@ def partitions(
         bool, typer.Option("--under-replicated", help="Only partitions with fewer copies than configured.")
     ] = False,
     output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """List the rows of a cluster's partition table, with names for member indexes.
 
@@ -198,7 +179,7 @@ def partitions(
         await console.clusters(cluster)
         return await console.table(cluster)
 
-    table = Where(namespace, context, kubeconfig).ask(read_table)
+    table = where.ask(read_table)
     head = table.head
     chosen = _index_of(head, member) if member is not None else None
     rows = [
@@ -212,9 +193,8 @@ def partitions(
         {"partition": number, "version": row.version, "replicas": [_name(m, names) for m in row.replicas]}
         for number, row in rows
     ]
-    if output in (Output.JSON, Output.YAML):
-        desired = {"cluster": cluster, "epoch": head.epoch, "replicas": head.replicas}
-        out.data(desired | {"partitions": facts}, output)
+    about = {"cluster": cluster, "epoch": head.epoch, "replicas": head.replicas}
+    if out.data(about | {"partitions": facts}, output):
         return
     out.table(
         ["PARTITION", "VERSION", "OWNER", "BACKUPS"],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
 from stele.core.table.ids import PARTITIONS_MAX
 
@@ -20,7 +20,9 @@ MemberArgument = Annotated[
 ]
 
 
+@on_cluster
 def tablet(
+    where: Where,
     member: MemberArgument,
     partition: Annotated[
         int | None,
@@ -30,9 +32,6 @@ def tablet(
     ] = None,
     *,
     output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show a member's tablets: state, generation, term, last operation, log, lag, sizes.
 
@@ -43,7 +42,6 @@ def tablet(
       kubectl stele tablet demo-0 -n stele
       kubectl stele tablet demo-0 17 -n stele -o json
     """
-    where = Where(namespace, context, kubeconfig)
     if partition is None:
         _show_all(where.ask(lambda console: _all_tablets(console, member)), output)
         return
@@ -62,8 +60,7 @@ async def _all_tablets(console: "Console", member: str) -> dict[str, Any]:
 
 
 def _show_all(answer: dict[str, Any], output: Output | None) -> None:
-    if output in (Output.JSON, Output.YAML):
-        out.data(answer, output)
+    if out.data(answer, output):
         return
     import msgspec
 
@@ -97,20 +94,13 @@ def _tablet_row(each: "TabletFacts", wide: bool) -> list[str]:
 
 
 def _show_one(answer: dict[str, Any], output: Output | None) -> None:
-    if output in (Output.JSON, Output.YAML):
-        out.data(answer, output)
+    if out.data(answer, output):
         return
     import msgspec
-    from rich.table import Table
 
     from stele.wire.admin import TabletFacts
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _tablet_facts(msgspec.convert(answer, TabletFacts)):
-        table.add_row(name, value)
-    out.console().print(table)
+    out.facts(_tablet_facts(msgspec.convert(answer, TabletFacts)))
 
 
 def _tablet_facts(each: "TabletFacts") -> Iterable[tuple[str, str]]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, OutputOption, Where
-from stele.cli.output import Output
+from stele.cli.options import OutputOption, Where, on_cluster
 from stele.errors import BadInput
 
 if TYPE_CHECKING:
@@ -28,15 +27,14 @@ LISTED_MAX = 10
 _GOOD_WHEN_FALSE = frozenset({"Degraded", "Paused", "DataLoss", "Stalled", "Progressing"})
 
 
+@on_cluster
 def why(
+    where: Where,
     about: Annotated[
         str, typer.Argument(metavar="CLUSTER|CLUSTER/PARTITION|MEMBER", help="What to explain.")
     ],
     *,
     output: OutputOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Explain the state of a cluster, a partition or a member, and what is planned for it.
 
@@ -46,9 +44,8 @@ def why(
       kubectl stele why demo/17 -n stele
       kubectl stele why demo-3 -n stele
     """
-    facts = Where(namespace, context, kubeconfig).ask(lambda console: _explain(console, about))
-    if output in (Output.JSON, Output.YAML):
-        out.data({"about": about, "facts": facts}, output)
+    facts = where.ask(lambda console: _explain(console, about))
+    if out.data({"about": about, "facts": facts}, output):
         return
     console = out.console()
     for fact in facts:
