@@ -1,8 +1,9 @@
 """Bytes copied to each member, for a plan's status and the metrics. Pure."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from stele.core.control.operations.copy_session import Copied, CopySession, Engine
+from stele.core.control.operations.copy_session import Copied, CopySession
 from stele.core.control.progress import RebalanceProgress
 from stele.core.control.rebalance.copy_scheduling import plans_of
 from stele.core.control.state import State
@@ -51,7 +52,7 @@ def _destination(copied: Copied, running: list[tuple[CopySession, int]], now: fl
 
 def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
     """Yield (destination, engine, copied in this leadership), running sessions included."""
-    totals_of = {key: _copy_of(copied) for key, copied in state.copies.copied.items()}
+    totals_of = {key: replace(copied) for key, copied in state.copies.copied.items()}
     for session in state.operations.sessions.values():
         if session.engine is not None and not session.counted:
             new = Copied(state.name_of(session.destination))
@@ -59,20 +60,6 @@ def totals(state: State) -> Iterator[tuple[str, str, Copied]]:
             entry.bytes_copied += session.copied_bytes
             entry.tasks += session.tasks
             entry.retries += session.retries
-    for (_, engine), copied in sorted(totals_of.items(), key=_by_place):
+    for member, engine in sorted(totals_of, key=lambda key: (key[0], key[1].value)):
+        copied = totals_of[member, engine]
         yield copied.member, engine.value, copied
-
-
-def _by_place(entry: tuple[tuple[MemberIndex, Engine], Copied]) -> tuple[MemberIndex, str]:
-    (member, engine), _ = entry
-    return member, engine.value
-
-
-def _copy_of(copied: Copied) -> Copied:
-    return Copied(
-        copied.member,
-        bytes_copied=copied.bytes_copied,
-        tasks=copied.tasks,
-        retries=copied.retries,
-        failures=copied.failures,
-    )

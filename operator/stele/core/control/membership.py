@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from stele.core.control.commands import TabletReport
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
-from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition
+from stele.core.tablet.lifecycle import TabletState
 
 
 class Membership:
@@ -19,6 +21,29 @@ class Membership:
         self.leaving: frozenset[MemberIndex] = frozenset()
         self.unlisted: frozenset[MemberIndex] = frozenset()
         self.list_version, self.next_index = list_version, next_index
+
+    def tablet(self, member: MemberIndex | None, number: PartitionId) -> TabletReport | None:
+        """Return the last report of a member's tablet, even of a tombstone; None when there is none."""
+        liveness = None if member is None else self.liveness.get(member)
+        return None if liveness is None else liveness.tablets.get(number)
+
+    def has_copy(self, member: MemberIndex | None, number: PartitionId) -> bool:
+        """Return whether the member last reported a READY tablet of the partition."""
+        tablet = self.tablet(member, number)
+        return tablet is not None and tablet.state == TabletState.READY
+
+    def has_shown_copy(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
+        """Return whether the member showed its copy in reply to a request sent after `since`.
+
+        An older reply may come from a member that has since lost its volume, or failed unnoticed.
+        """
+        return self.has_copy(member, number) and self.liveness[member].answered_seconds > since
+
+    def promised(self, member: MemberIndex, number: PartitionId) -> Version:
+        """Return the lowest term that the member's tablet accepts; 0 when that is unknown."""
+        tablet = self.tablet(member, number)
+        # The maximum stands for promises that were lost with their file: no row could ever exceed it.
+        return 0 if tablet is None or tablet.promised >= VERSION_MAX else tablet.promised
 
     def observe(self, objects: Iterable[MemberObject], listed: Collection[MemberIndex], now: float) -> None:
         """Apply what Kubernetes shows of members; one that is neither shown nor listed is forgotten."""

@@ -19,7 +19,6 @@ from stele.core.control.requests import RebalanceRequest
 from stele.core.control.table_view import TableView
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, PartitionTable
-from stele.core.tablet.lifecycle import TabletState
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +216,6 @@ class State:
 
     def emit(self, reason: str, message: str, warning: bool = False) -> None:
         self.events.append(ClusterEvent(reason, message, warning))
-
-    def has_shown_copy(self, member: MemberIndex, number: PartitionId, since: float) -> bool:
-        """Return whether the member showed its copy in reply to a request sent after `since`.
-
-        An older reply may come from a member that has since lost its volume, or failed unnoticed.
-        """
-        liveness = self.membership.liveness.get(member)
-        return (
-            liveness is not None
-            and liveness.answered_seconds > since
-            and liveness.tablet_state(number) == TabletState.READY
-        )
 
     def up_to_date(self, liveness: MemberLiveness) -> bool:
         """Return whether its last report was made with the table as it is stored now."""

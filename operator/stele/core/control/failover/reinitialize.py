@@ -10,9 +10,8 @@ from collections import Counter
 
 from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.state import DesiredSpec, State
-from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId, Version
+from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
-from stele.core.tablet.lifecycle import TabletState
 
 
 def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> None:
@@ -35,7 +34,9 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
         state.emit("PartitionsReset", text, warning=True)
     for reset in ready:
         assert reset.member is not None
-        version = state.table.next_version(reset.partition, _promised(state, reset.partition))
+        members = state.membership.liveness
+        promised = max((state.membership.promised(each, reset.partition) for each in members), default=0)
+        version = state.table.next_version(reset.partition, promised)
         state.table.stage(reset.partition, Partition(version, (reset.member,)))
         state.failover.reset_partitions.add(reset.partition)
         state.rebalance.drop(reset.partition)
@@ -45,13 +46,6 @@ def _end(state: State, lost: set[PartitionId]) -> None:
     """End resets of partitions that are no longer lost, or no longer to be reset."""
     for reset in [each for each in state.operations.resets.values() if each.partition not in lost]:
         state.operations.end(reset)
-
-
-def _promised(state: State, number: PartitionId) -> Version:
-    tablets = (liveness.tablets.get(number) for liveness in state.membership.liveness.values())
-    promised = [tablet.promised for tablet in tablets if tablet is not None]
-    # The maximum stands for promises that were lost with their file.
-    return max((each for each in promised if each < VERSION_MAX), default=0)
 
 
 def _able(state: State, desired: DesiredSpec, now: float) -> list[MemberIndex]:
@@ -81,7 +75,7 @@ def _go_on(
         min(
             free,
             key=lambda index: (
-                state.membership.liveness[index].tablet_state(number) == TabletState.READY,
+                state.membership.has_copy(index, number),
                 state.table.replica_index.number(index) + taken[index],
                 index,
             ),

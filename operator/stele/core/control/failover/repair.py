@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.operations.promotion import Promotion, Step
 from stele.core.control.state import DesiredSpec, State
-from stele.core.table.ids import VERSION_MAX, MemberIndex, PartitionId
+from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, trimmed
-from stele.core.tablet.lifecycle import TabletState
 
 SILENCE_FACTOR = 2.0
 """The master believes an owner alone once it missed a backup for this multiple of the usual silence."""
@@ -104,22 +103,20 @@ def _repair_row(
     operation = state.operations.migrations.get(number)
     if operation is not None:
         # If the destination was already asked, its reply comes first; otherwise the next tick sees the abort.
-        # tick.
         operation.abort(Reason(ReasonCode.MEMBER_GONE, f"{state.names_of(dead)} of the row"), now)
         return True
     live = tuple(member for member in row.replicas if member is not None and member not in dead)
-    if not any(_holds(state, member, number) for member in live):
+    if not any(state.membership.has_copy(member, number) for member in live):
         # The copy of an absent member may be the last intact one.
         return False
     if (reset := state.operations.resets.get(number)) is not None:
         # A member with the data is back: nothing is reset.
         state.operations.end(reset)
-    # Waiting migrations were planned for a row with the failed members: clearing another copy could leave too
-    # few.
+    # Waiting migrations were planned for a row with the failed members: one of them may clear another copy.
     state.rebalance.drop(number)
     if row.owner in dead or number in state.failover.fenced:
         _promote(state, number, row, live, now)
-    elif not any(state.has_shown_copy(member, number, since) for member in live):
+    elif not any(state.membership.has_shown_copy(member, number, since) for member in live):
         state.failover.shrinking[number] = since
     else:
         slots = trimmed(None if member in dead else member for member in row.replicas)
@@ -127,28 +124,16 @@ def _repair_row(
     return True
 
 
-def _holds(state: State, member: MemberIndex, number: PartitionId) -> bool:
-    liveness = state.membership.liveness.get(member)
-    return liveness is not None and liveness.tablet_state(number) == TabletState.READY
-
-
 def _promote(
     state: State, number: PartitionId, row: Partition, live: tuple[MemberIndex, ...], now: float
 ) -> None:
     """Begin a promotion. Its term is the version of the resulting row."""
-    promised = [_promised(state, member, number) for member in live]
+    promised = [state.membership.promised(member, number) for member in live]
     term = state.table.next_version(number, max(promised, default=0))
     owner = state.membership.liveness.get(row.owner) if row.owner is not None else None
     # An owner that is asked like the others cannot continue without being noticed.
     dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
     state.operations.begin(Promotion(number, row, term, live, dead, now, state.new_id("p")))
-
-
-def _promised(state: State, member: MemberIndex, number: PartitionId) -> int:
-    liveness = state.membership.liveness.get(member)
-    tablet = None if liveness is None else liveness.tablets.get(number)
-    # The maximum stands for promises lost with their file: no row could ever exceed it.
-    return 0 if tablet is None or tablet.promised >= VERSION_MAX else tablet.promised
 
 
 def _watch(
@@ -179,7 +164,7 @@ def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -
     if promotion.chosen is not None:
         return False
     away = promotion.base.members - dead - promotion.participants
-    return any(_holds(state, member, number) for member in away)
+    return any(state.membership.has_copy(member, number) for member in away)
 
 
 def _tell_lost(state: State, lost: set[PartitionId]) -> None:

@@ -17,7 +17,6 @@ from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
-from stele.core.tablet.lifecycle import TabletState
 
 COPIES_PER_MEMBER_MAX = 4
 """Maximum number of sessions that read from one member, and of those that write to one."""
@@ -80,8 +79,7 @@ class Sources:
         for member in operation.base.replicas[1:]:
             if member is None or member == operation.destination or member in self._gone:
                 continue
-            liveness = self._state.membership.liveness.get(member)
-            if liveness is not None and liveness.tablet_state(operation.partition) == TabletState.READY:
+            if self._state.membership.has_copy(member, operation.partition):
                 yield member
 
 
@@ -111,13 +109,8 @@ def expected_bytes(state: State, partition: PartitionId, destination: MemberInde
 
     0 for an existing tablet, which may only have to catch up: replication never waits for space.
     """
-    owner = state.table.partitions[partition].owner
-    liveness = None if owner is None else state.membership.liveness.get(owner)
-    tablet = None if liveness is None else liveness.tablets.get(partition)
-    there = state.membership.liveness.get(destination)
-    if tablet is None or (there is not None and there.tablet_state(partition) == TabletState.READY):
-        return 0
-    return tablet.bytes
+    tablet = state.membership.tablet(state.table.partitions[partition].owner, partition)
+    return 0 if tablet is None or state.membership.has_copy(destination, partition) else tablet.bytes
 
 
 class Space:

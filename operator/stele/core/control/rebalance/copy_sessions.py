@@ -198,8 +198,7 @@ def _needed_besides(state: State, session: CopySession) -> int:
     for operation in state.operations.migrations.values():
         if operation.destination != session.destination or operation.partition in session.partitions:
             continue
-        owner = state.membership.liveness.get(operation.owner)
-        if owner is not None and (operation.step is Step.COPY or operation.needs_copy):
-            tablet = owner.tablets.get(operation.partition)
-            total += 0 if tablet is None else tablet.bytes
+        tablet = state.membership.tablet(operation.owner, operation.partition)
+        if tablet is not None and (operation.step is Step.COPY or operation.needs_copy):
+            total += tablet.bytes
     return total

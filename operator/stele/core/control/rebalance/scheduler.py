@@ -21,7 +21,6 @@ from stele.core.placement.migration import Migration, Type, step
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, shard_of
-from stele.core.tablet.lifecycle import TabletState
 
 STALL_SECONDS = 120.0
 """Seconds without progress after which a migration is rolled back and planned again."""
@@ -126,7 +125,7 @@ def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[Partit
         number
         for number in state.failover.reset_partitions
         for index in able - state.table.partitions[number].members
-        if state.membership.liveness[index].tablet_state(number) == TabletState.READY
+        if state.membership.has_copy(index, number)
     }
 
 
@@ -198,10 +197,9 @@ def pass_reports(
 
 def _confirmed(state: State, operation: MigrationOperation) -> bool:
     """Return whether all remaining members of a shrinking row showed their copy after the operation began."""
+    number, since = operation.partition, operation.started_seconds
     staying = (member for member in operation.result if member is not None)
-    return all(
-        state.has_shown_copy(member, operation.partition, operation.started_seconds) for member in staying
-    )
+    return all(state.membership.has_shown_copy(member, number, since) for member in staying)
 
 
 def _note_gone(state: State, operation: MigrationOperation, gone: frozenset[MemberIndex], now: float) -> None:
