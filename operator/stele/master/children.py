@@ -1,12 +1,15 @@
 """The child objects of one cluster, changed and deleted only while the cluster owns them.
 
 An object with the name of a child that has another owner is left unchanged and reported by `taken`; one that
-is being deleted, by `leaving`.
+is being deleted, by `leaving`. What the API server refuses is reported by `refused`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from stele.adapters.kubernetes.api import AlreadyExists, Api, Kind
+from stele.errors import BadInput, Refused
 from stele.master.cache import Cache
 from stele.model.ownership import belongs_to, leaves
 
@@ -21,10 +24,17 @@ class Children:
         self._written: dict[str, Object] = {}
         self._obstacles: dict[str, bool] = {}
         self._obstacles_before: dict[str, bool] = {}
+        self._refusals: dict[str, str] = {}
+        self._refusals_before: dict[str, str] = {}
 
     def begin_round(self) -> None:
         """Start a new round: an obstacle is reported until two rounds in a row did not meet it."""
         self._obstacles_before, self._obstacles = self._obstacles, {}
+        self._refusals_before, self._refusals = self._refusals, {}
+
+    def refused(self) -> dict[str, str]:
+        """Return why the API server refuses objects, by their kind and name."""
+        return self._refusals_before | self._refusals
 
     def taken(self) -> tuple[str, ...]:
         """Return the kind and name of objects that have another owner."""
@@ -52,7 +62,8 @@ class Children:
     async def create(self, kind: Kind, body: Object, owner: str) -> Object | None:
         """Like `ensure`, without the cache, which may be outdated."""
         try:
-            stored = await self._api.create(kind, self._namespace, body)
+            with self._noting_refusal(kind, body):
+                stored = await self._api.create(kind, self._namespace, body)
         except AlreadyExists:
             stored = await self._api.get(kind, self._namespace, body["metadata"]["name"])
         own = self._own(kind, body, stored, owner)
@@ -62,6 +73,10 @@ class Children:
 
     async def apply(self, kind: Kind, body: Object, owner: str) -> None:
         """Create the object, or overwrite the fields in `body`, unless this process wrote the same last."""
+        with self._noting_refusal(kind, body):
+            await self._apply(kind, body, owner)
+
+    async def _apply(self, kind: Kind, body: Object, owner: str) -> None:
         name = body["metadata"]["name"]
         if self._written.get(f"{kind.plural}/{name}") == body:
             return
@@ -74,10 +89,23 @@ class Children:
             await self._api.replace(kind, self._namespace, _over(stored, body))
         self._written[f"{kind.plural}/{name}"] = body
 
+    async def replace(self, kind: Kind, stored: Object, body: Object) -> None:
+        """Write `body` over our cached object, unless it is the same or the object has changed."""
+        if body != stored:
+            self._cache.put(kind, await self._api.replace(kind, self._namespace, body))
+
     async def delete(self, kind: Kind, name: str, owner: str) -> None:
         stored = self.find(kind, name, owner)
         if stored is not None and not stored["metadata"].get("deletionTimestamp"):
             await self._api.delete(kind, self._namespace, name, stored["metadata"]["uid"])
+
+    @contextmanager
+    def _noting_refusal(self, kind: Kind, body: Object) -> Iterator[None]:
+        try:
+            yield
+        except (BadInput, Refused) as error:
+            self._refusals[f"{kind.kind} {body['metadata']['name']}"] = str(error.args[0])
+            raise
 
     def _own(self, kind: Kind, body: Object, stored: Object, owner: str) -> Object | None:
         """Return `stored` if `owner` owns it; otherwise note the obstacle."""

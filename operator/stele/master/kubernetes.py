@@ -335,6 +335,7 @@ class KubernetesClusterObjects:
             updated,
             outdated,
             self._but_foreign(self._children.leaving()),
+            self._children.refused(),
         )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)

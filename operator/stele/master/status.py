@@ -1,8 +1,8 @@
 """The status of a cluster, from the leadership's memory: counts, conditions, members, plans. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from stele.core.control.commands import ClusterState
@@ -57,6 +57,7 @@ class View:
     updated: int = 0
     outdated: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def formed(self) -> bool:
@@ -270,9 +271,17 @@ def _lost(cluster: TabletCluster, view: View) -> Condition:
 
 
 def _blocked(view: View) -> list[Problem]:
-    """Report objects of other owners that have the names of this cluster's own."""
+    """Report objects that cannot be made until a user changes something."""
     taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
-    return taken + _foreign(view)
+    return [*taken, *_foreign(view), *_refused(view)]
+
+
+def _refused(view: View) -> list[Problem]:
+    if not view.refused:
+        return []
+    name, text = min(view.refused.items())
+    more = f" and {len(view.refused) - 1} more" if len(view.refused) > 1 else ""
+    return [Problem(Reason.CREATION_REFUSED, f"Kubernetes refuses {name}{more}: {text}")]
 
 
 def _removed(view: View) -> list[Problem]:

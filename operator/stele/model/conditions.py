@@ -56,6 +56,7 @@ class Reason(StrEnum):
     FOREIGN_VOLUME = "ForeignVolume"
     NAME_TAKEN = "NameTaken"
     WAITS_FOR_REMOVAL = "WaitsForRemoval"
+    CREATION_REFUSED = "CreationRefused"
     REQUESTS_EXCEED_LIMITS = "RequestsExceedLimits"
     INVALID_RESOURCE = "InvalidResource"
     CLUSTER_NOT_FOUND = "ClusterNotFound"
