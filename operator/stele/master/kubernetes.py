@@ -235,7 +235,9 @@ class KubernetesClusterObjects:
         if pod is None:
             await self._make_pod(cluster, member, index)
             return
-        await children.ensure(CLAIMS, manifests.claim(cluster, index), uid)
+        claim = await children.ensure(CLAIMS, manifests.claim(cluster, index), uid)
+        if claim is not None:
+            await children.replace(CLAIMS, claim, manifests.kept_claim(claim))
         if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
 

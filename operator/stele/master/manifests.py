@@ -22,6 +22,12 @@ RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT, COPIER_PORT = 6379, 7000, 7001,
 CLUSTER_LABEL = "stele.dev/cluster"
 MEMBER_LABEL = "stele.dev/member"
 COMPONENT_LABEL = "stele.dev/component"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+
+KEPT_BY_ARGO_CD = {"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"}
+"""Of volume claims. Where Argo CD tracks objects by INSTANCE_LABEL, an application with a cluster's name
+would delete claims that carry it, as objects that are not in git.
+"""
 
 LEAVE_SECONDS = 60
 TERMINATION_SECONDS = 120
@@ -45,7 +51,7 @@ def labels(cluster: str, component: str, member: str | None = None) -> dict[str,
     """Return the labels of a child; selectors use only those of stele.dev."""
     found = {
         "app.kubernetes.io/name": "stele",
-        "app.kubernetes.io/instance": cluster,
+        INSTANCE_LABEL: cluster,
         "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "stele",
         "app.kubernetes.io/managed-by": "stele-operator",
@@ -106,11 +112,21 @@ def claim(cluster: TabletCluster, index: int) -> Object:
     name = cluster.metadata.name
     member = name_of(name, index)
     marks = labels(name, "member", member) | {CLUSTER_UID_LABEL: cluster.metadata.uid}
-    return _revised(_object("v1", "PersistentVolumeClaim", member, marks, None, spec=spec), revision_of(spec))
+    del marks[INSTANCE_LABEL]
+    body = _object("v1", "PersistentVolumeClaim", member, marks, None, spec=spec)
+    return _annotated(body, {REVISION: revision_of(spec), **KEPT_BY_ARGO_CD})
 
 
-def _revised(body: Object, revision: str) -> Object:
-    body["metadata"]["annotations"] = {REVISION: revision}
+def kept_claim(stored: Object) -> Object:
+    """Return a stored claim with the metadata of a new one, which earlier operators did not write."""
+    meta = stored["metadata"]
+    marks = {name: value for name, value in (meta.get("labels") or {}).items() if name != INSTANCE_LABEL}
+    annotations = (meta.get("annotations") or {}) | KEPT_BY_ARGO_CD
+    return {**stored, "metadata": {**meta, "labels": marks, "annotations": annotations}}
+
+
+def _annotated(body: Object, annotations: Mapping[str, str]) -> Object:
+    body["metadata"]["annotations"] = dict(annotations)
     return body
 
 
