@@ -10,6 +10,7 @@ from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
+from stele.errors import BadInput
 from stele.master.cache import Cache
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.revision import REVISION
@@ -92,12 +93,26 @@ async def scene(place: tuple[Any, str]) -> Scene:
     return found
 
 
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+TAINT = {"key": "stele", "operator": "Exists"}
+SECRET_VARIABLE = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
+
 CHANGES: Mapping[str, tuple[dict[str, Any], str]] = {
     "resources": ({"resources": {"limits": {"memory": "1Gi"}}}, "Pod demo-{} (resources)"),
     "image": ({"images": {"member": "member:2"}}, "Pod demo-{} (image)"),
     "fsync": ({"storage": {"size": "1Gi", "fsync": "Never"}}, "Pod demo-{} (STELE_FSYNC)"),
     "lease": ({"failureDetection": {"leaseSeconds": 9}}, "Pod demo-{} (STELE_LEASE_MS)"),
-    "placement": ({"placement": {"topologyKeys": ["zone"]}}, "Pod demo-{} (placement)"),
+    "placement": ({"placement": {"topologyKeys": ["zone"]}}, "Pod demo-{} (affinity)"),
+    "labels": ({"podTemplate": {"labels": {"team": "shop"}}}, "Pod demo-{} (labels)"),
+    "annotations": ({"podTemplate": {"annotations": {"a.b/c": "d"}}}, "Pod demo-{} (annotations)"),
+    "nodes": ({"podTemplate": {"nodeSelector": {"disk": "fast"}}}, "Pod demo-{} (nodeSelector)"),
+    "taints": ({"podTemplate": {"tolerations": [TAINT]}}, "Pod demo-{} (tolerations)"),
+    "spread": ({"podTemplate": {"topologySpreadConstraints": [SPREAD]}}, "(topologySpreadConstraints)"),
+    "pull secrets": ({"podTemplate": {"imagePullSecrets": [{"name": "a"}]}}, "(imagePullSecrets)"),
+    "security": ({"podTemplate": {"securityContext": {"runAsUser": 7}}}, "Pod demo-{} (securityContext)"),
+    "no security": ({"podTemplate": {"securityContext": {}}}, "Pod demo-{} (revision)"),
+    "env": ({"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, "Pod demo-{} (TZ)"),
+    "env of a Secret": ({"podTemplate": {"env": [SECRET_VARIABLE]}}, "Pod demo-{} (TOKEN)"),
     "size": ({"storage": {"size": "2Gi"}}, "PersistentVolumeClaim demo-{} (1Gi of 2Gi)"),
 }
 
@@ -172,6 +187,54 @@ async def test_a_pod_without_a_revision_is_judged_by_what_it_has(scene: Scene) -
     status, reason, message, updated, _ = await scene.ready()
     assert (status, reason, updated) == ("False", "MembersOutdated", 0)
     assert "Pod demo-0 (resources), Pod demo-1 (resources)" in message
+
+
+async def test_a_claim_of_an_earlier_operator_gets_the_metadata_of_a_new_one(scene: Scene) -> None:
+    made = await scene.api.get(CLAIMS, scene.namespace, "demo-0")
+    old = {**made["metadata"], "annotations": {"by": "somebody"}}
+    old["labels"] = made["metadata"]["labels"] | {"app.kubernetes.io/instance": "demo", "team": "shop"}
+    scene.cache.put(CLAIMS, await scene.api.replace(CLAIMS, scene.namespace, {**made, "metadata": old}))
+    await scene.round()
+    found = await scene.api.get(CLAIMS, scene.namespace, "demo-0")
+    assert found["metadata"]["labels"] == made["metadata"]["labels"] | {"team": "shop"}
+    assert found["metadata"]["annotations"].keys() == {"by", "argocd.argoproj.io/sync-options"}
+    assert found["spec"] == made["spec"]
+    await scene.round()
+    again = await scene.api.get(CLAIMS, scene.namespace, "demo-0")
+    assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
+
+
+REFUSAL = "POST /pods: 422 Pod demo-1 is invalid: spec.tolerations"
+
+
+async def test_a_pod_that_kubernetes_refuses_stalls_the_cluster_until_it_is_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = await scene.api.get(PODS, scene.namespace, "demo-1")
+    await scene.api.delete(PODS, scene.namespace, "demo-1", pod["metadata"]["uid"], 0)
+    scene.cache.remove(PODS, pod)
+    create = scene.api.create
+
+    async def refusing(kind: Any, namespace: str, body: Any) -> Any:
+        if kind is PODS:
+            raise BadInput(REFUSAL)
+        return await create(kind, namespace, body)
+
+    monkeypatch.setattr(scene.api, "create", refusing)
+    with pytest.raises(BadInput):
+        await scene.round()
+    await scene.world.write_status(scene.state, 2.0)
+    status = (await scene.api.get(CLUSTERS, scene.namespace, "demo"))["status"]
+    for condition in status["conditions"]:
+        if condition["type"] in ("Ready", "Stalled"):
+            assert condition["reason"] == "CreationRefused"
+            assert condition["message"] == f"Kubernetes refuses Pod demo-1: {REFUSAL}"
+            assert condition["status"] == ("True" if condition["type"] == "Stalled" else "False")
+    monkeypatch.setattr(scene.api, "create", create)
+    for _ in range(2):
+        await scene.world.ensure_shared()
+    await scene.round()
+    assert (await scene.ready())[:2] == ("True", "AsDesired")
 
 
 async def test_a_status_is_about_the_generation_that_was_decided_on(scene: Scene) -> None:

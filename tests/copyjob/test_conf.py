@@ -59,7 +59,7 @@ def test_drivers_and_executors_know_each_other_by_a_secret_that_pods_do_not_show
     }
     assert conf["spark.network.crypto.enabled"] == "true"
     assert conf["spark.network.crypto.saslFallback"] == "false"
-    pod = json.loads(pod_template(JOB, "mine"))["spec"]
+    pod = json.loads(pod_template(JOB, settings))["spec"]
     (volume,) = pod["volumes"]
     assert volume["secret"]["secretName"] == "mine"
     (mount,) = pod["containers"][0]["volumeMounts"]
@@ -88,7 +88,7 @@ def test_64_drivers_and_those_that_end_have_ports_of_their_own():
 
 
 def test_the_executors_pod_sits_beside_the_member_under_the_restricted_profile():
-    pod = json.loads(pod_template(JOB, "secret"))["spec"]
+    pod = json.loads(pod_template(JOB, read_settings(POD)))["spec"]
     (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["labelSelector"]["matchLabels"] == {"stele.dev/member": "demo-1"}
     assert pod["securityContext"]["runAsNonRoot"] is True

@@ -17,9 +17,13 @@ def section(kind: str) -> str:
     return re.split(r"^## ", TEXT.split(f"\n## {kind}\n", 1)[1], maxsplit=1, flags=re.M)[0]
 
 
+OF_KUBERNETES = {"spec.podTemplate.affinity", "spec.podTemplate.securityContext"}
+"""Their fields are those of a pod's spec, and explained there."""
+
+
 def leaves(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, field in schema["properties"].items():
-        if "properties" in field:
+        if "properties" in field and f"{path}.{name}" not in OF_KUBERNETES:
             yield from leaves(f"{path}.{name}", field)
         else:
             yield f"{path}.{name}", field

@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane, documents
+from stele.master.manifests import copier_pod, member_pod
+from stele.master.revision import outdated_pod
+from stele.master.settings import Settings
 from stele.model import TabletCluster, TabletMember, TabletRebalance, Unreadable
 
 pytestmark = pytest.mark.control_plane
@@ -36,6 +39,10 @@ def resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 def storage(**fields: Any) -> dict[str, Any]:
     return {"storage": {"size": "2Gi", **fields}}
+
+
+def template(**fields: Any) -> dict[str, Any]:
+    return cluster(podTemplate=fields)
 
 
 CREATED_BADLY = [
@@ -84,6 +91,19 @@ CREATED_BADLY = [
     (cluster(resources={"limits": {f"r{n}": 1 for n in range(17)}}), "spec.resources.limits: Too many"),
     (cluster(images={"member": "a b"}), "spec.images.member"),
     (cluster(images={"spark": ""}), "spec.images.spark"),
+    (template(labels={"stele.dev/member": "x"}), "spec.podTemplate.labels: stele.dev/*"),
+    (template(labels={"app.kubernetes.io/name": "x"}), "are set by the operator; leave them out"),
+    (template(labels={"team": "a b"}), "spec.podTemplate.labels.team"),
+    (template(annotations={"stele.dev/revision": "x"}), "spec.podTemplate.annotations: stele.dev/*"),
+    (template(env=[{"name": "STELE_FSYNC", "value": "Never"}]), "variables that begin with STELE_ are set"),
+    (template(env=[{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "a"}}}]), "not both"),
+    (template(env=[{"name": "A", "valueFrom": {}}]), "spec.podTemplate.env.valueFrom needs one of"),
+    (template(env=[{"name": "A"}, {"name": "A"}]), "Duplicate value"),
+    (template(volumes=[]), 'unknown field "spec.podTemplate.volumes"'),
+    (template(tolerations=[{"operator": "exists"}]), "spec.podTemplate.tolerations[0].operator"),
+    (template(topologySpreadConstraints=[{}]), "topologySpreadConstraints[0].maxSkew: Required value"),
+    (template(securityContext={"runAsUser": -1}), "spec.podTemplate.securityContext.runAsUser"),
+    (template(affinity={"nodeAffinty": {}}), 'unknown field "spec.podTemplate.affinity.nodeAffinty"'),
     (cluster(LONG), "metadata.name must have at most 40 letters"),
     (cluster("a.b"), "metadata.name must be a DNS label"),
     (cluster("1st"), "metadata.name must be a DNS label"),
@@ -202,6 +222,9 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+WITHOUT_DEFAULTS = ("resources", "images", "podTemplate")
+
+
 def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane, namespace: str) -> None:
     given = cluster()
     control_plane.apply(namespace, given)
@@ -210,8 +233,96 @@ def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane
 
     stored = control_plane.get(namespace, "stc", "demo")["spec"]
 
-    filled = {key: value for key, value in model.spec.to_dict().items() if key not in ("resources", "images")}
+    filled = {key: value for key, value in model.spec.to_dict().items() if key not in WITHOUT_DEFAULTS}
     assert stored == filled
+
+
+REQUIREMENT = {"key": "disk", "operator": "In", "values": ["fast"]}
+SELECTOR = {"matchLabels": {"app": "shop"}, "matchExpressions": [REQUIREMENT]}
+POD_TERM = {
+    "topologyKey": "zone",
+    "labelSelector": SELECTOR,
+    "namespaces": ["shop"],
+    "namespaceSelector": SELECTOR,
+}
+PODS_BESIDE = {
+    "requiredDuringSchedulingIgnoredDuringExecution": [POD_TERM],
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 3, "podAffinityTerm": POD_TERM}],
+}
+NODES = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [REQUIREMENT]}]
+    },
+    "preferredDuringSchedulingIgnoredDuringExecution": [
+        {"weight": 1, "preference": {"matchExpressions": [REQUIREMENT]}}
+    ],
+}
+POD_TEMPLATE: dict[str, Any] = {
+    "labels": {"team": "shop"},
+    "annotations": {"example.com/why": "a sentence"},
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [
+        {
+            "key": "stele",
+            "operator": "Equal",
+            "value": "yes",
+            "effect": "NoExecute",
+            "tolerationSeconds": 60,
+        }
+    ],
+    "affinity": {"nodeAffinity": NODES, "podAffinity": PODS_BESIDE, "podAntiAffinity": PODS_BESIDE},
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": SELECTOR,
+            "minDomains": 2,
+            "nodeAffinityPolicy": "Honor",
+            "nodeTaintsPolicy": "Honor",
+            "matchLabelKeys": ["team"],
+        }
+    ],
+    "priorityClassName": "system-node-critical",
+    "imagePullSecrets": [{"name": "registry"}],
+    "securityContext": {
+        "runAsUser": 5,
+        "runAsGroup": 6,
+        "runAsNonRoot": True,
+        "fsGroup": 7,
+        "fsGroupChangePolicy": "Always",
+        "supplementalGroups": [8],
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "a.json"},
+        "appArmorProfile": {"type": "RuntimeDefault"},
+        "seLinuxOptions": {"user": "u", "role": "r", "type": "t", "level": "s0"},
+    },
+    "env": [
+        {"name": "TZ", "value": "UTC"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b", "optional": True}}},
+        {"name": "CONFIG", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ],
+}
+
+
+def test_kubernetes_takes_every_field_of_a_pod_template_as_it_was_written(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    control_plane.apply(namespace, template(**POD_TEMPLATE))
+    stored = control_plane.get(namespace, "stc", "demo")
+    assert stored["spec"]["podTemplate"] == POD_TEMPLATE
+    model = TabletCluster.read(stored)
+    owner = TabletMember.read(member())
+    assert isinstance(model, TabletCluster)
+    assert isinstance(owner, TabletMember)
+    settings = Settings("member", "spark")
+    for pod in (member_pod(model, owner, settings.members), copier_pod(model, settings.copier)):
+        del pod["metadata"]["ownerReferences"]
+        control_plane.apply(namespace, pod)
+        made = control_plane.get(namespace, "pod", pod["metadata"]["name"])
+        del made["metadata"]["annotations"]["stele.dev/revision"]
+        wanted = {"annotations": {**pod["metadata"]["annotations"], "stele.dev/revision": "another"}}
+        assert outdated_pod(made, {**pod, "metadata": {**pod["metadata"], **wanted}}) == ()
 
 
 @pytest.mark.parametrize(

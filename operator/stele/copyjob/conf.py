@@ -134,7 +134,7 @@ def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, st
     }
 
 
-def pod_template(job: CopyJob, secret: str) -> str:
+def pod_template(job: CopyJob, settings: Settings) -> str:
     """Return the executors' pod as JSON: on the destination's node, with minimal privileges."""
     terms = [
         {
@@ -155,7 +155,8 @@ def pod_template(job: CopyJob, secret: str) -> str:
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         "securityContext": pod_security(),
         "containers": [container],
-        "volumes": [spark_secret_volume(secret)],
+        "volumes": [spark_secret_volume(settings.spark_secret)],
+        **json.loads(settings.executor_pod),
     }
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}, indent=1)
 

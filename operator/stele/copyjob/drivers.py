@@ -128,7 +128,7 @@ class Driver:
         await asyncio.to_thread(self._template.unlink, missing_ok=True)
 
     async def _spawn(self, writing: int) -> asyncio.subprocess.Process:
-        self._template.write_text(pod_template(self._first, self._settings.spark_secret))
+        self._template.write_text(pod_template(self._first, self._settings))
         environment = _environment(os.environ, self._settings.scratch)
         return await asyncio.create_subprocess_exec(
             *self._command(writing), stdin=asyncio.subprocess.PIPE, pass_fds=(writing,), env=environment

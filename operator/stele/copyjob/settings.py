@@ -1,5 +1,6 @@
 """Settings of the copier pod, from its environment."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ _LOCAL = re.compile(r"local\[[0-9]{1,3}(,[0-9]{1,2})?\]")
 
 Drivers = Annotated[int, Meta(ge=1, le=64)]
 SparkMaster = Annotated[str, Meta(pattern=rf"^(k8s://http.*|{_LOCAL.pattern})$")]
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,13 @@ class Settings:
     pull_policy: PullPolicy = setting("STELE_IMAGE_PULL_POLICY", "of the executors", default="IfNotPresent")
     pull_secrets: str = setting(
         "STELE_IMAGE_PULL_SECRETS", "Secrets that executors are pulled with, comma separated", default=""
+    )
+    executor_pod: str = setting(
+        "STELE_EXECUTOR_POD",
+        "fields of the executors' pod specs",
+        default="{}",
+        expected="a JSON object",
+        accepts=_is_json_object,
     )
     bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
     port: Port = setting("STELE_COPIER_PORT", "jobs of the operator, progress of tasks", default=7010)

@@ -5,10 +5,12 @@ Volume claims have no owner, so that data outlives the objects that describe it 
 "Objects of a cluster").
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
@@ -263,10 +265,14 @@ class Setup:
     account: str
     pull_secrets: tuple[str, ...]
 
-    def pulled(self, spec: Object) -> Object:
-        """Return a pod's spec with the image pull secrets."""
-        names = [{"name": each} for each in self.pull_secrets]
-        return {**spec, "imagePullSecrets": names} if names else spec
+    def pull_secrets_of(self, cluster: TabletCluster) -> tuple[str, ...]:
+        """Return the names of the installation's Secrets and the cluster's own."""
+        own = (secret.name for secret in cluster.spec.pod_template.image_pull_secrets)
+        return tuple(dict.fromkeys([*self.pull_secrets, *own]))
+
+
+def _pulled(spec: Object, secrets: tuple[str, ...]) -> Object:
+    return {**spec, "imagePullSecrets": [{"name": name} for name in secrets]} if secrets else spec
 
 
 @dataclass(frozen=True)
@@ -281,17 +287,22 @@ def member_pod(cluster: TabletCluster, member: TabletMember, setup: Setup) -> Ob
     name, own = cluster.metadata.name, member.metadata.name
     owner = owner_reference("TabletMember", own, member.metadata.uid)
     spec = _member_spec(cluster, own, setup)
-    body = _object("v1", "Pod", own, labels(name, "member", own), owner, spec=spec)
-    return _revised(body, member_revision(cluster, setup))
+    template = cluster.spec.pod_template
+    marks = template.labels | labels(name, "member", own)
+    body = _object("v1", "Pod", own, marks, owner, spec=spec)
+    return _annotated(body, template.annotations | {REVISION: member_revision(cluster, setup)})
 
 
 def member_revision(cluster: TabletCluster, setup: Setup) -> str:
     """Return the revision of the member's pod, which is the same for all members: names are left out."""
-    return revision_of(_member_spec(cluster, "", setup))
+    return revision_of(_member_spec(cluster, "", setup) | metadata_of(cluster.spec.pod_template))
 
 
 def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
     image, pull = cluster.spec.images.member or setup.image, setup.pull_policy
+    containers = [_member_container(cluster, own, image, pull), _transfer_container(image, pull)]
+    for container in containers:
+        container["env"] += fields_of(cluster.spec.pod_template).get("env", [])
     spec = {
         "hostname": own,
         "subdomain": headless_name(cluster.metadata.name),
@@ -301,13 +312,15 @@ def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
         "terminationGracePeriodSeconds": TERMINATION_SECONDS,
         "securityContext": pod_security(),
         "affinity": _apart(cluster),
-        "containers": [_member_container(cluster, own, image, pull), _transfer_container(image, pull)],
+        "containers": containers,
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": own}},
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
-    return setup.pulled(spec)
+    members = selector(cluster.metadata.name)
+    spec = with_template(spec, cluster.spec.pod_template, members)
+    return _pulled(spec, setup.pull_secrets_of(cluster))
 
 
 def wants_copier(cluster: TabletCluster) -> bool:
@@ -320,7 +333,8 @@ def _field(name: str, path: str) -> Object:
 
 def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
     """Build the pod that runs a cluster's Spark drivers."""
-    name = cluster.metadata.name
+    name, secrets = cluster.metadata.name, setup.pull_secrets_of(cluster)
+    placement = executor_fields(cluster.spec.pod_template)
     image, pull, account = cluster.spec.images.spark or setup.image, setup.pull_policy, setup.account
     env = [
         _field("POD_IP", "status.podIP"),
@@ -329,9 +343,10 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         *_env(
             STELE_SPARK_IMAGE=image,
             STELE_IMAGE_PULL_POLICY=pull,
-            STELE_IMAGE_PULL_SECRETS=",".join(setup.pull_secrets),
+            STELE_IMAGE_PULL_SECRETS=",".join(secrets),
             STELE_EXECUTOR_SERVICE_ACCOUNT=setup.executor_account,
             STELE_SPARK_SECRET=setup.secret,
+            STELE_EXECUTOR_POD=json.dumps(placement, sort_keys=True),
         ),
     ]
     container = {
@@ -346,17 +361,16 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         "securityContext": _security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, SPARK_SECRET_MOUNT],
     }
-    spec = setup.pulled(
-        {
-            "serviceAccountName": account,
-            "automountServiceAccountToken": True,
-            "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": 5,
-            "securityContext": pod_security(),
-            "containers": [container],
-            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(setup.secret)],
-        }
-    )
+    spec: Object = {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 5,
+        "securityContext": pod_security(),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(setup.secret)],
+    }
+    spec = _pulled(spec | placement, secrets)
     marks = labels(name, "copier")
     body = _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)
-    return _revised(body, revision_of(spec))
+    return _annotated(body, {REVISION: revision_of(spec)})

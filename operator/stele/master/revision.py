@@ -13,6 +13,17 @@ REVISION = "stele.dev/revision"
 
 REVISION_LETTERS = 12
 
+TEMPLATE_FIELDS = (
+    "affinity",
+    "nodeSelector",
+    "tolerations",
+    "topologySpreadConstraints",
+    "priorityClassName",
+    "imagePullSecrets",
+    "securityContext",
+)
+"""Fields of a pod's spec that users can set, by themselves or by spec.placement."""
+
 Object = dict[str, Any]
 
 
@@ -43,7 +54,7 @@ def outdated_pod(pod: Object, wanted: Object) -> tuple[str, ...]:
     """
     if has_revision(pod, wanted["metadata"]["annotations"][REVISION]):
         return ()
-    differences = tuple(dict.fromkeys(_differences(pod["spec"], wanted["spec"])))
+    differences = tuple(dict.fromkeys(_differences(pod, wanted)))
     return differences or (("revision",) if REVISION in (pod["metadata"].get("annotations") or {}) else ())
 
 
@@ -56,20 +67,37 @@ def outdated_claim(claim: Object, wanted: Object) -> tuple[str, ...]:
     return () if parse_quantity(least) >= parse_quantity(size) else (f"{least} of {size}",)
 
 
-def _differences(there: Object, wanted: Object) -> Iterator[str]:
-    present = {each["name"]: each for each in there["containers"]}
-    for container in wanted["containers"]:
-        other = present.get(container["name"], {})
-        if other.get("image") != container["image"]:
-            yield "image"
-        if not _amounts(container["resources"]).items() <= _amounts(other.get("resources") or {}).items():
-            yield "resources"
-        values = {each["name"]: each.get("value") for each in other.get("env") or ()}
-        yield from (
-            each["name"] for each in container["env"] if values.get(each["name"]) != each.get("value")
-        )
-    if there.get("affinity") != wanted.get("affinity"):
-        yield "placement"
+def _differences(pod: Object, wanted: Object) -> Iterator[str]:
+    for name in ("labels", "annotations"):
+        given = {key: value for key, value in wanted["metadata"][name].items() if key != REVISION}
+        if not _includes(pod["metadata"].get(name, {}), given):
+            yield name
+    present = {each["name"]: each for each in pod["spec"]["containers"]}
+    for container in wanted["spec"]["containers"]:
+        yield from _container_differences(present.get(container["name"], {}), container)
+    yield from (
+        name
+        for name in TEMPLATE_FIELDS
+        if name in wanted["spec"] and not _includes(pod["spec"].get(name), wanted["spec"][name])
+    )
+
+
+def _container_differences(stored: Object, wanted: Object) -> Iterator[str]:
+    if stored.get("image") != wanted["image"]:
+        yield "image"
+    if not _amounts(wanted["resources"]).items() <= _amounts(stored.get("resources") or {}).items():
+        yield "resources"
+    values = {each["name"]: each.get("value") for each in stored.get("env") or ()}
+    yield from (each["name"] for each in wanted["env"] if values.get(each["name"], ...) != each.get("value"))
+
+
+def _includes(there: Any, wanted: Any) -> bool:
+    """Return whether a stored field has what is wanted, and perhaps defaults besides."""
+    if isinstance(wanted, dict):
+        return isinstance(there, dict) and all(_includes(there.get(key), wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return all(any(_includes(item, each) for item in there or ()) for each in wanted)
+    return bool(there == wanted)
 
 
 def _amounts(resources: Object) -> dict[tuple[str, str], Decimal]:

@@ -20,6 +20,7 @@ from stele.model.common import (
     whole,
 )
 from stele.model.conditions import Conditions, conditions_field
+from stele.model.pod_template import PodTemplate
 
 MEMBERS_LIMIT = 1_000
 PARTITIONS_LIMIT = 16_384
@@ -312,6 +313,7 @@ class TabletClusterSpec(Model):
     resources: Resources = Field(default_factory=Resources)
     placement: Placement = Field(default_factory=Placement)
     images: Images = Field(default_factory=Images)
+    pod_template: PodTemplate = Field(default_factory=PodTemplate)
 
 
 class MemberCounts(Model):
