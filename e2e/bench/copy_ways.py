@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,11 +25,14 @@ import yaml
 
 from e2e.bench import disk
 from e2e.bench.errors import BenchError
+from e2e.bench.member_stage import answers, free_ports, until
 from e2e.bench.report import Column, Goal, Report, Row, factor
 from e2e.bench.talk import Talker
 from e2e.cluster import cache, images, kind
 from e2e.cluster.steps import say
-from stele.wire.pods import SPARK_SECRET_KEY, SPARK_SECRET_MOUNT, spark_secret_volume
+from stele.master.manifests import CopierSetup, copier_pod
+from stele.model import TabletCluster
+from stele.wire.pods import SPARK_SECRET_KEY, container_security, pod_security
 
 WORK = Path(__file__).with_name("copy_work.py")
 COMMAND_SECONDS_MAX = 400.0
@@ -230,25 +232,15 @@ def _processes() -> Iterator[_Processes]:
             volume = Path(folder) / name
             for each in ("checkpoints", "staging"):
                 (volume / each).mkdir(parents=True)
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                port = free.getsockname()[1]
+            (port,) = free_ports(1)
             own = [f"STELE_DATA_DIR={volume}", "STELE_BIND=127.0.0.1", f"STELE_TRANSFER_PORT={port}"]
             command = ["env", *own, sys.executable, "-m", "stele.transfer.__main__"]
             stack.enter_context(Talker(name, command, cache.root() / "logs" / f"bench-{name}.log"))
             urls[name] = f"http://127.0.0.1:{port}"
-            _until_listening(port)
+            until(partial(answers, "127.0.0.1", port), f"the transfer process of {name} listens")
         yield _Processes(
             f"{folder}/source", f"{folder}/dest", urls["source"], {"Direct": f"{urls['dest']}/v1/copies"}
         )
-
-
-def _until_listening(port: int) -> None:
-    end = time.monotonic() + READY_SECONDS_MAX
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise BenchError(f"the transfer process does not listen on {port} after {READY_SECONDS_MAX:g} s")
 
 
 # -- on the kind cluster
@@ -331,22 +323,8 @@ def _address(pod: str) -> str:
     return _kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIP}")
 
 
-def _meta(name: str, **labels: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "namespace": NAMESPACE,
-        "labels": {key.replace("_", "-"): labels[key] for key in labels},
-    }
-
-
-_POD_SECURITY = {
-    "runAsNonRoot": True,
-    "runAsUser": 10001,
-    "runAsGroup": 10001,
-    "fsGroup": 10001,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+def _meta(name: str) -> dict[str, Any]:
+    return {"name": name, "namespace": NAMESPACE}
 
 
 def _volumes_pod(image: str) -> list[dict[str, Any]]:
@@ -360,7 +338,7 @@ def _volumes_pod(image: str) -> list[dict[str, Any]]:
             "imagePullPolicy": "IfNotPresent",
             "command": command,
             "env": [{"name": key, "value": value} for key, value in env.items()],
-            "securityContext": _SECURITY,
+            "securityContext": container_security(),
             "volumeMounts": mounts,
         }
 
@@ -383,7 +361,7 @@ def _volumes_pod(image: str) -> list[dict[str, Any]]:
         "metadata": {**_meta("volumes"), "labels": {"stele.dev/member": "dest"}},
         "spec": {
             "terminationGracePeriodSeconds": 1,
-            "securityContext": _POD_SECURITY,
+            "securityContext": pod_security(),
             "initContainers": [container("folders", ["mkdir", "-p", *folders])],
             "containers": [
                 transfer("source", "7002"),
@@ -399,29 +377,10 @@ def _volumes_pod(image: str) -> list[dict[str, Any]]:
 
 
 def _copier_pod(image: str) -> dict[str, Any]:
-    """As the operator makes it."""
-    fields = {"POD_IP": "status.podIP", "POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
-    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
-    env += [
-        {"name": "STELE_SPARK_IMAGE", "value": image},
-    ]
-    container = {
-        "name": "copier",
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["stele-copier"],
-        "env": env,
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 7010}, "periodSeconds": 1},
-        "securityContext": _SECURITY,
-        "volumeMounts": [SPARK_SECRET_MOUNT],
-    }
-    spec = {
-        "serviceAccountName": "stele-spark",
-        "terminationGracePeriodSeconds": 2,
-        "securityContext": _POD_SECURITY,
-        "containers": [container],
-        "volumes": [spark_secret_volume("stele-spark-auth")],
-    }
+    """As the operator makes it, without the cluster that would own it."""
+    setup = CopierSetup(image, "IfNotPresent", "stele-spark", (), "stele-executor", "stele-spark-auth")
+    cluster = {"metadata": {"name": "bench"}, "spec": {"members": 1, "storage": {"size": "1Gi"}}}
+    spec = copier_pod(TabletCluster.model_validate(cluster), setup)["spec"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _meta("copier"), "spec": spec}
 
 

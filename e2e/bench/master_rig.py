@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from e2e.bench.errors import BenchError
+from e2e.bench.member_stage import free_ports
 from e2e.cluster import control_plane
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Api, NotFound
 from stele.adapters.kubernetes.login import log_in
@@ -60,7 +60,7 @@ class Rig:
         self._processes: list[asyncio.subprocess.Process] = []
         self._operator: asyncio.subprocess.Process | None = None
         self._session = aiohttp.ClientSession()
-        self._control, self._http = _free_port(), _free_port()
+        self._control, self._http = free_ports(2)
         self._hosts: dict[str, str] = {}
         self.log = directory / "operator.log"
 
@@ -249,9 +249,3 @@ async def rig() -> AsyncIterator[Rig]:
                     kubelet.cancel()
                     await asyncio.gather(kubelet, return_exceptions=True)
                 await made.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

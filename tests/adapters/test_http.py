@@ -11,21 +11,14 @@ from aiohttp import web
 
 from stele.adapters import http
 from stele.master import health
+from tests.fakes.http import serving
 
 TOKEN = "a-token"
 
 
-async def listening(app: web.Application) -> tuple[web.AppRunner, int]:
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    return runner, runner.addresses[0][1]
-
-
-async def ask(port: int, head: bytes, body: bytes = b"") -> int:
+async def ask(url: str, head: bytes, body: bytes = b"") -> int:
     """The status of the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     length = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
     writer.write(head + b"Host: x\r\n" + length + body)
     answer = await asyncio.wait_for(reader.read(), 10)
@@ -34,7 +27,7 @@ async def ask(port: int, head: bytes, body: bytes = b"") -> int:
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
+async def url() -> AsyncIterator[str]:
     async def taken(request: web.Request) -> web.Response:
         if not http.bears(request, TOKEN):
             return web.Response(status=401)
@@ -42,9 +35,8 @@ async def port() -> AsyncIterator[int]:
 
     app = http.application()
     app.router.add_post("/", taken)
-    runner, port = await listening(app)
-    yield port
-    await runner.cleanup()
+    async with serving(app) as url:
+        yield url
 
 
 @pytest.mark.parametrize(
@@ -62,15 +54,15 @@ async def port() -> AsyncIterator[int]:
         (b"Authorization: Bearer a-token\xed\xa0\x80\r\n", 401),
     ],
 )
-async def test_a_wrong_token_is_401_whatever_its_bytes(port: int, header: bytes, status: int) -> None:
-    assert await ask(port, b"POST / HTTP/1.1\r\n" + header) == status
+async def test_a_wrong_token_is_401_whatever_its_bytes(url: str, header: bytes, status: int) -> None:
+    assert await ask(url, b"POST / HTTP/1.1\r\n" + header) == status
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"br", b"zstd", b"identity", b"x" * 4000])
-async def test_bodies_are_not_unpacked(port: int, encoding: bytes) -> None:
+async def test_bodies_are_not_unpacked(url: str, encoding: bytes) -> None:
     head = b"POST / HTTP/1.1\r\nAuthorization: Bearer a-token\r\nContent-Encoding: " + encoding + b"\r\n"
-    assert await ask(port, head, zlib.compress(bytes(100_000))) == 415
-    assert await ask(port, head.replace(b"POST / ", b"POST /nothing "), b"x") == 415
+    assert await ask(url, head, zlib.compress(bytes(100_000))) == 415
+    assert await ask(url, head.replace(b"POST / ", b"POST /nothing "), b"x") == 415
 
 
 class NoClusters:
@@ -85,10 +77,9 @@ class NoClusters:
 
 
 async def test_the_operator_takes_no_packed_body() -> None:
-    runner, port = await listening(health.application(NoClusters(), lambda: True, lambda: True))
-    assert await ask(port, b"GET /healthz HTTP/1.1\r\nContent-Encoding: gzip\r\n", b"x") == 415
-    assert await ask(port, b"GET /healthz HTTP/1.1\r\n") == 200
-    await runner.cleanup()
+    async with serving(health.application(NoClusters(), lambda: True, lambda: True)) as url:
+        assert await ask(url, b"GET /healthz HTTP/1.1\r\nContent-Encoding: gzip\r\n", b"x") == 415
+        assert await ask(url, b"GET /healthz HTTP/1.1\r\n") == 200
 
 
 def test_every_application_is_made_in_one_place() -> None:

@@ -126,7 +126,7 @@ def test_why_tells_what_is_copied_by_whom_and_why() -> None:
 async def test_no_session_is_opened_twice_by_a_question(run: Run, tmp_path: Path) -> None:
     """Listing asks and changes nothing: the lease runs on."""
     async with cluster(tmp_path, 1, partitions=4, replicas=1) as made, shell(run, tmp_path, made) as ask:
-        assert (await made.command(0, m.OpenSession("s1-9", (0,), 60.0))).code == "OK"
+        await made.order(0, m.OpenSession("s1-9", (0,), 60.0))
         before = (await ask("copies", "-o", "json")).json["sessions"][0]["lease_left_seconds"]
         await asyncio.sleep(0.3)
         after = (await ask("copies", "-o", "json")).json["sessions"][0]["lease_left_seconds"]

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.cli.conftest import Ran, Run
+from tests.fakes.http import serving
 from tests.fakes.pod_proxy import fake_api, kubeconfig
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, free_ports, key_in
 
@@ -134,16 +135,8 @@ async def test_pages_are_put_together(run: Run, tmp_path: Path) -> None:
 
     app = web.Application()
     app.router.add_get("/v1/tablets", page)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        async with fake_api(tmp_path, {"m0:7001": f"http://127.0.0.1:{port}"}) as path:
-            found = (await Shell(run, path)("tablet", "m0", "-o", "json")).json
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url, fake_api(tmp_path, {"m0:7001": url}) as path:
+        found = (await Shell(run, path)("tablet", "m0", "-o", "json")).json
     assert found == {"tablets": [{"partition": number} for number in range(4)], "next": None}
 
 

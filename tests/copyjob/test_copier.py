@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from stele.adapters import environment
+from e2e.bench.member_stage import free_ports
 from stele.adapters.spark.client import CopierClient
 from stele.copyjob import driver, drivers, pods, task
 from stele.copyjob import runner as runner_module
@@ -28,11 +28,11 @@ from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import read_settings
 from stele.core.control.commands import CopyItem, Reason
 from stele.errors import BadInput, Conflict, Corrupt, Unavailable
-from stele.transfer import __main__
 from stele.transfer.client import copy
 from stele.transfer.jobs import board
 from stele.transfer.server import open_checkpoints as transfer_sessions
 from stele.wire.copy.jobs import CopyJob
+from tests.fakes.http import serving
 from tests.transfer import checkpoints
 
 FAKE_DRIVER = str(Path(__file__).with_name("fake_driver.py"))
@@ -45,22 +45,6 @@ def fake_driver_command(descriptor):
     return (sys.executable, FAKE_DRIVER, str(descriptor))
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
-@asynccontextmanager
-async def serving(app, port=0):
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
 @pytest.fixture
 def staging(tmp_path):
     folder = tmp_path / "destination" / "staging"
@@ -71,7 +55,7 @@ def staging(tmp_path):
 @asynccontextmanager
 async def copying(tmp_path, staging, **environment):
     """A copier and its client."""
-    port = free_port()
+    (port,) = free_ports(1)
     given = {
         "STELE_SPARK_MASTER": "local[2]",
         "STELE_COPIER_PORT": str(port),
@@ -93,8 +77,7 @@ async def source(tmp_path):
         for partition in range(PARTITIONS)
     }
     checkpoints.make_checkpoint(volume, "s-1", tablets)
-    settings = environment.read(__main__.Settings, {"STELE_DATA_DIR": str(volume)})
-    async with serving(__main__.make_app(settings)) as url:
+    async with checkpoints.transfer(volume) as url:
         yield url
 
 
@@ -419,18 +402,17 @@ async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
     assert [path.exists() for path in tmp_path.glob("executor-m-1*")] == [True]
 
 
-async def test_progress_of_an_unknown_job_is_refused(tmp_path, staging):
-    async with copying(tmp_path, staging) as (client, _), aiohttp.ClientSession() as http:
+async def test_progress_of_an_unknown_job_is_refused(client):
+    async with aiohttp.ClientSession() as http:
         url = f"{client._url}/v1/jobs/s-1/progress"
         for body in (b'{"part": 0}', b"["):
             async with http.post(url, data=body) as answer:
                 assert answer.status == 404
 
 
-async def test_progress_is_only_told_with_the_token_of_its_job(tmp_path, staging):
-    silent = socket.create_server(("127.0.0.1", 0))
-    job = job_of(f"http://127.0.0.1:{silent.getsockname()[1]}")
-    async with copying(tmp_path, staging) as (client, _), aiohttp.ClientSession() as http:
+async def test_progress_is_only_told_with_the_token_of_its_job(client, silent_url):
+    job = job_of(silent_url)
+    async with aiohttp.ClientSession() as http:
         url = f"{client._url}/v1/jobs/s-1/progress"
         await client.submit(job)
         await running(client)
@@ -450,7 +432,6 @@ async def test_progress_is_only_told_with_the_token_of_its_job(tmp_path, staging
         packed = {"Authorization": right, "Content-Encoding": "gzip"}
         assert await told(good, **packed) == 415
         await client.cancel("s-1")
-    silent.close()
 
 
 @pytest.mark.parametrize(
@@ -512,12 +493,8 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     volume = tmp_path / "source"
     (volume / "staging").mkdir(parents=True)
     checkpoints.make_checkpoint(volume, "s-1", dict.fromkeys(range(4), (1, big)))
-    settings = environment.read(__main__.Settings, {"STELE_DATA_DIR": str(volume)})
     items = tuple(CopyItem(partition, 1, 2, 5000) for partition in range(4))
-    async with (
-        serving(__main__.make_app(settings)) as url,
-        copying(tmp_path, staging) as (client, _),
-    ):
+    async with checkpoints.transfer(volume) as url, copying(tmp_path, staging) as (client, _):
         await client.submit(job_of(url, items=items))
         status = await over(client)
     assert (status.state, status.failure) == ("DONE", None)
@@ -603,7 +580,6 @@ async def test_executors_of_a_lost_driver_are_deleted(monkeypatch, url, client):
     monkeypatch.setenv("FAKE_DRIVER_FAULT", "")
     await client.cancel("s-1")
     await copied(client, job_of(url))
-    assert deleted == ["spark-app-selector=fake-1"]
     assert deleted == ["spark-app-selector=fake-1"]
 
 

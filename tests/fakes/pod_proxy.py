@@ -8,6 +8,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from tests.fakes.http import serving
+
 NAMESPACE = "ns"
 
 
@@ -31,15 +33,8 @@ async def fake_api(folder: Path, pods: Mapping[str, str]) -> AsyncIterator[Path]
 
     app = web.Application()
     app.router.add_route("*", f"/api/v1/namespaces/{NAMESPACE}/pods/{{pod}}/proxy/{{path:.*}}", passed_on)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        yield kubeconfig(folder, f"http://127.0.0.1:{port}")
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield kubeconfig(folder, url)
 
 
 def kubeconfig(folder: Path, server: str) -> Path:

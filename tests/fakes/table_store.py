@@ -1,24 +1,20 @@
-"""In-memory fake of the table in ConfigMaps: the same rules without an API server."""
+"""The table's store without an API server: that of ConfigMaps over objects in memory."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from stele.core.table.table import EMPTY, Partition, PartitionTable, check_invariants
-from stele.errors import Conflict, Corrupt
-from stele.wire.configmap import (
-    Head,
-    decode_head,
-    decode_shard,
-    encode_head,
-    encode_shard,
-    shard_count,
-    shard_range,
-)
+from stele.adapters.kubernetes.api import Kind
+from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.errors import Conflict
+
+CLUSTER = "demo"
+OWNER = {"apiVersion": "v1", "kind": "TabletCluster", "name": CLUSTER, "uid": "1"}
+Object = dict[str, Any]
 
 
 @dataclass
 class StoredObjects:
-    """Objects shared by the stores of one cluster: name to (version, data)."""
+    """Objects shared by the stores of one cluster: `head` or `shard-N` to (version, data)."""
 
     objects: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
     clock: int = 0
@@ -32,85 +28,44 @@ class StoredObjects:
         return self.clock
 
 
-@dataclass(frozen=True)
-class TableSnapshot:
-    head: Head
-    table: PartitionTable
-
-
-def _snapshot(head: Head, rows: Sequence[Partition]) -> TableSnapshot:
-    table = PartitionTable(tuple(rows), {member.index: member for member in head.members})
-    check_invariants(table)
-    return TableSnapshot(head, table)
-
-
-class MemoryTableStore:
+class MemoryTableStore(KubernetesTableStore):
     """One master's view of the shared objects."""
 
     def __init__(self, shared: StoredObjects) -> None:
-        self._shared = shared
-        self._versions: dict[str, int | None] = {}
-        self._epoch = 0
+        super().__init__(_Api(self), "", CLUSTER, OWNER, {})  # type: ignore[arg-type]
+        self.shared = shared
 
-    async def epoch(self) -> int:
-        stored = self._shared.objects.get("head")
-        return 0 if stored is None else decode_head(stored[1]).epoch
+    def put(self, name: str, data: dict[str, str], expected: int | None) -> int:
+        return self.shared.put(name, data, expected)
 
-    async def take_over(self, fresh: Head, epoch_above: int = 0) -> TableSnapshot:
-        self._versions = {name: version for name, (version, _) in self._shared.objects.items()}
-        stored = self._shared.objects.get("head")
-        if stored is None:
-            return await self._create(fresh, epoch_above)
-        head = decode_head(stored[1])
-        if head.partitions != fresh.partitions:
-            raise Corrupt(
-                f"the stored table has {head.partitions} partitions, "
-                f"but spec.partitions is {fresh.partitions}"
-            )
-        self._epoch = max(head.epoch, epoch_above) + 1
-        head = replace(head, epoch=self._epoch)
-        await self.write_head(head)
-        rows: list[Partition] = []
-        for number in range(shard_count(head.partitions)):
-            rows += await self._raise_shard(number, head.partitions)
-        return _snapshot(head, rows)
 
-    async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
-        stored = self._shared.objects.get(f"shard-{number}")
-        if stored is None:
-            raise Corrupt(f"shard-{number} is missing but the head exists: restore it from a backup")
-        rows = decode_shard(stored[1], number, partitions).rows
-        await self.write_shard(number, rows)
-        return rows
+class _Api:
+    """As much of an API server as the store calls."""
 
-    async def _create(self, fresh: Head, epoch_above: int) -> TableSnapshot:
-        numbers = range(shard_count(fresh.partitions))
-        epochs = [self._epoch_of_empty(number, fresh.partitions) for number in numbers]
-        self._epoch = max(epoch_above, *epochs) + 1
-        for number in numbers:
-            await self.write_shard(number, [EMPTY] * len(shard_range(number, fresh.partitions)))
-        head = replace(fresh, epoch=self._epoch)
-        await self.write_head(head)
-        return _snapshot(head, [EMPTY] * fresh.partitions)
+    def __init__(self, store: MemoryTableStore) -> None:
+        self._store = store
 
-    def _epoch_of_empty(self, number: int, partitions: int) -> int:
-        """Return the epoch of a shard without a head: 0 when there is no shard.
+    async def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        stored = self._store.shared.objects.get(_part(name))
+        return None if stored is None else _object(name, *stored)
 
-        Raises Corrupt when it has rows.
-        """
-        stored = self._shared.objects.get(f"shard-{number}")
-        if stored is None:
-            return 0
-        shard = decode_shard(stored[1], number, partitions)
-        if any(row.version for row in shard.rows):
-            raise Corrupt(f"the head is missing but shard-{number} has rows: restore it from a backup")
-        return shard.epoch
+    async def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+        return self._write(body, None)
 
-    async def write_head(self, head: Head) -> None:
-        self._put("head", encode_head(head))
+    async def replace(self, kind: Kind, namespace: str, body: Object) -> Object:
+        return self._write(body, int(body["metadata"]["resourceVersion"]))
 
-    async def write_shard(self, number: int, rows: Sequence[Partition]) -> None:
-        self._put(f"shard-{number}", encode_shard(self._epoch, number, rows))
+    def _write(self, body: Object, expected: int | None) -> Object:
+        name, data = body["metadata"]["name"], body["data"]
+        return _object(name, self._store.put(_part(name), data, expected), data)
 
-    def _put(self, name: str, data: dict[str, str]) -> None:
-        self._versions[name] = self._shared.put(name, data, self._versions.get(name))
+
+def _part(name: str) -> str:
+    """The key of a ConfigMap."""
+    shard = name.removeprefix(f"{CLUSTER}-table").removeprefix("-")
+    return f"shard-{shard}" if shard else "head"
+
+
+def _object(name: str, version: int, data: dict[str, str]) -> Object:
+    meta = {"name": name, "resourceVersion": str(version), "ownerReferences": [OWNER]}
+    return {"metadata": meta, "data": data}

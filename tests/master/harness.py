@@ -191,11 +191,12 @@ class FusedStore(MemoryTableStore):
         super().__init__(shared)
         self._fuse, self._harness = fuse, harness
 
-    def _put(self, name: str, data: dict[str, str]) -> None:
+    def put(self, name: str, data: dict[str, str], expected: int | None) -> int:
         self._fuse.burn(name, done=False)
-        super()._put(name, data)
+        version = super().put(name, data, expected)
         self._harness.check_stored()
         self._fuse.burn(name, done=True)
+        return version
 
 
 class FusedMembers:
@@ -408,10 +409,7 @@ class Harness:
         """Owned partitions and replicas of each member in the table."""
         rows = self.table().partitions
         return {
-            index: (
-                sum(row.owner == index for row in rows),
-                sum(index in row.members for row in rows),
-            )
+            index: (sum(row.owner == index for row in rows), sum(index in row.members for row in rows))
             for index in self.table().members
         }
 

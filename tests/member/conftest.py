@@ -1,11 +1,19 @@
-"""Gives the tests of this folder a cluster in virtual time that serves, without trouble."""
+"""Members for the tests of this folder: one alone in this process, or several in virtual time."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.member.harness.single_member import SingleMember, single_member
 from tests.simulation.quiet_cluster import QuietCluster, small_logs
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[SingleMember]:
+    """One member that has nothing yet; the test plays the others."""
+    async with single_member(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -232,8 +232,7 @@ async def test_a_start_in_a_passive_cluster_takes_no_write_before_it_hears_of_th
     async with cluster(tmp_path, 1, replicas=1) as made:
         made.state = "Passive"
         await made.publish()
-        await made.members[0].kill()
-        await made.members[0].start()
+        await made.restart(0)
 
         async def write() -> str:
             try:

@@ -1,21 +1,30 @@
 """A member's volume with a checkpoint of the real engine library, and copies by its transfer process."""
 
+import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 
-from aiohttp import web
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from stele.adapters.environment import read
 from stele.adapters.rocksdb.options import data_options, log_options
-from stele.core.control.commands import OpId
+from stele.core.control.commands import CopyItem, OpId
 from stele.transfer.__main__ import Settings, make_app
 from stele.transfer.client.copy import copy_tablets
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import EXPIRY_BYTES, meta_key, pack_value, user_key
 from stele.wire.storage.volume import APPLIED, DataState, encode_state
+from tests.fakes.http import serving
 
 TOKEN = "secret"
+NOW_MS = int(time.time() * 1000)
+ITEM = CopyItem(partition=7, source_generation=3, generation=9)
+ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
+ENTRIES |= {(b"other", b""): (b"x", NOW_MS + 3_600_000), (b"other", b"large"): (bytes(3_000_000), 0)}
+NEIGHBOUR = {(b"default", b"not this one"): (b"n", 0)}
+DEEP = b'{"format":2,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+"""JSON that is nested deeper than Python goes."""
 
 
 def make_checkpoint(volume, session, tablets, token=TOKEN, *, fragments=True, versions=(17, 16)):
@@ -79,20 +88,19 @@ def ingest(folder, files):
 async def transfer(volume):
     """The transfer process's application on a free port; its URL."""
     settings = read(Settings, {"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
-    runner = web.AppRunner(make_app(settings), access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving(make_app(settings)) as url:
+        yield url
 
 
-def copy_tablet(url, token, session, item, *, staging, progress):
+def copy_tablet(url, staging, item=ITEM, *, session="s-1", token=TOKEN, progress=lambda more: None):
     """One tablet, as a slot with this item alone copies it."""
     made = []
     job = CopyJob(session, "m", "c", url, token, (item,))
     copy_tablets(job, job.items, staging=staging, progress=progress, finished=made.append)
     (manifest,) = made
     return manifest
+
+
+def copy_now(*arguments, **named):
+    """The same, in a thread."""
+    return asyncio.to_thread(copy_tablet, *arguments, **named)

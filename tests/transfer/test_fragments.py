@@ -17,9 +17,8 @@ from stele.transfer.server import checkpoint
 from stele.wire.copy import blocks, fragments
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import SERVICE, TABLET_PREFIX_BYTES, tablet_prefix
-from tests.transfer.checkpoints import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
+from tests.transfer.checkpoints import ITEM, TOKEN, copy_now, ingest, make_checkpoint, transfer
 
-ITEM = CopyItem(partition=7, source_generation=3, generation=9)
 SPACES = (SERVICE, b"@queue", b"map1", b"map2", b"cache1")
 ENTRIES = {
     (space, b"k%03d" % number): (space + b"-%d" % number, 0) for space in SPACES for number in range(100)
@@ -79,10 +78,6 @@ class Mangler:
     def __exit__(self, *_):
         self.server.shutdown()
         self.server.server_close()
-
-
-def copy_now(url, staging, item=ITEM, progress=lambda more: None):
-    return asyncio.to_thread(copy_tablet, url, TOKEN, "s-1", item, staging=staging, progress=progress)
 
 
 def expected_of(made, item=ITEM):

@@ -10,18 +10,14 @@ import sys
 import aiohttp
 import pytest
 
+from e2e.bench.member_stage import free_ports
 from stele.adapters.environment import read
 from stele.errors import BadInput
 from stele.transfer.__main__ import Settings
 
 
-def http(body, status="200 OK"):
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
 async def test_the_program_starts_and_ends_on_sigterm(volume):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     environment = os.environ | {
         "STELE_DATA_DIR": str(volume),
         "STELE_BIND": "127.0.0.1",

@@ -50,7 +50,7 @@ async def test_a_sound_volume_is_told_and_not_changed(tmp_path: Path) -> None:
         member = made.members[0]
         made.store(1, ())
         await made.publish()
-        assert (await made.command(0, m.DeleteTablet(1, made.version(1)))).code == "OK"
+        await made.order(0, m.DeleteTablet(1, made.version(1)))
         code, _, problems = await run(str(member.folder))
         assert code == 2
         assert "is in use by a running member" in problems
@@ -90,7 +90,7 @@ async def test_what_services_are_to_be_told_is_shown(tmp_path: Path) -> None:
 async def test_a_damaged_file_is_a_problem(tmp_path: Path, name: str) -> None:
     async with hasty_cluster(tmp_path, 2) as made:
         await fill(made)
-        assert (await made.command(0, m.Fence(0, 5, True))).code == "OK"
+        await made.order(0, m.Fence(0, 5, True))
         await made.members[0].kill()
         path = made.members[0].folder / name
         path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -124,7 +124,7 @@ async def test_verify_reads_what_is_in_quarantine(tmp_path: Path) -> None:
         await client.close()
         made.store(1, ())
         await made.publish()
-        assert (await made.command(0, m.DeleteTablet(1, made.version(1)))).code == "OK"
+        await made.order(0, m.DeleteTablet(1, made.version(1)))
         assert await member.stop() == 0
         assert (await read(member.folder, "--verify"))[1].problems == []
         table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_size)

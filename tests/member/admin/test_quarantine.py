@@ -63,8 +63,7 @@ async def test_a_restored_tablet_serves_nothing_and_rejoins_from_the_log(tmp_pat
         assert (facts.state, facts.role, facts.generation) == ("READY", "NONE", 1)
         assert (facts.serving, facts.last, facts.entries) == (False, found.last, 3)
         assert (await listed(made, 0)).tablets == ()
-        await made.members[0].kill()
-        await made.members[0].start()
+        await made.restart(0)
         again = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "READY")
         assert (again.last, again.entries, again.serving) == (found.last, 3, False)
         await rejoin_from_the_log(made)
@@ -73,13 +72,7 @@ async def test_a_restored_tablet_serves_nothing_and_rejoins_from_the_log(tmp_pat
 
 async def rejoin_from_the_log(made: Cluster) -> None:
     await made.publish()
-    id, row = made.id(), made.rows[0]
-    await made.start_learner(id, 0, 0)
-    await made.until_learner(2, id, "IN_SYNC")
-    accepted = await made.command(0, m.Accept(id, m.Row(0, row.version + 1, (2, 0))))
-    assert accepted.code == "OK", accepted
-    made.store(0, (2, 0))
-    await made.publish()
+    await made.migrate(0, 0, "COPY", (2, 0))
     await made.same_everywhere()
 
 
@@ -97,13 +90,11 @@ async def test_a_tombstone_that_a_copy_was_begun_for_is_still_restored_whole(tmp
         found = await one_deleted(made, Client(made))
         row = made.store(0, (2,), by=2)
         await made.publish()
-        assert (await made.command(0, m.StartTabletCopy("x", 0, row.version, 2))).code == "OK"
+        await made.order(0, m.StartTabletCopy("x", 0, row.version, 2))
         status, answer = await ask(made, 0, "POST", "/tablets/0/1/restore")
         assert (status, answer["code"]) == (409, "MIGRATION_ACTIVE")
-        await made.members[0].kill()
-        await made.members[0].start()
-        await made.hello(made.members[0])
-        assert (await made.command(0, m.Abort("x", 0))).code == "OK"
+        await made.restart(0)
+        await made.order(0, m.Abort("x", 0))
         assert await ask(made, 0, "POST", "/tablets/0/1/restore") == (200, {"code": "OK"})
         facts = await tablet(made, 0, 0)
         assert (facts.state, facts.last, facts.entries) == ("READY", found.last, 3)
@@ -114,9 +105,7 @@ async def test_purged_data_is_gone_at_once_and_stays_gone(tmp_path: Path) -> Non
         await one_deleted(made, Client(made))
         assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": True})
         assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": False})
-        await made.members[0].kill()
-        await made.members[0].start()
-        await made.hello(made.members[0])
+        await made.restart(0)
         facts = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "DELETED")
         assert (facts.quarantined, facts.last > m.OpId()) == ((), True)
 

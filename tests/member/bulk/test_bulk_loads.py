@@ -81,6 +81,11 @@ async def counted(made):
     return sum(entries for each in found.values() for entries, _ in each)
 
 
+def spare(made, partition):
+    """The member of three that has no replica of it."""
+    return next(index for index in range(3) if index not in made.rows[partition].replicas)
+
+
 async def test_rows_come_to_all_replicas_and_back(tmp_path):
     wanted = rows(5000)
     async with loading(tmp_path) as (made, members):
@@ -147,10 +152,7 @@ async def test_a_member_that_dies_while_it_takes_a_load_in_has_it_once(tmp_path,
         await made.served()
         assert await asyncio.to_thread(dump, members) == wanted
         await made.same_everywhere()
-        counted = await eventually(
-            lambda: sizes(made), lambda found: all(len(c) == 1 for c in found.values())
-        )
-        assert sum(entries for each in counted.values() for entries, _ in each) == len(wanted)
+        assert await counted(made) == len(wanted)
 
 
 async def struck(made, members, wanted):
@@ -281,8 +283,7 @@ async def test_a_tablet_that_moves_has_what_was_loaded(tmp_path):
     async with loading(tmp_path) as (made, members):
         await asyncio.to_thread(load, members, "moving", wanted)
         for partition in (0, 1, 2):
-            row = made.rows[partition]
-            await made.move_owner(partition, next(m for m in range(3) if m not in row.replicas))
+            await made.move_owner(partition, spare(made, partition))
         assert await asyncio.to_thread(dump, members) == wanted
         await made.same_everywhere()
         assert (await asyncio.to_thread(load, members, "moving", wanted)).tablets == 0
@@ -324,17 +325,12 @@ async def test_a_destination_of_a_migration_gets_the_load_too(tmp_path, waited):
     """Whether every write waits for it already, or it is still on its way."""
     wanted = rows(400)
     async with loading(tmp_path) as (made, members):
-        partition, row = 0, made.rows[0]
-        destination = next(m for m in range(3) if m not in row.replicas)
-        id = made.id()
+        partition, destination, id = 0, spare(made, 0), made.id()
         await made.start_learner(id, partition, destination)
         if waited:
-            await made.until_learner(row.replicas[0], id, "IN_SYNC")
+            await made.until_learner(made.owner(partition), id, "IN_SYNC")
         await asyncio.to_thread(load, members, "moving", wanted)
-        found = await made.until_learner(row.replicas[0], id, "IN_SYNC", "NEEDS_COPY")
-        if found.state == "NEEDS_COPY":
-            await made.copy(partition, row.replicas[0], destination)
-            await made.until_learner(row.replicas[0], id, "IN_SYNC")
+        await made.catch_up(id, partition, destination)
         await made.finish_move(id, partition, destination)
         assert await asyncio.to_thread(dump, members) == wanted
         await made.same_everywhere()

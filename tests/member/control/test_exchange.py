@@ -1,13 +1,12 @@
 """What a member keeps between exchanges with masters, and says of its process."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from stele.core.control import commands as m
 from stele.member.control.state_lock import LOCK_SECONDS, StateLock
-from tests.member.harness.single_member import single_member
+from tests.member.harness.single_member import SingleMember
 
 LOCK = m.LockState("c1", "Passive", 7, 3)
 BEGIN = m.StartTabletCopy("m1", 0, 1, 0)
@@ -37,13 +36,12 @@ async def test_a_lock_that_is_not_asked_for_again_expires() -> None:
     assert not lock.refuses(BEGIN)
 
 
-async def test_a_process_names_the_time_of_its_first_answer(tmp_path: Path) -> None:
+async def test_a_process_names_the_time_of_its_first_answer(made: SingleMember) -> None:
     """Not of its start, which the kubelet may note later; and it names that time in all answers."""
-    async with single_member(tmp_path) as made:
-        now = [100.0]
-        made.node.background.wall = lambda: now[0]
-        made.exchange._reporter._first_reply_unix_seconds = None
-        now[0] = 103.5
-        assert (await made.ask()).started_seconds == 103.5
-        now[0] = 90.0
-        assert (await made.ask()).started_seconds == 103.5
+    now = [100.0]
+    made.node.background.wall = lambda: now[0]
+    made.exchange._reporter._first_reply_unix_seconds = None
+    now[0] = 103.5
+    assert (await made.ask()).started_seconds == 103.5
+    now[0] = 90.0
+    assert (await made.ask()).started_seconds == 103.5

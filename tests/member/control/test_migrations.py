@@ -78,16 +78,13 @@ async def test_big_tablets_move_by_a_copy_under_load(tmp_path: Path) -> None:
         await made.publish()
         load = Load(made, [0, 1, 2, 3])
         for partition in range(4):
-            id, owner = made.id(), made.rows[partition].replicas[0]
-            assert owner is not None
+            id = made.id()
             await made.start_learner(id, partition, 3)
-            await made.until_learner(owner, id, "NEEDS_COPY")
-            await made.copy(partition, owner, 3)
-            await made.until_learner(owner, id, "IN_SYNC")
+            await made.until_learner(made.owner(partition), id, "NEEDS_COPY")
+            await made.catch_up(id, partition, 3)
             await made.finish_move(id, partition, 3)
         assert await load.stop() == []
-        await made.members[3].kill()
-        await made.members[3].start()
+        await made.restart(3)
         await made.served()
         for member in (0, 1, 2):
             await client.check(member)
@@ -106,13 +103,13 @@ async def test_an_aborted_move_leaves_everything_as_it_was(tmp_path: Path, step:
         if step != "learning":
             await made.until_learner(0, id, "IN_SYNC")
         if step == "frozen":
-            assert (await made.command(0, m.HandOver(id, 0))).code == "OK"
+            await made.order(0, m.HandOver(id, 0))
             write = asyncio.create_task(client.set(0, key, b"after"))
             await asyncio.sleep(0.2)
             assert not write.done()
         for index in (0, 2):
-            assert (await made.command(index, m.Abort(id, 0))).code == "OK"
-            assert (await made.command(index, m.Abort(id, 0))).code == "OK"
+            await made.order(index, m.Abort(id, 0))
+            await made.order(index, m.Abort(id, 0))
         if step == "frozen":
             assert await write
         assert await client.set(1, key, b"last")
@@ -128,23 +125,17 @@ async def test_a_frozen_owner_stays_frozen_when_it_restarts(tmp_path: Path) -> N
         client = Client(made)
         key = key_in(0, made.partitions)
         assert await client.set(0, key, b"before")
-        id = made.id()
-        await made.start_learner(id, 0, 2)
-        await made.until_learner(0, id, "IN_SYNC")
+        id = await made.learn(0, 2)
         handed = await made.command(0, m.HandOver(id, 0))
         assert handed.last is not None
-        await made.members[0].kill()
-        await made.members[0].start()
+        await made.restart(0)
         reply = await eventually(lambda: made.exchange(0, rows=()), lambda r: r.unserved == (0,))
         assert [learner.id for learner in reply.learners] == [id]
         assert (await made.command(0, m.HandOver(id, 0))).code == "ILLEGAL_STATE"
-        accepted = await made.command(2, m.Accept(id, m.Row(0, 2, (2, 1)), handed.last))
-        assert accepted.code == "OK", accepted
+        await made.order(2, m.Accept(id, m.Row(0, 2, (2, 1)), handed.last))
         refused = await made.command(2, m.Abort(id, 0))
         assert refused.code == "ILLEGAL_STATE"
-        await made.members[2].kill()
-        await made.members[2].start()
-        await made.hello(made.members[2])
+        await made.restart(2)
         found = await made.exchange(2, rows=())
         assert [row.replicas for row in found.accepted] == [(2, 1)]
         made.rows[0] = found.accepted[0]
@@ -157,18 +148,15 @@ async def test_a_frozen_owner_stays_frozen_when_it_restarts(tmp_path: Path) -> N
 async def test_an_owner_that_restarts_still_waits_for_its_learner(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3) as made:
         key = key_in(0, made.partitions)
-        id = made.id()
-        await made.start_learner(id, 0, 2)
-        await made.until_learner(0, id, "IN_SYNC")
-        await made.members[0].kill()
-        await made.members[0].start()
+        id = await made.learn(0, 2)
+        await made.restart(0)
         await made.until_learner(0, id, "IN_SYNC")
         await made.served()
         made.members[2].signal(signal.SIGSTOP)
         write = asyncio.create_task(Client(made).set(0, key, b"value"))
         await eventually(lambda: made.exchange(0, rows=()), lambda r: 2 in [s.member for s in r.silent])
         assert not write.done()
-        assert (await made.command(0, m.Abort(id, 0))).code == "OK"
+        await made.order(0, m.Abort(id, 0))
         assert await write
         made.members[2].signal(signal.SIGCONT)
 
@@ -214,7 +202,7 @@ async def test_sessions_are_described_once_and_end_with_their_lease(tmp_path: Pa
         assert [tablet.partition for tablet in first.session.tablets] == [0, 1]
         folder = tmp_path / "m0" / "checkpoints" / "s1"
         assert (folder / "session.json").exists()
-        assert (await made.command(0, m.CloseSession("s1"))).code == "OK"
+        await made.order(0, m.CloseSession("s1"))
         assert not folder.exists()
         assert (await made.command(0, m.OpenSession("s/2", (0,)))).code == "BAD_REQUEST"
         await made.command(0, m.OpenSession("s3", (0,), 0.1))
@@ -231,10 +219,8 @@ async def test_a_backup_becomes_owner_on_purpose_without_an_error(tmp_path: Path
             assert new is not None
             term = made.version(partition) + 2
             for index in (old, new):
-                assert (await made.command(index, m.Fence(partition, term, True))).code == "OK"
-            row = m.Row(partition, term, (new, old))
-            assert (await made.command(new, m.Accept(made.id(), row))).code == "OK"
-            made.rows[partition] = row
+                await made.order(index, m.Fence(partition, term, True))
+            await made.accept(new, m.Row(partition, term, (new, old)))
             await made.publish()
         assert await load.stop() == []
         for member in range(3):

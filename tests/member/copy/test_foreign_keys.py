@@ -15,7 +15,7 @@ from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED
 from tests.member.admin.test_tablet_info import tablet
 from tests.member.harness.cluster import hasty_cluster
-from tests.member.harness.single_member import OTHER, P, SingleMember, single_member
+from tests.member.harness.single_member import OTHER, P, SingleMember
 from tests.member.storage import crash_steps as steps
 
 FOREIGN: dict[str, Callable[[int], bytes]] = {
@@ -33,19 +33,16 @@ def add(made: SingleMember, session: str, key: bytes) -> None:
 
 
 @pytest.mark.parametrize("whose", FOREIGN)
-async def test_a_file_with_keys_of_something_else_is_refused(tmp_path: Path, whose: str) -> None:
-    async with single_member(tmp_path) as made:
-        assert await made.code(m.StartTabletCopy("copy", P, 1, OTHER)) == "OK"
-        key = FOREIGN[whose](made.replica.generation)
-        made.stage("bad", m.OpId(1, 5))
-        add(made, "bad", key)
-        result = await made.command(m.Ingest("bad", (P,)))
-        assert (result.code, made.replica.state.value) == ("CORRUPT", "COPYING")
-        assert "bad.sst: its keys begin with" in result.detail
-        assert (made.engine.get(key), made.get(b"copied")) == (None, None)
-        made.stage("good", m.OpId(1, 5))
-        assert await made.code(m.Ingest("good", (P,))) == "OK"
-        assert made.get(b"copied") == b"yes"
+async def test_a_file_with_keys_of_something_else_is_refused(made: SingleMember, whose: str) -> None:
+    assert await made.code(m.StartTabletCopy("copy", P, 1, OTHER)) == "OK"
+    key = FOREIGN[whose](made.replica.generation)
+    made.stage("bad")
+    add(made, "bad", key)
+    result = await made.command(m.Ingest("bad", (P,)))
+    assert (result.code, made.replica.state.value) == ("CORRUPT", "COPYING")
+    assert "bad.sst: its keys begin with" in result.detail
+    assert (made.engine.get(key), made.get(b"copied")) == (None, None)
+    await made.take_in("good")
 
 
 async def test_real_files_with_keys_of_something_else_harm_nobody(tmp_path: Path) -> None:

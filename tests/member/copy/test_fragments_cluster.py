@@ -8,7 +8,7 @@ import pytest
 
 from stele.core.control import commands as m
 from stele.wire.copy.jobs import SessionFile
-from tests.member.harness.cluster import Client, cluster, eventually, key_in
+from tests.member.harness.cluster import Client, cluster, key_in
 
 SPACES = (b"default", b"map1", b"map2")
 
@@ -28,18 +28,13 @@ async def test_all_keyspaces_arrive(tmp_path: Path, fragments: bool) -> None:
         id = made.id()
         await made.start_learner(id, 0, 2)
         await made.until_learner(0, id, "NEEDS_COPY")
-        opened = (await made.command(0, m.OpenSession("session", (0,), 60.0, fragments))).session
-        assert opened is not None
-        (tablet,) = opened.tablets
+        session = await made.fetch(0, 0, 2, fragments=fragments)
+        file = tmp_path / "m0" / "checkpoints" / session / "session.json"
+        stored = msgspec.json.decode(file.read_bytes(), type=SessionFile)
+        assert stored.fragments is fragments
+        (tablet,) = stored.tablets
         assert tablet.versions == (tablet.applied.index,) * 2
-        file = tmp_path / "m0" / "checkpoints" / "session" / "session.json"
-        assert msgspec.json.decode(file.read_bytes(), type=SessionFile).fragments is fragments
-        (copy,) = (await made.exchange(2, rows=())).copies
-        item = m.CopyItem(0, tablet.generation, copy.generation, tablet.bytes)
-        assert (await made.command(2, m.FetchDirect("session", 0, opened.token, (item,)))).code == "OK"
-        await eventually(lambda: made.exchange(2, rows=()), lambda told: told.fetches[0].state == "DONE")
-        ingested = await made.command(2, m.Ingest("session", (0,)))
-        assert ingested.code == "OK", ingested
+        await made.order(2, m.Ingest(session, (0,)))
         await made.until_learner(0, id, "IN_SYNC")
         await made.finish_move(id, 0, 2)
         for space in (*SPACES, b""):

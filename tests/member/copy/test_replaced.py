@@ -10,17 +10,14 @@ from stele.member import limits
 from stele.member.admin.quarantine import Quarantine
 from stele.wire.storage.log_record import put_record
 from stele.wire.storage.volume import Quarantined
-from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember, single_member
+from tests.member.harness.single_member import COPIED, OTHER, THIRD, P, SingleMember, single_member
 
 HOUR = 3600
-COPIED = m.OpId(1, 5)
 
 
 async def replace(made: SingleMember, id: str, last: m.OpId = COPIED) -> int:
     """A whole copy, by the book, that the row named and names no more; its generation."""
-    assert await made.code(m.StartTabletCopy(id, P, made.rows[P].version, OTHER)) == "OK"
-    made.stage(f"s-{id}", last)
-    assert await made.code(m.Ingest(f"s-{id}", (P,))) == "OK"
+    await made.receive(id, last)
     await made.store((OTHER, 0))
     return made.replica.generation
 
@@ -35,10 +32,6 @@ async def append(made: SingleMember, values: list[bytes], committed: int) -> m.O
     records = [put_record(term, b"default", b"k", value, 0) for value in values]
     await made.acked(made.append(prev, records, commit=prev[1] + committed))
     return made.replica.last
-
-
-async def delete(made: SingleMember) -> None:
-    assert await made.code(m.DeleteTablet(P, made.rows[P].version)) == "OK"
 
 
 def quarantined(made: SingleMember) -> tuple[Quarantined, ...]:
@@ -63,13 +56,12 @@ async def test_what_a_copy_replaced_stays_for_the_retention(tmp_path: Path) -> N
         assert (shown.generation, shown.last, shown.entries) == (old, last, 2)
 
 
-async def test_without_a_retention_it_goes_with_the_next_sweep(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await replace(made, "one")
-        await leave(made)
-        await replace(made, "two")
-        await made.node.migrations.collect_garbage()
-        assert (quarantined(made), made.get(b"copied")) == ((), b"yes")
+async def test_without_a_retention_it_goes_with_the_next_sweep(made: SingleMember) -> None:
+    await replace(made, "one")
+    await leave(made)
+    await replace(made, "two")
+    await made.node.migrations.collect_garbage()
+    assert (quarantined(made), made.get(b"copied")) == ((), b"yes")
 
 
 async def test_each_generation_is_restored_with_the_log_that_was_its_own(tmp_path: Path) -> None:
@@ -81,14 +73,14 @@ async def test_each_generation_is_restored_with_the_log_that_was_its_own(tmp_pat
         second = await replace(made, "two", m.OpId(3, of_first.index - 1))
         of_second = await append(made, [b"4", b"5"], committed=1)
         await leave(made)
-        await delete(made)
+        await made.delete()
         for generation, last, value in ((first, of_first, b"2"), (second, of_second, b"4")) * 2:
             await Quarantine(made.node).restore(P, generation)
             for _ in range(2):
                 assert (made.replica.state.value, made.replica.generation) == ("READY", generation)
                 assert (made.replica.last, made.get(b"k")) == (last, value)
                 await made.restart(power_lost=True)
-            await delete(made)
+            await made.delete()
         assert {each.generation: each.last for each in quarantined(made)} == {
             first: of_first,
             second: of_second,
@@ -101,7 +93,7 @@ async def test_a_tombstone_that_is_copied_anew_is_still_whole(tmp_path: Path) ->
         old = await replace(made, "one")
         last = await append(made, [b"1", b"2", b"3"], committed=2)
         await leave(made)
-        await delete(made)
+        await made.delete()
         assert await made.code(m.StartTabletCopy("two", P, made.rows[P].version, OTHER)) == "OK"
         await made.restart(power_lost=True)
         assert await made.code(m.Abort("two", P)) == "OK"
@@ -114,7 +106,7 @@ async def test_what_is_not_whole_is_not_restored_and_nothing_changes(tmp_path: P
         old = await replace(made, "one")
         await append(made, [b"1", b"2"], committed=1)
         await leave(made)
-        await delete(made)
+        await made.delete()
         made.engine.write_log([], [(b"\0", b"\xff")])
         before = made.replica.block
         with pytest.raises(Refused, match="it had operations up to"):

@@ -14,21 +14,14 @@ from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING
 from stele.wire import control as wire
 from stele.wire.copy.jobs import CopyJobStatus
 from tests.member.harness.cluster import eventually
-from tests.member.harness.single_member import OTHER, P, SingleMember, single_member
-
-
-async def code(made: SingleMember, command: m.Command) -> str:
-    """The answer to bulk work, however slow the machine is."""
-    return await eventually(lambda: made.code(command), lambda found: found != "WAIT")
+from tests.member.harness.single_member import P, SingleMember
 
 
 async def owning(made: SingleMember) -> SingleMember:
     """This member owns partition P alone, with one entry."""
     made.node.peers.connect = lambda: None  # type: ignore[method-assign]
-    assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
-    made.stage("first", m.OpId(1, 5))
-    assert await code(made, m.Ingest("first", (P,))) == "OK"
-    await made.command(m.CloseSession("first"))
+    await made.receive("c")
+    await made.command(m.CloseSession("s-c"))
     await made.store((0,), by=1)
     await made.until_quiet()
     return made
@@ -76,98 +69,91 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- leases
 
 
-async def test_a_session_that_nobody_renews_ends_and_says_so_until_it_is_closed(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        assert await code(made, opening(lease=0.1)) == "OK"
-        assert folder(made).exists()
-        assert await ended(made) == "its lease expired"
-        await removed(made)
-        assert (await made.ask()).stats.sessions == 0
-        assert made.node.sessions.pin(P) == 2**62
-        for again in (opening(), renewal()):
-            result = (await made.ask(again)).results[0]
-            assert (result.code, result.detail) == ("SESSION_LOST", "its lease expired")
-        assert (await made.command(m.CloseSession("s"))).code == "OK"
-        assert await told(made) is None
+async def test_a_session_that_nobody_renews_ends_and_says_so_until_it_is_closed(made: SingleMember) -> None:
+    await owning(made)
+    assert await made.code(opening(lease=0.1)) == "OK"
+    assert folder(made).exists()
+    assert await ended(made) == "its lease expired"
+    await removed(made)
+    assert (await made.ask()).stats.sessions == 0
+    assert made.node.sessions.pin(P) == 2**62
+    for again in (opening(), renewal()):
+        result = (await made.ask(again)).results[0]
+        assert (result.code, result.detail) == ("SESSION_LOST", "its lease expired")
+    assert (await made.command(m.CloseSession("s"))).code == "OK"
+    assert await told(made) is None
 
 
-async def test_a_renewed_lease_lasts_and_keeps_the_log(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        assert await code(made, opening(lease=1.0)) == "OK"
-        pinned = made.node.sessions.pin(P)
-        assert pinned < 2**62
-        renewed = (await made.ask(renewal(lease=30.0))).results[0]
-        assert (renewed.code, renewed.session) == ("OK", None)
-        await asyncio.sleep(1.2)
-        report = await told(made)
-        assert report is not None
-        assert (report.ended, report.lease_left_ms > 20_000, made.node.sessions.pin(P)) == ("", True, pinned)
+async def test_a_renewed_lease_lasts_and_keeps_the_log(made: SingleMember) -> None:
+    await owning(made)
+    assert await made.code(opening(lease=1.0)) == "OK"
+    pinned = made.node.sessions.pin(P)
+    assert pinned < 2**62
+    renewed = (await made.ask(renewal(lease=30.0))).results[0]
+    assert (renewed.code, renewed.session) == ("OK", None)
+    await asyncio.sleep(1.2)
+    report = await told(made)
+    assert report is not None
+    assert (report.ended, report.lease_left_ms > 20_000, made.node.sessions.pin(P)) == ("", True, pinned)
 
 
-async def test_a_renewal_never_opens_a_session(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        assert await code(made, renewal()) == "SESSION_LOST"
-        assert not folder(made).exists()
+async def test_a_renewal_never_opens_a_session(made: SingleMember) -> None:
+    await owning(made)
+    assert await made.code(renewal()) == "SESSION_LOST"
+    assert not folder(made).exists()
 
 
-async def test_a_session_does_not_outlive_the_process(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        assert await code(made, opening()) == "OK"
-        await made.restart()
-        assert await told(made) is None
-        assert await code(made, renewal()) == "SESSION_LOST"
-        await made.node.sessions.collect_garbage()
-        assert not folder(made).exists()
+async def test_a_session_does_not_outlive_the_process(made: SingleMember) -> None:
+    await owning(made)
+    assert await made.code(opening()) == "OK"
+    await made.restart()
+    assert await told(made) is None
+    assert await made.code(renewal()) == "SESSION_LOST"
+    await made.node.sessions.collect_garbage()
+    assert not folder(made).exists()
 
 
-async def test_a_rate_is_written_for_the_transfer_process_and_may_change(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
+async def test_a_rate_is_written_for_the_transfer_process_and_may_change(made: SingleMember) -> None:
+    await owning(made)
 
-        def described() -> dict[str, object]:
-            return json.loads((folder(made) / "session.json").read_text())  # type: ignore[no-any-return]
+    def described() -> dict[str, object]:
+        return json.loads((folder(made) / "session.json").read_text())  # type: ignore[no-any-return]
 
-        first = opening(bytes_per_second=7, fragments=False)
-        assert await code(made, first) == "OK"
-        opened = (await made.ask(first)).results[0].session
-        assert opened is not None
-        assert described()["bytes_per_second"] == 7
-        assert await code(made, renewal(bytes_per_second=9)) == "OK"
-        assert (described()["bytes_per_second"], described()["token"]) == (9, opened.token)
-        assert described()["fragments"] is False
-        assert (await made.command(m.CloseSession("s"))).code == "OK"
-        assert await code(made, renewal(bytes_per_second=5)) == "SESSION_LOST"
-        assert not folder(made).exists()
+    first = opening(bytes_per_second=7, fragments=False)
+    assert await made.code(first) == "OK"
+    opened = (await made.ask(first)).results[0].session
+    assert opened is not None
+    assert described()["bytes_per_second"] == 7
+    assert await made.code(renewal(bytes_per_second=9)) == "OK"
+    assert (described()["bytes_per_second"], described()["token"]) == (9, opened.token)
+    assert described()["fragments"] is False
+    assert (await made.command(m.CloseSession("s"))).code == "OK"
+    assert await made.code(renewal(bytes_per_second=5)) == "SESSION_LOST"
+    assert not folder(made).exists()
 
 
 # -- limits
 
 
-async def test_a_damaged_description_ends_the_session_and_not_the_exchange(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        assert await code(made, opening()) == "OK"
-        for damaged in (b"{", b'{"session":"\xff"}'):
-            (folder(made) / "session.json").write_bytes(damaged)
-            for _ in range(2):  # What was not written is written when it is asked for again.
-                result = (await made.ask(renewal(bytes_per_second=1000))).results[0]
-                assert (result.code, "session.json" in result.detail) == ("CORRUPT", True)
+async def test_a_damaged_description_ends_the_session_and_not_the_exchange(made: SingleMember) -> None:
+    await owning(made)
+    assert await made.code(opening()) == "OK"
+    for damaged in (b"{", b'{"session":"\xff"}'):
+        (folder(made) / "session.json").write_bytes(damaged)
+        for _ in range(2):  # What was not written is written when it is asked for again.
+            result = (await made.ask(renewal(bytes_per_second=1000))).results[0]
+            assert (result.code, "session.json" in result.detail) == ("CORRUPT", True)
 
 
 async def test_a_member_has_a_limited_number_of_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SESSIONS_PER_MEMBER_MAX", 2)
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        assert [await code(made, opening(name)) for name in ("a", "b", "c")] == ["OK", "OK", "BUSY"]
-        assert await code(made, opening("a")) == "OK"
-        await made.command(m.CloseSession("a"))
-        assert await code(made, opening("c")) == "OK"
+    await owning(made)
+    assert [await made.code(opening(name)) for name in ("a", "b", "c")] == ["OK", "OK", "BUSY"]
+    assert await made.code(opening("a")) == "OK"
+    await made.command(m.CloseSession("a"))
+    assert await made.code(opening("c")) == "OK"
 
 
 def fill(made: SingleMember, name: str, size: int, *, live: bool = False) -> None:
@@ -180,46 +166,43 @@ def fill(made: SingleMember, name: str, size: int, *, live: bool = False) -> Non
 
 
 async def test_a_session_that_holds_too_much_disk_ends_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SESSION_HELD_BYTES_MAX", 1000)
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        for name, size, live in (("live", 5000, True), ("small", 900, False), ("large", 1100, False)):
-            assert await code(made, opening(name)) == "OK"
-            fill(made, name, size, live=live)
-        reason = await ended(made, "large")
-        assert "holds 1100 bytes beyond the database" in reason
-        assert "the limit is" in reason
-        held = {each.session: each.held_bytes for each in (await made.ask()).sessions or () if not each.ended}
-        assert held == {"live": 0, "small": 900}
-        await removed(made, "large")
+    await owning(made)
+    for name, size, live in (("live", 5000, True), ("small", 900, False), ("large", 1100, False)):
+        assert await made.code(opening(name)) == "OK"
+        fill(made, name, size, live=live)
+    reason = await ended(made, "large")
+    assert "holds 1100 bytes beyond the database" in reason
+    assert "the limit is" in reason
+    held = {each.session: each.held_bytes for each in (await made.ask()).sessions or () if not each.ended}
+    assert held == {"live": 0, "small": 900}
+    await removed(made, "large")
 
 
-async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        for name, size in (("a", 10), ("b", 20), ("c", 0)):
-            assert await code(made, opening(name)) == "OK"
-            fill(made, name, size)
-        free = limits.SESSIONS_FREE_BYTES_MIN - 1
-        made.node.volume.free_bytes = lambda: free  # type: ignore[method-assign]
-        assert f"{free} bytes of the volume are free" in await ended(made, "b")
-        await ended(made, "a")
-        await asyncio.sleep(0.1)
-        assert list(made.node.sessions.open) == ["c"]
+async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(made: SingleMember) -> None:
+    await owning(made)
+    for name, size in (("a", 10), ("b", 20), ("c", 0)):
+        assert await made.code(opening(name)) == "OK"
+        fill(made, name, size)
+    free = limits.SESSIONS_FREE_BYTES_MIN - 1
+    made.node.volume.free_bytes = lambda: free  # type: ignore[method-assign]
+    assert f"{free} bytes of the volume are free" in await ended(made, "b")
+    await ended(made, "a")
+    await asyncio.sleep(0.1)
+    assert list(made.node.sessions.open) == ["c"]
 
 
 async def test_reasons_of_ended_sessions_are_kept_for_a_limited_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SESSIONS_ENDED_MAX", 2)
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        for name in ("a", "b", "c"):
-            assert await code(made, opening(name)) == "OK"
-            await made.node.sessions.cancel(name, "cancelled")
-        assert [each.session for each in (await made.ask()).sessions or ()] == ["b", "c"]
+    await owning(made)
+    for name in ("a", "b", "c"):
+        assert await made.code(opening(name)) == "OK"
+        await made.node.sessions.cancel(name, "cancelled")
+    assert [each.session for each in (await made.ask()).sessions or ()] == ["b", "c"]
 
 
 # -- the destination
@@ -244,81 +227,75 @@ def fetching(size: int = 100) -> m.FetchDirect:
     return m.FetchDirect("s", 0, "token", (m.CopyItem(P, 1, 1, size),))
 
 
-async def test_a_copy_without_room_for_it_does_not_begin(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        transfer = made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
-        made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 99  # type: ignore[method-assign]
-        refused = (await made.ask(fetching())).results[0]
-        assert (refused.code, "the copy needs 100 bytes" in refused.detail) == ("NO_SPACE", True)
-        assert (transfer.calls, (await made.ask()).fetches) == ([], ())
-        made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 100  # type: ignore[method-assign]
-        assert await made.code(fetching()) == "OK"
+async def test_a_copy_without_room_for_it_does_not_begin(made: SingleMember) -> None:
+    await owning(made)
+    transfer = made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+    made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 99  # type: ignore[method-assign]
+    refused = (await made.ask(fetching())).results[0]
+    assert (refused.code, "the copy needs 100 bytes" in refused.detail) == ("NO_SPACE", True)
+    assert (transfer.calls, (await made.ask()).fetches) == ([], ())
+    made.node.volume.free_bytes = lambda: SPACE_MARGIN_BYTES + 100  # type: ignore[method-assign]
+    assert await made.code(fetching()) == "OK"
 
 
-async def test_tasks_and_retries_of_a_copy_are_reported(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
-        assert await made.code(fetching()) == "OK"
-        reply = await eventually(made.ask, lambda found: found.fetches[0].tasks > 0)
-        report = reply.fetches[0]
-        assert (report.copied_bytes, report.tasks, report.retries) == (30, 4, 1)
+async def test_tasks_and_retries_of_a_copy_are_reported(made: SingleMember) -> None:
+    await owning(made)
+    made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+    assert await made.code(fetching()) == "OK"
+    reply = await eventually(made.ask, lambda found: found.fetches[0].tasks > 0)
+    report = reply.fetches[0]
+    assert (report.copied_bytes, report.tasks, report.retries) == (30, 4, 1)
 
 
-async def test_closing_a_session_stops_its_copy_and_removes_what_came(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        transfer = made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
-        assert await made.code(fetching()) == "OK"
-        staged = made.node.volume.path(STAGING) / "s"
-        staged.mkdir()
-        (staged / "7-1.part").write_bytes(b"half")
-        assert (await made.command(m.CloseSession("s"))).code == "OK"
-        assert ("DELETE", "/v1/copies/s") in transfer.calls
-        assert not staged.exists()
+async def test_closing_a_session_stops_its_copy_and_removes_what_came(made: SingleMember) -> None:
+    await owning(made)
+    transfer = made.node.sessions.fetches._transfer = Transfer()  # type: ignore[assignment]
+    assert await made.code(fetching()) == "OK"
+    staged = made.node.volume.path(STAGING) / "s"
+    staged.mkdir()
+    (staged / "7-1.part").write_bytes(b"half")
+    assert (await made.command(m.CloseSession("s"))).code == "OK"
+    assert ("DELETE", "/v1/copies/s") in transfer.calls
+    assert not staged.exists()
 
 
 async def test_staging_folders_are_told_so_that_a_master_can_end_those_it_does_not_know(
-    tmp_path: Path,
+    made: SingleMember,
 ) -> None:
-    async with single_member(tmp_path) as made:
-        staged = made.node.volume.path(STAGING) / "of-a-dead-copier"
+    staged = made.node.volume.path(STAGING) / "of-a-dead-copier"
+    staged.mkdir()
+    (staged / "7-1.part").write_bytes(b"half")
+    await made.node.sessions.collect_garbage()
+    assert (await made.ask()).staged == ("of-a-dead-copier",)
+    assert (await made.command(m.CloseSession("of-a-dead-copier"))).code == "OK"
+    assert ((await made.ask()).staged, staged.exists()) == ((), False)
+
+
+async def test_a_staging_folder_goes_by_itself_once_nobody_wrote_to_it_for_long(made: SingleMember) -> None:
+    old = made.node.background.wall() - limits.STAGING_AGE_SECONDS - 1
+    for name in ("old", "growing"):
+        staged = made.node.volume.path(STAGING) / name
         staged.mkdir()
         (staged / "7-1.part").write_bytes(b"half")
-        await made.node.sessions.collect_garbage()
-        assert (await made.ask()).staged == ("of-a-dead-copier",)
-        assert (await made.command(m.CloseSession("of-a-dead-copier"))).code == "OK"
-        assert ((await made.ask()).staged, staged.exists()) == ((), False)
+        os.utime(staged / "7-1.part", (old, old))
+        os.utime(staged, (old, old))
+    # A large file grows, and the folder's own time does not tell.
+    os.utime(made.node.volume.path(STAGING) / "growing" / "7-1.part")
+    await made.node.sessions.collect_garbage()
+    assert [path.name for path in made.node.volume.path(STAGING).iterdir()] == ["growing"]
 
 
-async def test_a_staging_folder_goes_by_itself_once_nobody_wrote_to_it_for_long(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        old = made.node.background.wall() - limits.STAGING_AGE_SECONDS - 1
-        for name in ("old", "growing"):
-            staged = made.node.volume.path(STAGING) / name
-            staged.mkdir()
-            (staged / "7-1.part").write_bytes(b"half")
-            os.utime(staged / "7-1.part", (old, old))
-            os.utime(staged, (old, old))
-        # A large file grows, and the folder's own time does not tell.
-        os.utime(made.node.volume.path(STAGING) / "growing" / "7-1.part")
-        await made.node.sessions.collect_garbage()
-        assert [path.name for path in made.node.volume.path(STAGING).iterdir()] == ["growing"]
-
-
-async def test_sessions_may_come_and_go_while_folders_are_swept(tmp_path: Path) -> None:
+async def test_sessions_may_come_and_go_while_folders_are_swept(made: SingleMember) -> None:
     """The sweep looks from another thread; what belongs to an open session stays."""
-    async with single_member(tmp_path) as made:
-        await owning(made)
-        left = made.node.volume.path(CHECKPOINTS) / "left"
-        left.mkdir()
-        (made.node.volume.path(STAGING) / ".hidden").mkdir()
-        assert await code(made, opening("a")) == "OK"
-        for turn in range(20):
-            sweeping = asyncio.create_task(made.node.sessions.collect_garbage())
-            assert await code(made, opening(f"b{turn}")) == "OK"
-            await made.code(m.CloseSession(f"b{turn}"))
-            await sweeping
-        assert [path.name for path in made.node.volume.path(CHECKPOINTS).iterdir()] == ["a"]
-        assert (await made.ask()).staged == ()
+    await owning(made)
+    left = made.node.volume.path(CHECKPOINTS) / "left"
+    left.mkdir()
+    (made.node.volume.path(STAGING) / ".hidden").mkdir()
+    assert await made.code(opening("a")) == "OK"
+    for turn in range(20):
+        sweeping = asyncio.create_task(made.node.sessions.collect_garbage())
+        assert await made.code(opening(f"b{turn}")) == "OK"
+        await made.code(m.CloseSession(f"b{turn}"))
+        await sweeping
+    assert [path.name for path in made.node.volume.path(CHECKPOINTS).iterdir()] == ["a"]
+    assert (await made.ask()).staged == ()

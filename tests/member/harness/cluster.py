@@ -9,11 +9,11 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -21,8 +21,10 @@ import msgspec
 from e2e.bench.member_stage import free_ports
 from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
+from stele.core.table.table import Replicas
 from stele.wire import control as wire
 from tests.member.harness.forked import Forked, fork_server
+from tests.member.harness.pipe import Pipe, RespError
 from tests.worker import WORKER
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
@@ -154,6 +156,12 @@ class Cluster:
         self.list_version += 1
         return member
 
+    async def restart(self, index: int) -> None:
+        """Kill it, start it on its volume, and wait until it answers."""
+        await self.members[index].kill()
+        await self.members[index].start()
+        await self.hello(self.members[index])
+
     async def hello(self, member: MemberProcess) -> m.ExchangeReply:
         """First contact, as soon as the process answers."""
         request = m.ExchangeRequest(format=1, cluster=CLUSTER, epoch=self.epoch, recipient="")
@@ -206,12 +214,18 @@ class Cluster:
                 return result
             await asyncio.sleep(result.wait_ms / 1000)
 
+    async def order(self, index: int, command: m.Command) -> m.Result:
+        """A command that is obeyed."""
+        result = await self.command(index, command)
+        assert result.code == "OK", (command, result)
+        return result
+
     async def publish(self, only: Iterable[int] | None = None) -> None:
         """Tell every running member the stored table."""
         running = [i for i, p in self.members.items() if p.process is not None]
         await asyncio.gather(*(self.exchange(i) for i in (running if only is None else only)))
 
-    def store(self, partition: int, replicas: tuple[int | None, ...], by: int = 1) -> m.Row:
+    def store(self, partition: int, replicas: Replicas, by: int = 1) -> m.Row:
         """Store a changed row: from here on it is the truth."""
         row = m.Row(partition, self.version(partition) + by, replicas)
         self.rows[partition] = row
@@ -219,6 +233,11 @@ class Cluster:
 
     def version(self, partition: int) -> int:
         return self.rows[partition].version if partition in self.rows else 0
+
+    def owner(self, partition: int) -> int:
+        owner = self.rows[partition].replicas[0]
+        assert owner is not None
+        return owner
 
     async def form(self, members: int) -> None:
         """Start members, assign all partitions in turn, wait until all is served."""
@@ -242,25 +261,26 @@ class Cluster:
         return f"migration-{next(self._ids)}"
 
     async def start_learner(
+        self, id: str, partition: int, destination: int, kind: str = "MOVE", result: Replicas | None = None
+    ) -> None:
+        """Both sides of a migration's start; of a MOVE of index 0 unless it is said what it is."""
+        owner, base = self.owner(partition), self.version(partition)
+        result = (destination, *self.rows[partition].replicas[1:]) if result is None else result
+        await self.order(destination, m.StartTabletCopy(id, partition, base, owner, kind, result))
+        await self.order(owner, m.AddLearner(id, partition, base, destination, kind, result))
+
+    async def learn(
         self,
-        id: str,
         partition: int,
         destination: int,
         kind: str = "MOVE",
         result: tuple[int | None, ...] | None = None,
-    ) -> m.Result:
-        """Both sides of a migration's start; of a MOVE of index 0 unless it is said what it is."""
-        row = self.rows[partition].replicas
-        owner, base = row[0], self.version(partition)
-        assert owner is not None
-        result = (destination, *row[1:]) if result is None else result
-        start = m.StartTabletCopy(id, partition, base, owner, kind, result)
-        started = await self.command(destination, start)
-        assert started.code == "OK", started
-        learn = m.AddLearner(id, partition, base, destination, kind, result)
-        learning = await self.command(owner, learn)
-        assert learning.code == "OK", learning
-        return started
+    ) -> str:
+        """A migration up to the moment when its destination has everything; its id."""
+        id = self.id()
+        await self.start_learner(id, partition, destination, kind, result)
+        await self.until_learner(self.owner(partition), id, "IN_SYNC")
+        return id
 
     async def learner(self, owner: int, id: str) -> m.LearnerReport | None:
         reply = await self.exchange(owner, rows=())
@@ -274,62 +294,73 @@ class Cluster:
         assert found is not None
         return found
 
-    async def move_owner(self, partition: int, destination: int, *, delete: bool = True) -> None:
+    async def move_owner(self, partition: int, destination: int) -> None:
         """MOVE of index 0 by the log (and Direct copy when the log does not reach back)."""
-        id, row = self.id(), self.rows[partition]
-        owner = row.replicas[0]
-        assert owner is not None
+        id = self.id()
         await self.start_learner(id, partition, destination)
         await self.catch_up(id, partition, destination)
-        await self.finish_move(id, partition, destination, delete=delete)
+        await self.finish_move(id, partition, destination)
 
     async def catch_up(self, id: str, partition: int, destination: int) -> None:
         """Until the learner is IN_SYNC, by a copy when the log does not reach back."""
-        owner = self.rows[partition].replicas[0]
-        assert owner is not None
+        owner = self.owner(partition)
         found = await self.until_learner(owner, id, "IN_SYNC", "NEEDS_COPY")
         if found.state == "NEEDS_COPY":
             await self.copy(partition, owner, destination)
             await self.until_learner(owner, id, "IN_SYNC")
 
-    async def finish_move(self, id: str, partition: int, destination: int, *, delete: bool = True) -> None:
-        """From IN_SYNC on: hand over, accept, store, publish, delete at the source."""
-        row = self.rows[partition]
-        owner = row.replicas[0]
-        assert owner is not None
-        handed = await self.command(owner, m.HandOver(id, partition))
-        assert handed.code == "OK", handed
-        made = m.Row(partition, row.version + 1, (destination, *row.replicas[1:]))
-        accepted = await self.command(destination, m.Accept(id, made, handed.last))
-        assert accepted.code == "OK", accepted
-        self.rows[partition] = made
+    async def migrate(self, partition: int, destination: int, kind: str, result: Replicas) -> None:
+        """A whole migration by the log."""
+        await self.finish(
+            await self.learn(partition, destination, kind, result), partition, destination, result
+        )
+
+    async def finish(self, id: str, partition: int, destination: int, result: Replicas) -> None:
+        """From IN_SYNC on: hand over when the owner changes, accept, store, publish."""
+        owner, last = self.owner(partition), None
+        if result[0] != owner:
+            last = (await self.order(owner, m.HandOver(id, partition))).last
+        await self.accept(destination, m.Row(partition, self.version(partition) + 1, result), id, last)
         await self.publish([destination])
         await self.publish()
-        if delete:
-            deleted = await self.command(owner, m.DeleteTablet(partition, made.version))
-            assert deleted.code == "OK", deleted
+
+    async def finish_move(self, id: str, partition: int, destination: int) -> None:
+        """The same of a MOVE of index 0; then the source's tablet is deleted."""
+        owner, *others = self.rows[partition].replicas
+        assert owner is not None
+        await self.finish(id, partition, destination, (destination, *others))
+        await self.order(owner, m.DeleteTablet(partition, self.version(partition)))
+
+    async def accept(self, index: int, row: m.Row, id: str = "", last: m.OpId | None = None) -> None:
+        """A member accepts the row, which is stored then."""
+        await self.order(index, m.Accept(id or self.id(), row, last))
+        self.rows[row.partition] = row
 
     async def copy(self, partition: int, source: int, destination: int) -> None:
         """A session, FetchDirect, Ingest: needs the transfer processes of both."""
-        session = f"session-{next(self._ids)}"
-        opened = await self.command(source, m.OpenSession(session, (partition,)))
-        assert opened.session is not None, opened
-        tablet = opened.session.tablets[0]
-        copy = next(c for c in (await self.exchange(destination, rows=())).copies if c.partition == partition)
-        item = m.CopyItem(partition, tablet.generation, copy.generation, tablet.bytes)
-        fetch = m.FetchDirect(session, source, opened.session.token, (item,))
-        assert (await self.command(destination, fetch)).code == "OK"
-
-        async def report() -> m.FetchReport:
-            reply = await self.exchange(destination, rows=())
-            return next(f for f in reply.fetches if f.session == session)
-
-        done = await eventually(report, lambda fetch: fetch.state != "RUNNING")
-        assert done.state == "DONE", done
-        ingested = await self.command(destination, m.Ingest(session, (partition,)))
-        assert ingested.code == "OK", ingested
+        session = await self.fetch(partition, source, destination)
+        await self.order(destination, m.Ingest(session, (partition,)))
         for index in (source, destination):
             await self.command(index, m.CloseSession(session))
+
+    async def fetch(self, partition: int, source: int, destination: int, *, fragments: bool = True) -> str:
+        """Up to the files in staging, of a copy that was begun; the session's name."""
+        session = f"session-{next(self._ids)}"
+        opening = m.OpenSession(session, (partition,), fragments=fragments)
+        opened = (await self.order(source, opening)).session
+        assert opened is not None
+        (tablet,) = opened.tablets
+        copies = (await self.exchange(destination, rows=())).copies
+        generation = next(copy.generation for copy in copies if copy.partition == partition)
+        item = m.CopyItem(partition, tablet.generation, generation, tablet.bytes)
+        await self.order(destination, m.FetchDirect(session, source, opened.token, (item,)))
+
+        async def state() -> str:
+            reply = await self.exchange(destination, rows=())
+            return next(fetch.state for fetch in reply.fetches if fetch.session == session)
+
+        assert await eventually(state, lambda state: state != "RUNNING") == "DONE"
+        return session
 
     async def promote(self, partition: int, lost: int, *, dead: bool = True) -> int:
         """Take the owner's place away: fence, choose, accept, store, publish. The new owner."""
@@ -338,10 +369,7 @@ class Cluster:
         term = row.version + 2
         lasts = {i: (await self.command(i, m.Fence(partition, term, dead))).last for i in live}
         chosen = max(live, key=lambda i: lasts[i] or m.OpId())
-        made = m.Row(partition, term, (chosen, *(i for i in live if i != chosen)))
-        accepted = await self.command(chosen, m.Accept(self.id(), made))
-        assert accepted.code == "OK", accepted
-        self.rows[partition] = made
+        await self.accept(chosen, m.Row(partition, term, (chosen, *(i for i in live if i != chosen))))
         return chosen
 
     async def lose(self, lost: int, *, dead: bool = True) -> None:
@@ -429,25 +457,29 @@ class Client:
     def __init__(self, made: Cluster) -> None:
         self._cluster = made
         made.clients.append(self)
-        self._connections: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self._pipes: dict[int, Pipe] = {}
         self.acknowledged: dict[bytes, bytes] = {}
         self.unknown: dict[bytes, set[bytes]] = {}
         self.errors: list[str] = []
 
-    async def call(self, member: int, *args: bytes) -> bytes | int | None:
-        """One command; the reply. ConnectionError and RespError tell what went wrong."""
-        if member not in self._connections:
-            place = self._cluster.members[member]
-            self._connections[member] = await asyncio.open_connection(place.host, place.ports[0])
-        reader, writer = self._connections[member]
+    async def call(self, member: int, *args: bytes) -> Any:
+        """One command; the reply. Raises ConnectionError, and RespError for an error reply."""
+        if member not in self._pipes:
+            self._pipes[member] = await Pipe.to(self._cluster.members[member])
         try:
-            parts = b"".join(b"$%d\r\n%s\r\n" % (len(arg), arg) for arg in args)
-            writer.write(b"*%d\r\n%s" % (len(args), parts))
-            return await _read_reply(reader)
-        except (ConnectionError, asyncio.IncompleteReadError, OSError) as error:
-            self._connections.pop(member, None)
-            await _close(writer)
+            (reply,) = await self._pipes[member].ask(list(args))
+        except (asyncio.IncompleteReadError, OSError) as error:
+            await self.drop(member)
             raise ConnectionError(str(error)) from error
+        if isinstance(reply, RespError):
+            raise reply
+        return reply
+
+    async def drop(self, member: int) -> None:
+        """Close the connection to it, if there is one."""
+        pipe = self._pipes.pop(member, None)
+        if pipe is not None:
+            await pipe.close()
 
     async def set(self, member: int, key: bytes, value: bytes) -> bool:
         """Write, and remember how it went."""
@@ -469,31 +501,8 @@ class Client:
             assert found == value or found in self.unknown.get(key, ()), (key, value, found)
 
     async def close(self) -> None:
-        while self._connections:
-            await _close(self._connections.popitem()[1][1])
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with suppress(ConnectionError):
-        await writer.wait_closed()
-
-
-class RespError(Exception):
-    """An error reply."""
-
-
-async def _read_reply(reader: asyncio.StreamReader) -> bytes | int | None:
-    line = (await reader.readuntil(b"\r\n"))[:-2]
-    kind, rest = line[:1], line[1:]
-    if kind == b"-":
-        raise RespError(rest.decode())
-    if kind == b":":
-        return int(rest)
-    if kind == b"$":
-        size = int(rest)
-        return None if size < 0 else (await reader.readexactly(size + 2))[:-2]
-    return rest
+        for member in list(self._pipes):
+            await self.drop(member)
 
 
 def key_in(partition: int, partitions: int, seed: int = 0) -> bytes:

@@ -24,6 +24,8 @@ from tests.fakes.transfer import NoTransfer
 CLUSTER = "11111111-2222-3333-4444-555555555555"
 P = 0
 ME, OTHER, THIRD = 0, 1, 2
+COPIED = m.OpId(1, 5)
+"""The last operation of what copies bring, where a test asks for nothing else."""
 
 
 class Asker:
@@ -144,8 +146,25 @@ class SingleMember:
         assert sender is not None
         return self.tell(peer.Append([msgspec.structs.replace(item, **changes)]), sender)
 
+    async def receive(self, id: str = "copy", applied: m.OpId = COPIED) -> None:
+        """Begin a copy and take it in."""
+        assert await self.code(m.StartTabletCopy(id, P, self.rows[P].version, OTHER)) == "OK"
+        await self.take_in(id, applied)
+
+    async def take_in(self, id: str = "copy", applied: m.OpId = COPIED) -> None:
+        """Ingest what a copy engine brought for a copy that was begun."""
+        self.stage(f"s-{id}", applied)
+        assert await self.code(m.Ingest(f"s-{id}", (P,))) == "OK"
+        assert self.get(b"copied") == b"yes"
+
+    async def delete(self) -> None:
+        assert await self.code(m.DeleteTablet(P, self.rows[P].version)) == "OK"
+
     def stage(
-        self, session: str, applied: m.OpId, change: Callable[[Manifest], Manifest] = lambda made: made
+        self,
+        session: str,
+        applied: m.OpId = COPIED,
+        change: Callable[[Manifest], Manifest] = lambda made: made,
     ) -> None:
         """What a copy engine leaves in staging: one entry, and the tablet's own state."""
         copy = self.replica.meta.copy

@@ -2,7 +2,6 @@
 
 import asyncio
 from itertools import product
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -18,7 +17,7 @@ from stele.member.replication.links import Inbound, InboundConnections, forwarde
 from stele.member.replication.replica import PROMISES_LOST
 from stele.wire import peer
 from stele.wire.storage.log_record import noop_record, put_record
-from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
+from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember
 from tests.simulation.quiet_cluster import QuietCluster
 
 
@@ -28,9 +27,7 @@ def put(term: int, value: bytes = b"v") -> bytes:
 
 async def backup(made: SingleMember, *terms: int, commit: int = 0) -> None:
     """Make this member the backup of OTHER, in row 2, with these operations behind (1, 5)."""
-    assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
-    made.stage("s", m.OpId(1, 5))
-    assert await made.code(m.Ingest("s", (P,))) == "OK"
+    await made.receive("c")
     await made.store((OTHER, ME))
     ack = await made.acked(made.append((1, 5), [put(term) for term in terms], commit=commit, term=max(terms)))
     assert (ack.code, ack.match) == (Code.OK, 5 + len(terms))
@@ -91,9 +88,7 @@ def test_a_greeting_names_both_sides_or_nothing_is_taken(change: dict[str, Any],
     assert taken == ([] if code else [peer.Heartbeat(1.0)])
 
 
-async def test_requests_wait_while_their_sender_reads_no_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_requests_wait_while_their_sender_reads_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[peer.Message] = []
     inbound = Inbound(InboundConnections(cast("Any", Who()), lambda sender, message: taken.append(message)))
     wire = cast("Any", Wire())
@@ -118,132 +113,122 @@ async def test_requests_wait_while_their_sender_reads_no_answers(
 # -- operations
 
 
-async def test_operations_of_an_older_term_are_refused(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made, 2)
-        assert await made.code(m.Fence(P, 4, True)) == "OK"
-        ack = await made.acked(made.append((2, 6), [put(2)], term=3))
-        assert (ack.code, ack.promised, made.replica.tablet.log.last) == (Code.STALE_TERM, 4, (2, 6))
+async def test_operations_of_an_older_term_are_refused(made: SingleMember) -> None:
+    await backup(made, 2)
+    assert await made.code(m.Fence(P, 4, True)) == "OK"
+    ack = await made.acked(made.append((2, 6), [put(2)], term=3))
+    assert (ack.code, ack.promised, made.replica.tablet.log.last) == (Code.STALE_TERM, 4, (2, 6))
 
 
-async def test_operations_of_a_member_that_is_not_the_owner_are_refused(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made, 2)
-        item = peer.AppendItem(P, 2, 2, 2, 6, 0, [put(2)])
-        ack = await made.acked(made.tell(peer.Append([item]), THIRD))
-        assert (ack.code, made.replica.tablet.log.last) == (Code.STALE_VERSION, (2, 6))
+async def test_operations_of_a_member_that_is_not_the_owner_are_refused(made: SingleMember) -> None:
+    await backup(made, 2)
+    item = peer.AppendItem(P, 2, 2, 2, 6, 0, [put(2)])
+    ack = await made.acked(made.tell(peer.Append([item]), THIRD))
+    assert (ack.code, made.replica.tablet.log.last) == (Code.STALE_VERSION, (2, 6))
 
 
-async def test_a_row_that_is_not_known_yet_is_asked_for_and_then_adopted(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made, 2)
-        item = peer.AppendItem(P, 3, 3, 2, 6, 0, [put(3)])
-        ack = await made.acked(made.tell(peer.Append([item]), THIRD))
-        assert (ack.code, made.replica.tablet.log.last) == (Code.ROW_NEEDED, (2, 6))
-        row = (3, (THIRD, ME))
-        ack = await made.acked(made.tell(peer.Append([msgspec.structs.replace(item, row=row)]), THIRD))
-        assert (ack.code, made.replica.tablet.log.last) == (Code.OK, (3, 7))
-        assert made.node.rows[P] == Partition(*row)
+async def test_a_row_that_is_not_known_yet_is_asked_for_and_then_adopted(made: SingleMember) -> None:
+    await backup(made, 2)
+    item = peer.AppendItem(P, 3, 3, 2, 6, 0, [put(3)])
+    ack = await made.acked(made.tell(peer.Append([item]), THIRD))
+    assert (ack.code, made.replica.tablet.log.last) == (Code.ROW_NEEDED, (2, 6))
+    row = (3, (THIRD, ME))
+    ack = await made.acked(made.tell(peer.Append([msgspec.structs.replace(item, row=row)]), THIRD))
+    assert (ack.code, made.replica.tablet.log.last) == (Code.OK, (3, 7))
+    assert made.node.rows[P] == Partition(*row)
 
 
-async def test_operations_that_do_not_follow_are_refused(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made, 2)
-        for prev in ((2, 7), (1, 6), (2, 9)):
-            ack = await made.acked(made.append(prev, [put(2)]))
-            assert (ack.code, made.replica.tablet.log.last) == (Code.LOG_MISMATCH, (2, 6))
+async def test_operations_that_do_not_follow_are_refused(made: SingleMember) -> None:
+    await backup(made, 2)
+    for prev in ((2, 7), (1, 6), (2, 9)):
+        ack = await made.acked(made.append(prev, [put(2)]))
+        assert (ack.code, made.replica.tablet.log.last) == (Code.LOG_MISMATCH, (2, 6))
 
 
-async def test_a_tombstone_and_another_member_take_nothing(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        assert (await made.acked(made.append((0, 0), [put(1)]))).code == Code.NO_TABLET
-        answers = made.tell(peer.Probe([peer.ProbeItem(P, 1, 1, False, (1, (OTHER, THIRD)))]))
-        await made.until_quiet()
-        (answer,) = answers.answers
-        assert isinstance(answer, peer.ProbeResult)
-        assert (answer.items[0].code, answer.items[0].empty) == (Code.NO_TABLET, False)
-        assert P not in made.node.replicas
+async def test_a_tombstone_and_another_member_take_nothing(made: SingleMember) -> None:
+    assert (await made.acked(made.append((0, 0), [put(1)]))).code == Code.NO_TABLET
+    answers = made.tell(peer.Probe([peer.ProbeItem(P, 1, 1, False, (1, (OTHER, THIRD)))]))
+    await made.until_quiet()
+    (answer,) = answers.answers
+    assert isinstance(answer, peer.ProbeResult)
+    assert (answer.items[0].code, answer.items[0].empty) == (Code.NO_TABLET, False)
+    assert P not in made.node.replicas
 
 
-async def test_what_was_not_committed_gives_way_to_a_new_owner(tmp_path: Path) -> None:
+async def test_what_was_not_committed_gives_way_to_a_new_owner(made: SingleMember) -> None:
     """The tail that the old owner did not get everywhere is cut off; what is applied stays."""
-    async with single_member(tmp_path) as made:
-        await backup(made, 2, 2, 2, commit=6)
-        await made.store((THIRD, ME))
-        ack = await made.acked(made.append((2, 7), [noop_record(3), put(3, b"new")], commit=9))
-        assert (ack.code, ack.match) == (Code.OK, 9)
-        log = made.replica.tablet.log
-        assert (log.last, log.applied, made.get(b"k")) == ((3, 9), (3, 9), b"new")
-        await made.restart()
-        log = made.replica.tablet.log
-        assert (log.last, log.term_at(7), log.term_at(8)) == ((3, 9), 2, 3)
-        assert (await made.acked(made.append((3, 9), [], commit=9))).code == Code.OK
-        ack = await made.acked(made.append((1, 5), [put(2)] * 4))
-        assert (ack.code, "is applied here" in made.replica.broken) == (Code.NO_TABLET, True)
+    await backup(made, 2, 2, 2, commit=6)
+    await made.store((THIRD, ME))
+    ack = await made.acked(made.append((2, 7), [noop_record(3), put(3, b"new")], commit=9))
+    assert (ack.code, ack.match) == (Code.OK, 9)
+    log = made.replica.tablet.log
+    assert (log.last, log.applied, made.get(b"k")) == ((3, 9), (3, 9), b"new")
+    await made.restart()
+    log = made.replica.tablet.log
+    assert (log.last, log.term_at(7), log.term_at(8)) == ((3, 9), 2, 3)
+    assert (await made.acked(made.append((3, 9), [], commit=9))).code == Code.OK
+    ack = await made.acked(made.append((1, 5), [put(2)] * 4))
+    assert (ack.code, "is applied here" in made.replica.broken) == (Code.NO_TABLET, True)
 
 
-async def test_a_tail_is_given_to_the_owner_that_is_followed_only(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made, 2, 2)
-        cases = [(2, (1, 5), True, 2), (2, (2, 6), True, 1), (3, (1, 5), False, 0), (2, (2, 5), False, 0)]
-        for term, prev, found, number in cases:
-            tail = made.tell(peer.FetchLog(P, term, prev, 1000)).answers[0]
-            assert isinstance(tail, peer.LogTail)
-            assert (tail.found, len(tail.records)) == (found, number)
+async def test_a_tail_is_given_to_the_owner_that_is_followed_only(made: SingleMember) -> None:
+    await backup(made, 2, 2)
+    cases = [(2, (1, 5), True, 2), (2, (2, 6), True, 1), (3, (1, 5), False, 0), (2, (2, 5), False, 0)]
+    for term, prev, found, number in cases:
+        tail = made.tell(peer.FetchLog(P, term, prev, 1000)).answers[0]
+        assert isinstance(tail, peer.LogTail)
+        assert (tail.found, len(tail.records)) == (found, number)
 
 
 # -- promises
 
 
-async def test_a_promise_is_on_the_disk_before_it_is_told(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        may_write = asyncio.Event()
-        save = made.node.meta.save
+async def test_a_promise_is_on_the_disk_before_it_is_told(made: SingleMember) -> None:
+    may_write = asyncio.Event()
+    save = made.node.meta.save
 
-        async def slow(name: str, value: Any) -> None:
-            await may_write.wait()
-            await save(name, value)
+    async def slow(name: str, value: Any) -> None:
+        await may_write.wait()
+        await save(name, value)
 
-        made.node.meta.save = slow  # type: ignore[method-assign]
-        fence = asyncio.create_task(made.code(m.Fence(P, 5, True)))
-        await made.until_quiet()
-        assert not fence.done()
-        may_write.set()
-        assert await fence == "OK"
-        await made.restart(power_lost=True)
-        assert made.replica.tablet.promised == 5
-
-
-async def test_a_promise_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-
-        async def fail(name: str, value: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        made.node.meta.save = fail  # type: ignore[method-assign]
-        assert await made.code(m.Fence(P, 5, True)) == "NO_SPACE"
-        assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "STALE_TERM"
+    made.node.meta.save = slow  # type: ignore[method-assign]
+    fence = asyncio.create_task(made.code(m.Fence(P, 5, True)))
+    await made.until_quiet()
+    assert not fence.done()
+    may_write.set()
+    assert await fence == "OK"
+    await made.restart(power_lost=True)
+    assert made.replica.tablet.promised == 5
 
 
-async def test_start_tablet_copy_says_why_not(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        start = m.StartTabletCopy("c", P, 1, OTHER)
-        for command, code in (
-            (m.StartTabletCopy("c", 9, 1, OTHER), "BAD_REQUEST"),
-            (m.StartTabletCopy("c", P, 2, OTHER), "STALE_VERSION"),
-            (m.StartTabletCopy("c", P, 0, OTHER), "STALE_VERSION"),
-            (start, "OK"),
-            (start, "OK"),
-            (m.StartTabletCopy("d", P, 1, OTHER), "ALREADY_IN_PROGRESS"),
-            (m.Abort("c", P), "OK"),
-            (m.Fence(P, 3, True), "OK"),
-            (m.StartTabletCopy("e", P, 1, OTHER), "STALE_TERM"),
-        ):
-            assert await made.code(command) == code, command
-        await made.store((OTHER, ME), by=2)
-        assert await made.code(m.StartTabletCopy("f", P, 3, OTHER)) == "ILLEGAL_STATE"
-        request = m.ExchangeRequest(1, made.node.settings.cluster, 1, "uuid-before", commands=(start,))
-        assert (await made.exchange.handle(request)).code == "WRONG_MEMBER"
+async def test_a_promise_that_cannot_be_written_is_not_given(made: SingleMember) -> None:
+
+    async def fail(name: str, value: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    made.node.meta.save = fail  # type: ignore[method-assign]
+    assert await made.code(m.Fence(P, 5, True)) == "NO_SPACE"
+    assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "STALE_TERM"
+
+
+async def test_start_tablet_copy_says_why_not(made: SingleMember) -> None:
+    start = m.StartTabletCopy("c", P, 1, OTHER)
+    for command, code in (
+        (m.StartTabletCopy("c", 9, 1, OTHER), "BAD_REQUEST"),
+        (m.StartTabletCopy("c", P, 2, OTHER), "STALE_VERSION"),
+        (m.StartTabletCopy("c", P, 0, OTHER), "STALE_VERSION"),
+        (start, "OK"),
+        (start, "OK"),
+        (m.StartTabletCopy("d", P, 1, OTHER), "ALREADY_IN_PROGRESS"),
+        (m.Abort("c", P), "OK"),
+        (m.Fence(P, 3, True), "OK"),
+        (m.StartTabletCopy("e", P, 1, OTHER), "STALE_TERM"),
+    ):
+        assert await made.code(command) == code, command
+    await made.store((OTHER, ME), by=2)
+    assert await made.code(m.StartTabletCopy("f", P, 3, OTHER)) == "ILLEGAL_STATE"
+    request = m.ExchangeRequest(1, made.node.settings.cluster, 1, "uuid-before", commands=(start,))
+    assert (await made.exchange.handle(request)).code == "WRONG_MEMBER"
 
 
 def test_what_was_promised_never_goes_back_whatever_log_comes() -> None:
@@ -310,21 +295,20 @@ def test_a_destination_counts_only_once_the_promise_to_wait_is_on_the_disk(
 
 
 @pytest.mark.parametrize("step", ["copy", "row"])
-async def test_lost_promises_are_forgotten_on_disk_first(tmp_path: Path, step: str) -> None:
-    async with single_member(tmp_path) as made:
-        replica, save = made.node.tablets.replica_of(P), made.node.meta.save
-        replica.meta, replica.tablet.promised = PROMISES_LOST, PROMISES_LOST.promised
+async def test_lost_promises_are_forgotten_on_disk_first(made: SingleMember, step: str) -> None:
+    replica, save = made.node.tablets.replica_of(P), made.node.meta.save
+    replica.meta, replica.tablet.promised = PROMISES_LOST, PROMISES_LOST.promised
 
-        async def fail(name: str, value: Any) -> None:
-            raise OSError(28, "No space left on device")
+    async def fail(name: str, value: Any) -> None:
+        raise OSError(28, "No space left on device")
 
-        made.node.meta.save = fail  # type: ignore[method-assign]
-        if step == "copy":
-            assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "NO_SPACE"
-        else:
-            with pytest.raises(OSError, match="No space"):
-                await made.node.fencing._tidy(made.replica)
-        assert replica.tablet.promised == PROMISES_LOST.promised
-        made.node.meta.save = save  # type: ignore[method-assign]
-        assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
-        assert replica.tablet.promised == replica.meta.promised == 1
+    made.node.meta.save = fail  # type: ignore[method-assign]
+    if step == "copy":
+        assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "NO_SPACE"
+    else:
+        with pytest.raises(OSError, match="No space"):
+            await made.node.fencing._tidy(made.replica)
+    assert replica.tablet.promised == PROMISES_LOST.promised
+    made.node.meta.save = save  # type: ignore[method-assign]
+    assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
+    assert replica.tablet.promised == replica.meta.promised == 1

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,7 +18,7 @@ from stele.member.replication.links import Link
 from stele.member.replication.request import Request
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
-from tests.member.harness.single_member import OTHER, P, key_here, single_member
+from tests.member.harness.single_member import P, SingleMember, key_here
 from tests.simulation.quiet_cluster import QuietCluster, small_logs
 
 # -- logs
@@ -108,32 +107,29 @@ def test_bytes_are_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_logs(monkeypatch)
-    async with single_member(tmp_path) as made:
-        made.node.peers.connect = lambda: None  # type: ignore[method-assign]
-        assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"
-        made.stage("s", m.OpId(1, 5))
-        assert await made.code(m.Ingest("s", (P,))) == "OK"
-        await made.store((0,), by=1)
-        await made.until_quiet()
-        opened = await made.command(m.OpenSession("o", (P,), 60.0))
-        assert opened.session is not None
-        floor = opened.session.tablets[0].applied.index
-        key = key_here()
-        for n in range(80):
-            await made.node.router.execute(P, b"default", [[b"SET", key, b"%d" % n]])
-        await made.node.flusher.flush()
-        log = made.replica.tablet.log
-        assert log.first <= floor + 1
-        made.node.ticker.every_second(0.0)
-        await made.node.flusher.flush()
-        assert log.first <= floor + 1
-        made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES + 1  # type: ignore[method-assign]
-        made.node.ticker.every_second(0.0)
-        await made.node.flusher.flush()
-        assert log.first > floor + 1
+    made.node.peers.connect = lambda: None  # type: ignore[method-assign]
+    await made.receive("c")
+    await made.store((0,), by=1)
+    await made.until_quiet()
+    opened = await made.command(m.OpenSession("o", (P,), 60.0))
+    assert opened.session is not None
+    floor = opened.session.tablets[0].applied.index
+    key = key_here()
+    for n in range(80):
+        await made.node.router.execute(P, b"default", [[b"SET", key, b"%d" % n]])
+    await made.node.flusher.flush()
+    log = made.replica.tablet.log
+    assert log.first <= floor + 1
+    made.node.ticker.every_second(0.0)
+    await made.node.flusher.flush()
+    assert log.first <= floor + 1
+    made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES + 1  # type: ignore[method-assign]
+    made.node.ticker.every_second(0.0)
+    await made.node.flusher.flush()
+    assert log.first > floor + 1
 
 
 # -- windows and queues

@@ -26,15 +26,6 @@ async def answered(made: Cluster, member: int, line: bytes) -> str:
     return await eventually(lambda: ask(made, member, line), lambda answer: answer[:3] != "ASK")
 
 
-async def begin(made: Cluster, destination: int) -> tuple[str, int]:
-    id, row = made.id(), made.rows[P].replicas
-    owner = row[0]
-    assert owner is not None
-    await made.start_learner(id, P, destination)
-    await made.until_learner(owner, id, "IN_SYNC")
-    return id, owner
-
-
 async def test_limits_move_with_their_partition(tmp_path: Path, installed: dict[str, str]) -> None:
     async with cluster(tmp_path, 3, partitions=4, **installed) as made:
         name = key_in(P, made.partitions)
@@ -43,17 +34,17 @@ async def test_limits_move_with_their_partition(tmp_path: Path, installed: dict[
         assert await ask(made, 1, take) == "ASK m0"
         assert (await ask(made, 0, b"TAKE")).startswith("ERR expected TAKE name limit seconds")
 
-        id, _ = await begin(made, 2)
+        id = await made.learn(P, 2)
         assert await ask(made, 0, take) == "OK 2"
         await made.finish_move(id, P, 2)
         assert await ask(made, 0, take) == "ASK m2"
         assert await answered(made, 2, take) == "OK 1"
 
-        id, _ = await begin(made, 0)
-        assert (await made.command(2, m.HandOver(id, P))).code == "OK"
+        id = await made.learn(P, 0)
+        await made.order(2, m.HandOver(id, P))
         assert (await ask(made, 2, take)).startswith("ASK")
         for member in (2, 0):
-            assert (await made.command(member, m.Abort(id, P))).code == "OK"
+            await made.order(member, m.Abort(id, P))
         assert await answered(made, 2, take) == "OK 0"
         assert (await ask(made, 2, take)).startswith("WAIT 5")
 

@@ -14,51 +14,33 @@ P = 0
 S, D = "SOURCE", "DESTINATION"
 
 
-async def until(folder: Path, member: int, expected: list[tuple[str, str, list[int], str]]) -> None:
-    async def told() -> list[tuple[str, str, list[int], str]]:
+Note = tuple[str, str, list[int], str]
+
+
+def notes(end: str, indexes: list[int], kind: str, *methods: str) -> list[Note]:
+    """What a service writes down of one migration; unless it is said, of one that is committed."""
+    return [(method, end, indexes, kind) for method in methods or ("before", "commit")]
+
+
+async def until(folder: Path, member: int, expected: list[Note]) -> None:
+    async def told() -> list[Note]:
         return story(folder, member, P)
 
     await eventually(told, lambda found: found == expected)
 
 
-async def start(made: Cluster, destination: int, kind: str, result: tuple[int, ...]) -> str:
-    """A migration of P up to the moment when its destination has everything."""
-    id, owner = made.id(), made.rows[P].replicas[0]
-    assert owner is not None
-    await made.start_learner(id, P, destination, kind, result)
-    await made.until_learner(owner, id, "IN_SYNC")
-    return id
-
-
-async def finish(made: Cluster, id: str, destination: int, result: tuple[int, ...]) -> None:
-    """Commit it."""
-    row = made.rows[P]
-    owner = row.replicas[0]
-    assert owner is not None
-    last = None
-    if result[0] != owner:
-        handed = await made.command(owner, m.HandOver(id, P))
-        assert handed.code == "OK", handed
-        last = handed.last
-    accepted = await made.command(destination, m.Accept(id, m.Row(P, row.version + 1, result), last))
-    assert accepted.code == "OK", accepted
-    made.store(P, result)
-    await made.publish()
-
-
 async def abort(made: Cluster, id: str, *members: int) -> None:
     for index in members:
-        assert (await made.command(index, m.Abort(id, P))).code == "OK"
+        await made.order(index, m.Abort(id, P))
 
 
 async def test_the_state_of_a_service_moves_with_the_owner(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await start(made, 2, "MOVE", (2, 1))
+        id = await made.learn(P, 2, "MOVE", (2, 1))
         (tmp_path / "told" / "state").write_text("last")
-        await finish(made, id, 2, (2, 1))
-        before = [("before", S, [0, -1], "MOVE")] + [("prepare", S, [0, -1], "MOVE")] * 2
-        await until(tmp_path, 0, [*before, ("commit", S, [0, -1], "MOVE")])
-        await until(tmp_path, 2, [("before", D, [-1, 0], "MOVE"), ("commit", D, [-1, 0], "MOVE")])
+        await made.finish(id, P, 2, (2, 1))
+        await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", "prepare", "prepare", "commit"))
+        await until(tmp_path, 2, notes(D, [-1, 0], "MOVE"))
         (commit,) = [each for each in heard(tmp_path, 2, P) if each["what"] == "commit"]
         assert commit["entries"] == [["from", "m0"], ["state", "last"]]
         assert not commit["serves"], "nothing is asked of a service before it took over"
@@ -69,66 +51,58 @@ async def test_the_state_of_a_service_moves_with_the_owner(tmp_path: Path) -> No
 
 async def test_every_type_is_told_to_every_member_whose_index_changes(tmp_path: Path) -> None:
     async with cluster(tmp_path, 4, partitions=4, replicas=3, **install(tmp_path)) as made:
-        await finish(made, await start(made, 3, "MOVE", (0, 3, 2)), 3, (0, 3, 2))
-        owner = [("before", S, [0, 0], "MOVE"), ("prepare", S, [0, 0], "MOVE"), ("commit", S, [0, 0], "MOVE")]
+        await made.migrate(P, 3, "MOVE", (0, 3, 2))
+        owner = notes(S, [0, 0], "MOVE", "before", "prepare", "commit")
         await until(tmp_path, 0, owner)
-        replaced = [("before", S, [1, -1], "MOVE"), ("commit", S, [1, -1], "MOVE")]
+        replaced = notes(S, [1, -1], "MOVE")
         await until(tmp_path, 1, replaced)
-        third = [("before", D, [-1, 1], "MOVE"), ("commit", D, [-1, 1], "MOVE")]
+        third = notes(D, [-1, 1], "MOVE")
         await until(tmp_path, 3, third)
 
         made.store(P, (0, 3))
         await made.publish()
-        cleared = [("before", S, [2, -1], "CLEAR"), ("commit", S, [2, -1], "CLEAR")]
+        cleared = notes(S, [2, -1], "CLEAR")
         await until(tmp_path, 2, cleared)
 
         await made.command(1, m.DeleteTablet(P, made.version(P)))
-        await finish(made, await start(made, 1, "COPY", (0, 3, 1)), 1, (0, 3, 1))
-        owner += [
-            ("before", S, [0, 0], "COPY"),
-            ("prepare", S, [0, 0], "COPY"),
-            ("commit", S, [0, 0], "COPY"),
-        ]
+        await made.migrate(P, 1, "COPY", (0, 3, 1))
+        owner += notes(S, [0, 0], "COPY", "before", "prepare", "commit")
         await until(tmp_path, 0, owner)
-        second = [*replaced, ("before", D, [-1, 2], "COPY"), ("commit", D, [-1, 2], "COPY")]
+        second = [*replaced, *notes(D, [-1, 2], "COPY")]
         await until(tmp_path, 1, second)
 
         made.store(P, (0, 1))
         await made.publish()
-        third += [("before", S, [1, -1], "SHIFT_UP"), ("commit", S, [1, -1], "SHIFT_UP")]
-        await until(tmp_path, 3, third)
-        up = [("before", D, [2, 1], "SHIFT_UP"), ("commit", D, [2, 1], "SHIFT_UP")]
-        await until(tmp_path, 1, [*second, *up])
+        await until(tmp_path, 3, [*third, *notes(S, [1, -1], "SHIFT_UP")])
+        await until(tmp_path, 1, [*second, *notes(D, [2, 1], "SHIFT_UP")])
 
         await made.command(2, m.DeleteTablet(P, made.version(P)))
-        await finish(made, await start(made, 2, "SHIFT_DOWN", (2, 1, 0)), 2, (2, 1, 0))
-        owner += [("before", S, [0, 2], "SHIFT_DOWN")] + [("prepare", S, [0, 2], "SHIFT_DOWN")] * 2
-        await until(tmp_path, 0, [*owner, ("commit", S, [0, 2], "SHIFT_DOWN")])
-        down = [("before", D, [-1, 0], "SHIFT_DOWN"), ("commit", D, [-1, 0], "SHIFT_DOWN")]
-        await until(tmp_path, 2, [*cleared, *down])
+        await made.migrate(P, 2, "SHIFT_DOWN", (2, 1, 0))
+        owner += notes(S, [0, 2], "SHIFT_DOWN", "before", "prepare", "prepare", "commit")
+        await until(tmp_path, 0, owner)
+        await until(tmp_path, 2, [*cleared, *notes(D, [-1, 0], "SHIFT_DOWN")])
 
 
 async def test_a_promoted_backup_is_told_and_knows_what_was_prepared(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        await finish(made, await start(made, 2, "MOVE", (2, 1)), 2, (2, 1))
+        await made.migrate(P, 2, "MOVE", (2, 1))
         await made.members[2].kill()
         await made.lose(2)
-        await until(tmp_path, 1, [("before", D, [1, 0], "SHIFT_UP"), ("commit", D, [1, 0], "SHIFT_UP")])
+        await until(tmp_path, 1, notes(D, [1, 0], "SHIFT_UP"))
         assert heard(tmp_path, 1, P)[-1]["entries"] == [["from", "m0"], ["state", "first"]]
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_what_is_aborted_is_rolled_back_at_both(tmp_path: Path, frozen: bool) -> None:
     async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await start(made, 2, "MOVE", (2, 1))
+        id = await made.learn(P, 2, "MOVE", (2, 1))
         if frozen:
-            assert (await made.command(0, m.HandOver(id, P))).code == "OK"
+            await made.order(0, m.HandOver(id, P))
         await abort(made, id, 0, 2)
         await abort(made, id, 0, 2)
-        prepares = [("prepare", S, [0, -1], "MOVE")] * (2 if frozen else 1)
-        end = ("rollback", S, [0, -1], "MOVE")
-        await until(tmp_path, 0, [("before", S, [0, -1], "MOVE"), *prepares, end])
-        await until(tmp_path, 2, [("before", D, [-1, 0], "MOVE"), ("rollback", D, [-1, 0], "MOVE")])
+        prepares = ["prepare"] * (2 if frozen else 1)
+        await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", *prepares, "rollback"))
+        await until(tmp_path, 2, notes(D, [-1, 0], "MOVE", "before", "rollback"))
         assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
 
 
@@ -139,10 +113,10 @@ async def test_a_member_that_restarts_in_the_middle_ends_what_was_begun(
 ) -> None:
     """It is killed when all is agreed; the row comes, or the migration is void."""
     async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await start(made, 2, "MOVE", (2, 1))
+        id = await made.learn(P, 2, "MOVE", (2, 1))
         handed = await made.command(0, m.HandOver(id, P))
         row = m.Row(P, made.version(P) + 1, (2, 1))
-        assert (await made.command(2, m.Accept(id, row, handed.last))).code == "OK"
+        await made.order(2, m.Accept(id, row, handed.last))
         await made.members[who].kill()
         made.store(P, (2, 1) if committed else (0, 1), by=1 if committed else 2)
         await made.publish()
@@ -164,23 +138,16 @@ async def test_an_owner_that_forgot_its_learner_rolls_back_at_its_start(tmp_path
         id, row = made.id(), made.rows[P]
         await made.members[2].kill()  # So that nothing is promised to the learner.
         learn = m.AddLearner(id, P, row.version, 2, "MOVE", (2, 1))
-        assert (await made.command(0, learn)).code == "OK"
-        await made.members[0].kill()
-        await made.members[0].start()
-        await made.hello(made.members[0])
-        expected = [
-            ("before", S, [0, -1], "MOVE"),
-            ("prepare", S, [0, -1], "MOVE"),
-            ("rollback", S, [0, -1], "MOVE"),
-        ]
-        await until(tmp_path, 0, expected)
+        await made.order(0, learn)
+        await made.restart(0)
+        await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", "prepare", "rollback"))
 
 
 @pytest.mark.parametrize("harm", ["fail-before", "fail-prepare", "slow-before"])
 async def test_a_service_that_fails_does_not_keep_a_copy_away(tmp_path: Path, harm: str) -> None:
     async with cluster(tmp_path, 3, partitions=4, replicas=2, **install(tmp_path)) as made:
         (tmp_path / "told" / harm).touch()
-        await finish(made, await start(made, 2, "COPY", (0, 1, 2)), 2, (0, 1, 2))
+        await made.migrate(P, 2, "COPY", (0, 1, 2))
         assert made.rows[P].replicas == (0, 1, 2)
         assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
         assert "service recorder: " in made.members[0].log()
@@ -188,7 +155,7 @@ async def test_a_service_that_fails_does_not_keep_a_copy_away(tmp_path: Path, ha
 
 async def test_an_owner_is_not_replaced_when_a_service_cannot_hand_over(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await start(made, 2, "MOVE", (2, 1))
+        id = await made.learn(P, 2, "MOVE", (2, 1))
         (tmp_path / "told" / "fail-prepare").touch()
         refused = await made.command(0, m.HandOver(id, P))
         assert refused.code == "SERVICE_FAILED"
@@ -196,7 +163,7 @@ async def test_an_owner_is_not_replaced_when_a_service_cannot_hand_over(tmp_path
         await abort(made, id, 0, 2)
         assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
         (tmp_path / "told" / "fail-prepare").unlink()
-        await finish(made, await start(made, 2, "MOVE", (2, 1)), 2, (2, 1))
+        await made.migrate(P, 2, "MOVE", (2, 1))
 
 
 async def test_a_stuck_service_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
@@ -210,7 +177,7 @@ async def test_a_stuck_service_does_not_keep_the_process_from_ending(tmp_path: P
 
 async def test_namespaces_are_keyspaces_of_their_own(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, partitions=4, **install(tmp_path, boxes="Boxes")) as made:
-        await finish(made, await start(made, 2, "MOVE", (2, 1)), 2, (2, 1))
+        await made.migrate(P, 2, "MOVE", (2, 1))
         for box in ("red", "blue"):
             _, entries = await made.digest(2, P, f"@boxes/{box}")
             assert len(entries) == 1
@@ -246,9 +213,9 @@ async def test_after_many_migrations_each_begin_has_one_end(tmp_path: Path) -> N
             assert backup is not None
             (spare,) = {0, 1, 2} - {owner, backup}
             result = chance.choice([(spare, backup), (owner, spare), (owner, backup, spare)])
-            id = await start(made, spare, "COPY" if len(result) == 3 else "MOVE", result)
+            id = await made.learn(P, spare, "COPY" if len(result) == 3 else "MOVE", result)
             if chance.random() < 0.5:
-                await finish(made, id, spare, result)
+                await made.finish(id, P, spare, result)
                 gone = next((m for m in (owner, backup) if m not in result), None)
                 if gone is None:
                     made.store(P, (owner, backup))
@@ -258,9 +225,7 @@ async def test_after_many_migrations_each_begin_has_one_end(tmp_path: Path) -> N
             else:
                 if chance.random() < 0.5:
                     killed = chance.choice([owner, spare])
-                    await made.members[killed].kill()
-                    await made.members[killed].start()
-                    await made.hello(made.members[killed])
+                    await made.restart(killed)
                     await made.publish()
                 await abort(made, id, owner, spare)
                 await made.served()

@@ -62,7 +62,7 @@ class Counter(Client):
                 async with asyncio.timeout(2):
                     reply = await self.once(member, self.sequence)
             except (ConnectionError, TimeoutError, RespError):
-                self._connections.pop(member, None)
+                await self.drop(member)
                 self.again += 1
                 continue
             assert reply == self.sequence
@@ -109,8 +109,7 @@ async def test_the_memory_goes_where_the_partition_goes(tmp_path: Path, by: str)
                 assert await counter.set(1, key_in(0, 4, seed=n + 1), bytes(4000))
         await made.move_owner(0, 2)
         assert await counter.once(1, 3) == 3
-        await made.members[2].kill()
-        await made.members[2].start()
+        await made.restart(2)
         await made.served()
         assert await counter.once(1, 3) == 3
         await counter.count([1])

@@ -88,9 +88,14 @@ class World:
         await self.made.start_learner(id, partition, destination)
         return id
 
+    async def start_copy(self, partition: int) -> None:
+        """The target is told to receive a partition of the owner's, which holds something."""
+        await self.write(partition)
+        version = self.made.version(partition)
+        await self.command(TARGET, m.StartTabletCopy(self.id(partition), partition, version, OWNER))
+
     async def command(self, index: int, command: m.Command) -> m.Result:
-        result = await self.made.command(index, command)
-        assert result.code == "OK", (command, result)
+        result = await self.made.order(index, command)
         if isinstance(command, m.Fence) and index == TARGET:
             self.told[command.partition] = command.term
         return result
@@ -186,22 +191,8 @@ async def copy(world: World) -> None:
 
 async def receive(world: World, partition: int) -> str:
     """Up to the files in staging; the session's name."""
-    made, session = world.made, f"session-{world.made.id()}"
-    await world.write(partition)
-    row = made.rows[partition]
-    await world.command(TARGET, m.StartTabletCopy(world.id(partition), partition, row.version, OWNER))
-    opened = (await world.command(OWNER, m.OpenSession(session, (partition,)))).session
-    assert opened is not None
-    tablet = opened.tablets[0]
-    copies = (await made.exchange(TARGET, rows=())).copies
-    generation = next(each.generation for each in copies if each.partition == partition)
-    item = m.CopyItem(partition, tablet.generation, generation, tablet.bytes)
-    await world.command(TARGET, m.FetchDirect(session, OWNER, opened.token, (item,)))
-    await eventually(
-        lambda: made.exchange(TARGET, rows=()),
-        lambda reply: any(f.session == session and f.state == "DONE" for f in reply.fetches),
-    )
-    return session
+    await world.start_copy(partition)
+    return await world.made.fetch(partition, OWNER, TARGET)
 
 
 async def ingest(world: World) -> None:
@@ -247,9 +238,7 @@ async def promote(world: World) -> None:
     term = world.made.version(partition) + 2
     for index in (OWNER, TARGET):
         await world.command(index, m.Fence(partition, term, True))
-    row = m.Row(partition, term, (TARGET, OWNER))
-    await world.command(TARGET, m.Accept(world.made.id(), row))
-    world.made.rows[partition] = row
+    await world.made.accept(TARGET, m.Row(partition, term, (TARGET, OWNER)))
     await world.made.publish()
     await world.write(partition, TARGET)
 
@@ -278,9 +267,7 @@ async def diverge(world: World) -> None:
     lonely.cancel()
     await asyncio.gather(lonely, return_exceptions=True)
     await made.members[TARGET].kill()
-    row = m.Row(partition, term, (OWNER,))
-    await world.command(OWNER, m.Accept(made.id(), row))
-    made.rows[partition] = row
+    await made.accept(OWNER, m.Row(partition, term, (OWNER,)))
     await made.publish()
     await world.write(partition)
 
@@ -293,10 +280,7 @@ async def come_back(world: World) -> None:
 
 async def interrupted_copy(world: World) -> None:
     """The target dies while it is COPYING."""
-    partition = world.take("elsewhere")
-    await world.write(partition)
-    row = world.made.rows[partition]
-    await world.command(TARGET, m.StartTabletCopy(world.id(partition), partition, row.version, OWNER))
+    await world.start_copy(world.take("elsewhere"))
     await world.made.members[TARGET].kill()
 
 

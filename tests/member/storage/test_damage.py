@@ -121,7 +121,7 @@ async def made_once(folder: Path) -> Path:
             client = Client(made)
             for partition in range(PARTITIONS):
                 assert await client.set(0, key_in(partition, PARTITIONS), VALUE)
-            assert (await made.command(0, m.Fence(0, 3, True))).code == "OK"
+            await made.order(0, m.Fence(0, 3, True))
             made.store(0, (0,), by=2)
             await made.publish()
             await made.served()
@@ -406,10 +406,7 @@ async def test_damage_that_a_copy_meets_takes_the_source_offline(tmp_path: Path)
         for index in (steps.OWNER, steps.TARGET):
             await made.members[index].start_transfer()
         partition, session = world.take("elsewhere"), "damaged"
-        await world.write(partition)
-        row = made.rows[partition]
-        start = m.StartTabletCopy(world.id(partition), partition, row.version, steps.OWNER)
-        await world.command(steps.TARGET, start)
+        await world.start_copy(partition)
         opened = (await world.command(steps.OWNER, m.OpenSession(session, (partition,)))).session
         assert opened is not None
         for path in (made.members[steps.OWNER].folder / "checkpoints" / session / "db").glob("*.sst"):

@@ -20,9 +20,8 @@ from stele.member.storage.write_back import WriteBack
 from stele.wire import peer
 from stele.wire.storage.keys import tablet_range, user_key
 from stele.wire.storage.log_record import put_record
-from tests.member.copy.test_kudu_bugs import receive
 from tests.member.harness.cluster import Client, eventually, hasty_cluster, key_in
-from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember, single_member
+from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember
 from tests.member.storage.test_damage import attempt, mounted
 
 ONE, TWO = (put_record(2, b"default", key, b"v", 0) for key in (b"one", b"two"))
@@ -49,7 +48,7 @@ class Full:
 
 async def backup(made: SingleMember) -> None:
     """It holds what a copy brought, up to (1, 5), and backs another member up."""
-    await receive(made, last=m.OpId(1, 5))
+    await made.receive()
     await made.store((OTHER, ME))
 
 
@@ -60,96 +59,93 @@ async def woken(made: SingleMember) -> None:
 
 
 @pytest.mark.parametrize("said_by", ["statvfs", "the database"])
-async def test_nothing_is_acknowledged_or_applied_before_it_is_written(tmp_path: Path, said_by: str) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made)
-        full, free = Full(made.engine), made.node.volume.free_bytes
-        if said_by == "statvfs":
-            made.node.volume.free_bytes = lambda: limits.LOG_FREE_BYTES_MIN - 1  # type: ignore[method-assign]
-        else:
-            full.now = True
-        asker = made.append((1, 5), [ONE], commit=6)
-        await made.until_quiet()
-        assert asker.answers == []
-        assert made.get(b"one") is None
-        assert made.node.gate.full
-        assert made.node.gate.refusal is not None
-        full.now, made.node.volume.free_bytes = False, free  # type: ignore[method-assign]
-        await woken(made)
-        assert (await made.acked(asker)).match == 6
-        assert made.get(b"one") == b"v"
-        made.node.ticker.every_second(made.node.background.now())
-        assert made.node.gate.refusal is None
-
-
-async def test_what_was_taken_back_while_nothing_could_be_written_stays_away(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made)
-        full = Full(made.engine)
-        assert (await made.acked(made.append((1, 5), [ONE]))).match == 6
+async def test_nothing_is_acknowledged_or_applied_before_it_is_written(
+    made: SingleMember, said_by: str
+) -> None:
+    await backup(made)
+    full, free = Full(made.engine), made.node.volume.free_bytes
+    if said_by == "statvfs":
+        made.node.volume.free_bytes = lambda: limits.LOG_FREE_BYTES_MIN - 1  # type: ignore[method-assign]
+    else:
         full.now = True
-        made.append((2, 6), [ONE, TWO])
-        await made.store((OTHER, ME, THIRD))
-        made.append((2, 6), [put_record(3, b"default", b"three", b"w", 0)])
+    asker = made.append((1, 5), [ONE], commit=6)
+    await made.until_quiet()
+    assert asker.answers == []
+    assert made.get(b"one") is None
+    assert made.node.gate.full
+    assert made.node.gate.refusal is not None
+    full.now, made.node.volume.free_bytes = False, free  # type: ignore[method-assign]
+    await woken(made)
+    assert (await made.acked(asker)).match == 6
+    assert made.get(b"one") == b"v"
+    made.node.ticker.every_second(made.node.background.now())
+    assert made.node.gate.refusal is None
+
+
+async def test_what_was_taken_back_while_nothing_could_be_written_stays_away(made: SingleMember) -> None:
+    await backup(made)
+    full = Full(made.engine)
+    assert (await made.acked(made.append((1, 5), [ONE]))).match == 6
+    full.now = True
+    made.append((2, 6), [ONE, TWO])
+    await made.store((OTHER, ME, THIRD))
+    made.append((2, 6), [put_record(3, b"default", b"three", b"w", 0)])
+    await made.until_quiet()
+    full.now = False
+    await woken(made)
+    assert made.replica.tablet.log.last == (3, 7)
+    await made.restart()
+    assert made.replica.tablet.log.last == (3, 7)
+
+
+async def test_questions_that_are_asked_again_and_again_do_not_gather(made: SingleMember) -> None:
+    await backup(made)
+    full, row = Full(made.engine), made.rows[P]
+    full.now = True
+    ack, ask = (
+        made.append((1, 5), [ONE]),
+        peer.ProbeItem(P, row.version, row.version, cut=False, row=(row.version, row.replicas)),
+    )
+    for _ in range(9):
+        asked = made.tell(peer.Probe([ask]))
         await made.until_quiet()
-        full.now = False
-        await woken(made)
-        assert made.replica.tablet.log.last == (3, 7)
-        await made.restart()
-        assert made.replica.tablet.log.last == (3, 7)
+    assert len(made.node.replicator._replies) == 1
+    full.now = False
+    await woken(made)
+    assert (await made.acked(ack)).match == 6
+    assert asked.answers == []
+    again = made.tell(peer.Probe([ask]))
+    await made.until_quiet()
+    assert len(again.answers) == 1
 
 
-async def test_questions_that_are_asked_again_and_again_do_not_gather(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made)
-        full, row = Full(made.engine), made.rows[P]
-        full.now = True
-        ack, ask = (
-            made.append((1, 5), [ONE]),
-            peer.ProbeItem(P, row.version, row.version, cut=False, row=(row.version, row.replicas)),
-        )
-        for _ in range(9):
-            asked = made.tell(peer.Probe([ask]))
-            await made.until_quiet()
-        assert len(made.node.replicator._replies) == 1
-        full.now = False
-        await woken(made)
-        assert (await made.acked(ack)).match == 6
-        assert asked.answers == []
-        again = made.tell(peer.Probe([ask]))
-        await made.until_quiet()
-        assert len(again.answers) == 1
+async def test_a_copy_does_not_begin_on_a_log_that_was_not_removed(made: SingleMember) -> None:
+    await backup(made)
+    full = Full(made.engine)
+    full.now = True
+    made.append((1, 5), [ONE])
+    await made.until_quiet()
+    assert await made.code(m.CreateTablet(1, 1)) == "NO_SPACE"
+    assert not made.node.tablets.replica_of(1).ready
+    full.now = False
 
 
-async def test_a_copy_does_not_begin_on_a_log_that_was_not_removed(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made)
-        full = Full(made.engine)
-        full.now = True
-        made.append((1, 5), [ONE])
-        await made.until_quiet()
-        assert await made.code(m.CreateTablet(1, 1)) == "NO_SPACE"
-        assert not made.node.tablets.replica_of(1).ready
-        full.now = False
-
-
-async def test_a_database_that_room_does_not_mend_ends_the_process(tmp_path: Path) -> None:
-    async with single_member(tmp_path) as made:
-        await backup(made)
-        full, now = Full(made.engine), made.node.background.now()
-        full.now = True
-        made.append((1, 5), [ONE])
-        await made.until_quiet()
-        made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES - 1  # type: ignore[method-assign]
-        made.node.ticker.every_second(now + 1000)
-        made.node.volume.free_bytes = lambda: 2 * limits.NO_SPACE_BYTES  # type: ignore[method-assign]
-        made.node.ticker.every_second(now + 1000 + limits.STALLED_SECONDS_MAX - 1)
-        assert made.failures == []
-        made.node.ticker.every_second(now + 1000 + limits.STALLED_SECONDS_MAX)
-        (failure,) = made.failures
-        assert failure.startswith("the log takes nothing although there is room again: NO_SPACE")
-        made.failures.clear()
-        full.now = False
+async def test_a_database_that_room_does_not_mend_ends_the_process(made: SingleMember) -> None:
+    await backup(made)
+    full, now = Full(made.engine), made.node.background.now()
+    full.now = True
+    made.append((1, 5), [ONE])
+    await made.until_quiet()
+    made.node.volume.free_bytes = lambda: limits.NO_SPACE_BYTES - 1  # type: ignore[method-assign]
+    made.node.ticker.every_second(now + 1000)
+    made.node.volume.free_bytes = lambda: 2 * limits.NO_SPACE_BYTES  # type: ignore[method-assign]
+    made.node.ticker.every_second(now + 1000 + limits.STALLED_SECONDS_MAX - 1)
+    assert made.failures == []
+    made.node.ticker.every_second(now + 1000 + limits.STALLED_SECONDS_MAX)
+    (failure,) = made.failures
+    assert failure.startswith("the log takes nothing although there is room again: NO_SPACE")
+    made.failures.clear()
+    full.now = False
 
 
 ENTRY_BYTES = len(user_key(1, 1, b"default", b"10")) + 1

@@ -10,10 +10,6 @@ from stele.wire.storage.volume import TableFile, encode_file
 from tests.transfer.checkpoints import transfer
 
 
-def http(body, status="200 OK"):
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -1,7 +1,6 @@
 """A copy from one volume to another: whole, once, harmless when late."""
 
 import asyncio
-import json
 import os
 import socket
 import threading
@@ -15,26 +14,23 @@ from stele.transfer.client import copy, sst_writer
 from stele.wire.copy.blocks import End, encode_end, encode_stream
 from stele.wire.copy.jobs import decode_manifest
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
-from tests.transfer.checkpoints import TOKEN, copy_tablet, ingest, make_checkpoint, transfer
-
-NOW_MS = int(time.time() * 1000)
-ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
-ENTRIES |= {(b"other", b""): (b"x", NOW_MS + 3_600_000), (b"other", b"large"): (bytes(3_000_000), 0)}
-NEIGHBOUR = {(b"default", b"not this one"): (b"n", 0)}
+from tests.transfer.checkpoints import (
+    DEEP,
+    ENTRIES,
+    ITEM,
+    NEIGHBOUR,
+    TOKEN,
+    copy_now,
+    copy_tablet,
+    ingest,
+    make_checkpoint,
+    transfer,
+)
 
 
 def only_file(manifest):
     (file,) = manifest.files
     return file
-
-
-def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda more: None):
-    return asyncio.to_thread(copy_tablet, url, token, session, item, staging=staging, progress=progress)
-
-
-ITEM = CopyItem(partition=7, source_generation=3, generation=9)
-DEEP = b'{"format":2,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-"""JSON that is nested deeper than Python goes."""
 
 
 def files_of(folder, manifest):
@@ -47,7 +43,7 @@ async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, 
     expected = {tablet_prefix(7, 9) + rest: value for rest, value in own.items()}
     came = []
     async with transfer(volume) as url:
-        manifest = await copy_now(url, staging, ITEM, progress=came.append)
+        manifest = await copy_now(url, staging, progress=came.append)
     got = ingest(tmp_path / "database", files_of(staging, manifest))
     assert got == expected
     assert manifest.entries == len(expected)
@@ -67,7 +63,7 @@ async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(vo
     }
     make_checkpoint(volume, "s-1", {7: (3, entries)})
     async with transfer(volume) as url:
-        manifest = await copy_now(url, staging, ITEM)
+        manifest = await copy_now(url, staging)
     got = ingest(tmp_path / "database", [staging / "s-1" / only_file(manifest)])
     assert user_key(7, 9, b"default", b"old") not in got
     assert got[user_key(7, 9, b"default", b"just")] == pack_value(b"2", now_ms - 1000)
@@ -76,8 +72,8 @@ async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(vo
 async def test_a_finished_copy_is_not_made_again_but_another_generation_is(volume, staging):
     make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
     async with transfer(volume) as url:
-        first = await copy_now(url, staging, ITEM)
-        assert await copy_now("http://127.0.0.1:1", staging, ITEM) == first
+        first = await copy_now(url, staging)
+        assert await copy_now("http://127.0.0.1:1", staging) == first
         second = await copy_now(url, staging, CopyItem(7, 3, 10))
     assert second.generation == 10
     assert second.files != first.files
@@ -86,7 +82,7 @@ async def test_a_finished_copy_is_not_made_again_but_another_generation_is(volum
 async def test_two_runs_at_once_end_with_one_manifest_and_its_file(volume, staging):
     make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
     async with transfer(volume) as url:
-        made = await asyncio.gather(*(copy_now(url, staging, ITEM) for _ in range(4)))
+        made = await asyncio.gather(*(copy_now(url, staging) for _ in range(4)))
     assert len({tuple(manifest.files) for manifest in made}) == 1
     left = sorted(path.suffix for path in (staging / "s-1").iterdir())
     assert left == [".json", ".line", ".sst", ".sst"]
@@ -102,7 +98,7 @@ async def test_a_run_after_the_session_was_closed_leaves_nothing(volume, staging
 
     async with transfer(volume) as url:
         with pytest.raises(Refused, match="CANCELLED: the session's staging folder is gone"):
-            await copy_now(url, staging, ITEM, progress=close_session)
+            await copy_now(url, staging, progress=close_session)
     assert list(staging.iterdir()) == []
 
 
@@ -114,7 +110,7 @@ async def test_progress_may_stop_a_copy(volume, staging):
 
     async with transfer(volume) as url:
         with pytest.raises(Refused, match="stopped"):
-            await copy_now(url, staging, ITEM, progress=stop)
+            await copy_now(url, staging, progress=stop)
     assert list((staging / "s-1").iterdir()) == []
 
 
@@ -151,7 +147,7 @@ async def test_the_source_refuses_at_once(volume, staging, change, error, text):
 )
 def test_a_wrong_url_is_named(staging, url):
     with pytest.raises(BadInput, match="expected http://HOST:PORT"):
-        copy_tablet(url, TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None)
+        copy_tablet(url, staging)
 
 
 def serve_bytes(answers):
@@ -197,9 +193,7 @@ def test_a_bad_stream_is_tried_again_and_nothing_of_it_is_taken(staging, monkeyp
     monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
     port, thread = serve_bytes([bad, bad, http(stream())])
     came = []
-    manifest = copy_tablet(
-        f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=came.append
-    )
+    manifest = copy_tablet(f"http://127.0.0.1:{port}", staging, progress=came.append)
     thread.join(5)
     assert manifest.entries == 1
     assert sum(came) == manifest.bytes
@@ -210,18 +204,14 @@ def test_attempts_are_limited(staging, monkeypatch):
     monkeypatch.setattr(copy, "BACKOFF_SECONDS", 0.001)
     port, _ = serve_bytes([http(b"")] * copy.ATTEMPTS_MAX)
     with pytest.raises(Corrupt, match="the stream stops after 0 entries"):
-        copy_tablet(
-            f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None
-        )
+        copy_tablet(f"http://127.0.0.1:{port}", staging)
     with pytest.raises(Unavailable, match="Connection refused"):
-        copy_tablet("http://127.0.0.1:1", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None)
+        copy_tablet("http://127.0.0.1:1", staging)
 
 
 def test_an_empty_tablet_has_a_manifest_and_no_file(staging):
     port, _ = serve_bytes([http(encode_end(End(7, 3, OpId(1, 1), 0, 0)))])
-    manifest = copy_tablet(
-        f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None
-    )
+    manifest = copy_tablet(f"http://127.0.0.1:{port}", staging)
     assert (manifest.files, manifest.bytes, manifest.entries) == ([], 0, 0)
     assert [path.name for path in (staging / "s-1").iterdir()] == ["7.json"]
 
@@ -237,7 +227,7 @@ async def test_a_damaged_checkpoint_is_never_a_shorter_tablet(volume, staging, m
     largest.write_bytes(data)
     async with transfer(volume) as url:
         with pytest.raises((Corrupt, Unavailable)):
-            await copy_now(url, staging, ITEM)
+            await copy_now(url, staging)
     assert list((staging / "s-1").iterdir()) == []
 
 
@@ -245,9 +235,3 @@ async def test_a_damaged_checkpoint_is_never_a_shorter_tablet(volume, staging, m
 def test_a_manifest_that_cannot_be_read_is_damage(content):
     with pytest.raises(Corrupt, match=r"manifest s-1/7\.json: "):
         decode_manifest(content, "s-1/7.json")
-
-
-def test_a_manifest_is_readable_json(staging):
-    port, _ = serve_bytes([http(stream())])
-    copy_tablet(f"http://127.0.0.1:{port}", TOKEN, "s-1", ITEM, staging=staging, progress=lambda more: None)
-    assert json.loads((staging / "s-1" / "7.json").read_text())["partition"] == 7

@@ -6,17 +6,11 @@ import time
 
 import pytest
 
-from stele.core.control.commands import CopyItem
 from stele.errors import SteleError
 from stele.transfer.jobs import direct
 from stele.transfer.jobs.board import JobBoard
 from stele.wire.copy.jobs import CopyJob
-from tests.transfer.checkpoints import TOKEN, make_checkpoint, transfer
-
-NOW_MS = int(time.time() * 1000)
-ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
-ENTRIES |= {(b"other", b""): (b"x", NOW_MS + 3_600_000), (b"other", b"large"): (bytes(3_000_000), 0)}
-ITEM = CopyItem(partition=7, source_generation=3, generation=9)
+from tests.transfer.checkpoints import ENTRIES, ITEM, TOKEN, make_checkpoint, transfer
 
 
 async def test_cancelling_ends_the_copying_process(volume, staging):

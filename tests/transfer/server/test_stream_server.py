@@ -8,26 +8,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from stele.core.control.commands import CopyItem, OpId, SessionTablet
+from stele.core.control.commands import OpId, SessionTablet
 from stele.transfer.server import stream_server
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.copy.jobs import damage_note
-from tests.transfer.checkpoints import TOKEN, copy_tablet, make_checkpoint, transfer
-
-NEIGHBOUR = {(b"default", b"not this one"): (b"n", 0)}
-
-
-def copy_now(url, staging, item, *, session="s-1", token=TOKEN, progress=lambda more: None):
-    return asyncio.to_thread(copy_tablet, url, token, session, item, staging=staging, progress=progress)
-
-
-ITEM = CopyItem(partition=7, source_generation=3, generation=9)
-DEEP = b'{"format":2,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-"""JSON that is nested deeper than Python goes."""
-
-
-def http(body, status="200 OK"):
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+from tests.transfer.checkpoints import DEEP, NEIGHBOUR, copy_now, make_checkpoint, transfer
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -60,7 +45,7 @@ async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
         return sum(str(base) in os.readlink(link) for link in links if link.exists() or link.is_symlink())
 
     async with transfer(volume) as url:
-        await copy_now(url, staging, ITEM)
+        await copy_now(url, staging)
         assert held() > 0
         (base / "session.json").unlink()
         for _ in range(100):
