@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from stele.member import limits
 from stele.member.storage.disk_full import is_disk_full, is_stopping
 
 log = logging.getLogger("stele.member")
@@ -50,6 +51,12 @@ class Background:
             return
         log.error("background work failed", exc_info=error)
         self._failed(f"background work failed: {error}")
+
+    async def until(self, done: Callable[[], bool], seconds_max: float) -> None:
+        """Wait until `done`, which ends in many places, for at most so long."""
+        until = self.now() + seconds_max
+        while not done() and self.now() < until:  # noqa: ASYNC110
+            await asyncio.sleep(limits.DRAIN_LOOK_SECONDS)
 
     def cancel(self) -> None:
         """Cancel running tasks before the process ends."""

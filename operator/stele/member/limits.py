@@ -163,7 +163,8 @@ of its requests; and how long it waits for one answer."""
 
 DRAIN_SECONDS_MAX = 2.0
 DRAIN_LOOK_SECONDS = 0.005
-"""How long a stopping member waits for pending requests, and the interval of checks."""
+"""How long a stopping member waits for replies to its clients, and again for those to other members; the
+interval of checks."""
 
 STOP_SECONDS_MAX = 10.0
 """Most time for stopping services, syncing the log and closing the database after that."""

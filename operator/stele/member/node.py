@@ -278,9 +278,7 @@ class Node:
     async def drain(self) -> None:
         """Accept no new work, and answer accepted work for at most DRAIN_SECONDS_MAX."""
         self.router.stop()
-        until = self.background.now() + limits.DRAIN_SECONDS_MAX
-        while self.router.busy() and self.background.now() < until:  # noqa: ASYNC110  requests end in many places
-            await asyncio.sleep(limits.DRAIN_LOOK_SECONDS)
+        await self.background.until(lambda: not self.router.busy(), limits.DRAIN_SECONDS_MAX)
         self.router.abandon()
 
     async def stop(self) -> None:

@@ -20,7 +20,7 @@ from stele.member.admin.metrics import Metrics
 from stele.member.bulk.routes import BulkRoutes
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
-from stele.member.resp.server import start_resp_server
+from stele.member.resp.server import RespServer, start_resp_server
 from stele.member.services.loader import load_services
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
@@ -134,7 +134,7 @@ class Process:
         # An unexpected error also ends acknowledgements at once, even while the member drains.
         self._fail = node.failed
         async with AsyncExitStack() as stack:
-            await self._listen(node, stack)
+            clients = await self._listen(node, stack)
             await node.load()
             node.loads.start()
             await node.services.start()
@@ -147,11 +147,13 @@ class Process:
             await self._stop.wait()
             log.info("stopping")
             if not self._failure:
+                clients.stop()
+                await node.background.until(lambda: not clients.busy(), limits.DRAIN_SECONDS_MAX)
                 await node.drain()
         await self._close(node)
         return 1 if self._failure else 0
 
-    async def _listen(self, node: Node, stack: AsyncExitStack) -> None:
+    async def _listen(self, node: Node, stack: AsyncExitStack) -> RespServer:
         """Open the ports for master and clients; the stack closes the listeners."""
         settings = self._settings
         admin = Admin(node, Metrics(node)).application()
@@ -164,6 +166,7 @@ class Process:
             node.router, settings.bind, settings.resp_port, turn_budget=node.command_executor.turn_budget
         )
         stack.push_async_callback(resp_server.close)
+        return resp_server
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""

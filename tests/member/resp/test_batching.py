@@ -44,7 +44,7 @@ async def place() -> AsyncIterator[tuple[RespServer, Wire, Wire]]:
     yield server, wires[0], wires[1]
     for wire in wires:
         await wire.close()
-    await server.close(0)
+    await server.close()
 
 
 def bulk_length(size: int) -> int:

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """Interval of checks whether others need the room held by replies that a client does not read."""
 
+LINGER_LOOK_SECONDS = 0.01
+"""Interval of checks, while the member stops, whether clients have read their replies."""
+
 DEFECT_SECONDS = 60.0
 """Unexpected errors are logged once per this interval; the others are counted."""
 
@@ -48,6 +51,8 @@ class RespServerLimits:
     output_bytes_high: int = 256 * 1024
     stalled_seconds_max: float = 60.0
     stalled_seconds_max_scarce: float = 5.0
+    linger_seconds: float = 0.2
+    linger_seconds_max: float = 1.0
     backlog: int = 512
 
 
@@ -65,7 +70,10 @@ async def start_resp_server(
 
 
 class RespServer:
-    """The listening socket and its connections. `waiting_bytes` is the sum over all connections."""
+    """The listening socket and its connections. `waiting_bytes` is the sum over all connections.
+
+    `port` is the one in use.
+    """
 
     def __init__(
         self, store: KeyValueService, limits: RespServerLimits, turn_budget: TurnBudget | None = None
@@ -77,9 +85,11 @@ class RespServer:
         self.replies = ReplyBytes()
         self.turn_budget = turn_budget or TurnBudget(asyncio.get_running_loop().call_soon)
         self.collector = BatchCollector(store, _failure, self.turn_budget, self.replies)
-        self.waiting_bytes = 0
+        self.waiting_bytes = self.port = 0
         self._ids = count(1)
         self._open: set[_Connection] = set()
+        self._unanswered: list[_Connection] = []
+        self.stopping = False
         self._listener: asyncio.Server | None = None
         self._counts = {
             "total_connections_received": 0,
@@ -87,25 +97,38 @@ class RespServer:
             "total_commands_processed": 0,
         }
 
-    @property
-    def port(self) -> int:
-        """The port in use."""
-        assert self._listener is not None
-        return int(self._listener.sockets[0].getsockname()[1])
-
     async def listen(self, bind: str, port: int) -> None:
         """Start to accept clients."""
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
         self._listener = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
+        self.port = int(self._listener.sockets[0].getsockname()[1])
 
-    async def close(self, grace_seconds: float = 5.0) -> None:
-        """Stop accepting, let running requests finish within `grace_seconds`, and close all connections."""
+    def stop(self) -> None:
+        """Accept no connection and take no request from now on; those that were read are answered."""
+        self.stopping = True
         if self._listener is not None:
             self._listener.close()
-        running = [future for connection in self._open if (future := connection.stop()) is not None]
-        if running:
-            await asyncio.wait(running, timeout=grace_seconds)
+        for connection in list(self._open):
+            connection.stop()
+        self._unanswered = list(self._open)
+
+    def busy(self) -> bool:
+        """Return whether a request from before `stop` has no reply."""
+        self._unanswered = [connection for connection in self._unanswered if connection.busy]
+        return bool(self._unanswered)
+
+    async def close(self) -> None:
+        """Close all connections, each when its client has all replies, within `linger_seconds_max`."""
+        self.stop()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.limits.linger_seconds_max
+        while self._open and loop.time() < until:
+            for connection in list(self._open):
+                connection.close_if_quiet(loop.time())
+            await asyncio.sleep(LINGER_LOOK_SECONDS)
+        if self._open:
+            log.warning("%d connections are reset: their clients did not read all replies", len(self._open))
         for connection in list(self._open):
             connection.abort()
 
@@ -197,9 +220,10 @@ class _Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._in_batch = False
-        self._idle: asyncio.Future[None] | None = None
         self._reading = True
         self._stopping = False
+        self._half_close = False
+        self._quiet_since = float("inf")
         self._gone = False
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
@@ -218,6 +242,8 @@ class _Connection(asyncio.Protocol):
             )
             self._transport.close()
             self._stopping = True
+        elif self._server.stopping:
+            self.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Implement asyncio.Protocol. Running commands finish: their writes may be in flight elsewhere."""
@@ -228,8 +254,9 @@ class _Connection(asyncio.Protocol):
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        """Implement asyncio.Protocol."""
+        """Implement asyncio.Protocol. What arrives after the end of reading is dropped."""
         if self._stopping:
+            self._linger()
             return
         reader = self._reader
         before = reader.arguments
@@ -240,7 +267,7 @@ class _Connection(asyncio.Protocol):
             return
         if reader.error is not None or self._is_full():
             self._pause()
-        if self._busy:
+        if self.busy:
             return
         if self._queue or reader.error:
             self._go_on()
@@ -248,7 +275,8 @@ class _Connection(asyncio.Protocol):
             self._hold(self._reader.buffered_bytes)
 
     @property
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
+        """Return whether requests are unanswered."""
         return self._in_batch or self._task is not None
 
     def _go_on(self) -> None:
@@ -271,13 +299,13 @@ class _Connection(asyncio.Protocol):
 
     def _continue(self) -> None:
         """Continue in a new turn."""
-        self._end_batch()
+        self._in_batch = False
         if not self._transport.is_closing():
             self._go_on()
 
     def _finish(self, batch: ConnectionBatch) -> None:
         """Handle a batch whose commands all have replies."""
-        self._end_batch()
+        self._in_batch = False
         if not self._transport.is_closing():
             if batch.later:
                 self._task = asyncio.get_running_loop().create_task(self._work(batch))
@@ -288,12 +316,6 @@ class _Connection(asyncio.Protocol):
                 self._go_on()
         self._server.replies.add(-batch.bytes)
 
-    def _end_batch(self) -> None:
-        self._in_batch = False
-        if self._idle is not None:
-            self._idle.set_result(None)
-            self._idle = None
-
     def _answer(self, batch: ConnectionBatch) -> None:
         out: list[bytes] = []
         encode_all(batch.replies, out, self.session.resp3)
@@ -303,14 +325,14 @@ class _Connection(asyncio.Protocol):
         """Handle the end of all requests."""
         self._hold(self._reader.buffered_bytes)
         if self._stopping:
-            self._transport.close()
+            self._end()
         elif not self._reading and not self._is_full():
             self._resume()
 
     def eof_received(self) -> bool:
         """Implement asyncio.Protocol. Pending requests are answered before the connection closes."""
         self._stopping = True
-        return self._busy
+        return self.busy
 
     def pause_writing(self) -> None:
         """Implement asyncio.Protocol."""
@@ -324,15 +346,37 @@ class _Connection(asyncio.Protocol):
         unsent, self._unsent_bytes = self._unsent_bytes, 0
         self._server.replies.add(-unsent)
 
-    def stop(self) -> "asyncio.Future[None] | None":
-        """Stop reading; return a future of running requests, None if there are none."""
-        self._stopping = True
-        self._pause()
-        if self._in_batch:
-            self._queue.clear()
-            self._idle = asyncio.get_running_loop().create_future()
-            return self._idle
-        return self._task
+    def stop(self) -> None:
+        """Take no more requests; when those that were read are answered, end the stream of replies."""
+        if self._stopping:
+            return
+        self._stopping = self._half_close = True
+        if not self._reading:
+            self._transport.resume_reading()
+        if not self.busy:
+            self._end()
+
+    def _end(self) -> None:
+        """Close, after all replies. A client that may still send gets only their end at first.
+
+        To close while there are bytes that were not read makes the kernel reset the connection, which
+        destroys replies on their way; so they are read and dropped, see `close_if_quiet`.
+        """
+        if self._half_close and not self.session.quitting and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._linger()
+        else:
+            self._transport.close()
+
+    def _linger(self) -> None:
+        self._quiet_since = asyncio.get_running_loop().time()
+
+    def close_if_quiet(self, now: float) -> None:
+        """Close when all replies were sent and the client has sent nothing for `linger_seconds`."""
+        quiet_seconds = now - self._quiet_since
+        unsent = self._transport.get_write_buffer_size()
+        if not self.busy and not unsent and quiet_seconds >= self._limits.linger_seconds:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close immediately."""
@@ -389,8 +433,9 @@ class _Connection(asyncio.Protocol):
             self._task = None
         if self._reader.error is not None:
             self._transport.write(b"-ERR " + self._reader.error.encode() + b"\r\n")
-        if self._reader.error is not None or self._stopping or self.session.quitting:
-            self._transport.close()
+            self._stopping = True
+        if self._stopping or self.session.quitting:
+            self._end()
         else:
             self._on_idle()
 

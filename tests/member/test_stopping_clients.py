@@ -1,0 +1,251 @@
+"""What clients see of a member that is stopped as planned: nothing, by the retries that they have anyway."""
+
+import asyncio
+import itertools
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+from stele.core.control import commands as m
+from stele.member import limits
+from stele.member.leave import leave
+from stele.member.settings import read_settings
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
+
+LEAVING = 0
+
+
+class Service:
+    """New connections go to the members that are left, as through a Service; those that exist stay."""
+
+    def __init__(self, made: Cluster) -> None:
+        self.port = made.ports[0]
+        self.hosts = [member.host for member in made.members.values()]
+        self._next = itertools.count()
+
+    def host(self) -> str:
+        return self.hosts[next(self._next) % len(self.hosts)]
+
+    def client(self) -> redis.Redis:
+        """A client with redis-py's own defaults."""
+        service = self
+
+        class Connection(redis.Connection):
+            def _connect(self) -> object:
+                self.host = service.host()
+                return super()._connect()
+
+        client = redis.Redis(port=self.port)
+        client.connection_pool.connection_class = Connection
+        return client
+
+    def asyncio_client(self) -> redis.asyncio.Redis:
+        service = self
+
+        class Connection(redis.asyncio.Connection):
+            async def _connect(self) -> None:
+                self.host = service.host()
+                await super()._connect()
+
+        client = redis.asyncio.Redis(port=self.port)
+        client.connection_pool.connection_class = Connection
+        return client
+
+
+class Load:
+    """Clients that count up keys of all partitions without a pause: each request runs exactly once."""
+
+    def __init__(self, made: Cluster, service: Service) -> None:
+        keys = [key_in(p, made.partitions, seed) for seed in range(2) for p in range(made.partitions)]
+        self.counts = dict.fromkeys(keys, 0)
+        self.failures: list[str] = []
+        self.over = False
+        self._threads = [threading.Thread(target=self._run, args=(service, keys[n::4])) for n in range(4)]
+        self._tasks = [asyncio.ensure_future(self._asyncio_run(service, key)) for key in self._own("t")]
+        for thread in self._threads:
+            thread.start()
+
+    def _own(self, name: str) -> Iterable[bytes]:
+        keys = [f"{name}{n}".encode() for n in range(4)]
+        self.counts.update(dict.fromkeys(keys, 0))
+        return keys
+
+    def _run(self, service: Service, keys: list[bytes]) -> None:
+        with service.client() as client:
+            while not self.over:
+                for key in keys:
+                    try:
+                        self._check(key, client.incr(key))
+                    except redis.RedisError as error:
+                        self.failures.append(f"{key!r}: {error!r}")
+
+    async def _asyncio_run(self, service: Service, key: bytes) -> None:
+        async with service.asyncio_client() as client:
+            while not self.over:
+                try:
+                    self._check(key, await client.incr(key))
+                except redis.RedisError as error:
+                    self.failures.append(f"{key!r}: {error!r}")
+
+    def _check(self, key: bytes, value: object) -> None:
+        self.counts[key] += 1
+        if value != self.counts[key]:
+            self.failures.append(f"{key!r} is {value!r} after {self.counts[key]} requests")
+            self.counts[key] = int(str(value))
+
+    async def end(self) -> None:
+        self.over = True
+        await asyncio.gather(*self._tasks)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+
+async def move_owners(made: Cluster, leaving: int) -> None:
+    """Make a backup the owner of every row that the leaving member owns, which stays a backup."""
+    for partition, row in list(made.rows.items()):
+        if row.replicas[0] == leaving:
+            term, owner = row.version + 2, row.replicas[1]
+            assert owner is not None
+            for member in (leaving, owner):
+                assert (await made.command(member, m.Fence(partition, term, True))).code == "OK"
+            made.rows[partition] = m.Row(partition, term, (owner, leaving))
+            accepted = await made.command(owner, m.Accept(made.id(), made.rows[partition]))
+            assert accepted.code == "OK", accepted
+            await made.publish()
+
+
+async def shrink_rows(made: Cluster, leaving: int) -> None:
+    """Take a member that owns nothing out of all rows."""
+    for partition, row in list(made.rows.items()):
+        if leaving in row.replicas:
+            made.store(partition, tuple(each for each in row.replicas if each != leaving), by=2)
+    await made.publish()
+    await made.served()
+
+
+async def stop_as_planned(made: Cluster, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete the pod: its endpoint, its hook with a master that reacts, SIGTERM."""
+    monkeypatch.setattr(limits, "LEAVE_SECONDS_MIN", 0.5)
+    member = made.members[LEAVING]
+    service.hosts.remove(member.host)
+    settings = read_settings(member.environment())
+    hook = asyncio.ensure_future(asyncio.to_thread(leave, settings, 60.0))
+    await eventually(lambda: made.exchange(LEAVING, rows=()), lambda reply: reply.stopping)
+    await move_owners(made, LEAVING)
+    await shrink_rows(made, LEAVING)
+    made.may_stop.add(LEAVING)
+    await made.publish()
+    assert "nothing more to move" in await hook
+    assert await asyncio.wait_for(member.stop(), 20) == 0
+    member.process = None
+
+
+@pytest.mark.parametrize("fsync", ["Always", "Interval"])
+async def test_no_request_fails_when_a_member_stops_as_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: str
+) -> None:
+    async with cluster(tmp_path, 3, STELE_FSYNC=fsync) as made:
+        service = Service(made)
+        load = Load(made, service)
+        await asyncio.sleep(1.0)
+        await stop_as_planned(made, service, monkeypatch)
+        await asyncio.sleep(0.5)
+        await load.end()
+        assert load.failures == []
+        async with service.asyncio_client() as client:
+            for key, count in load.counts.items():
+                assert int(await client.get(key)) == count > 0
+        assert "connections are reset" not in made.members[LEAVING].log()
+
+
+async def test_a_pipeline_is_answered_up_to_where_it_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replies are a prefix, then comes the end of the stream; what follows them was not run."""
+    async with cluster(tmp_path, 3) as made:
+        await move_owners(made, LEAVING)
+        await shrink_rows(made, LEAVING)
+        member, count = made.members[LEAVING], 1000
+        reader, writer = await asyncio.open_connection(member.host, made.ports[0])
+
+        async def send() -> None:
+            for _ in range(count):
+                writer.write(b"INCR counter\r\n")
+                await asyncio.sleep(0.0005)
+
+        sending = asyncio.create_task(send())
+        assert await reader.readline() == b":1\r\n"
+        await asyncio.sleep(0.1)
+        stopped = asyncio.create_task(member.stop())
+        rest = await asyncio.wait_for(reader.read(), 10)
+        await sending
+        assert await stopped == 0
+        replies = [b":1", *rest.split()]
+        assert replies == [b":%d" % n for n in range(1, len(replies) + 1)]
+        assert 1 < len(replies) < count
+        member.process = None
+        async with redis.asyncio.Redis(host=made.members[1].host, port=made.ports[0]) as client:
+            assert int(await client.get("counter")) == len(replies)
+        writer.close()
+
+
+async def test_a_client_reads_all_replies_although_it_goes_on_sending(tmp_path: Path) -> None:
+    """Nothing that it sends too late may reset the connection before it has read what came before."""
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member, value = made.members[0], b"v" * 10_000
+        reader, writer = await asyncio.open_connection(member.host, made.ports[0], limit=2**14)
+        writer.write(b"SET k %b\r\n" % value + b"GET k\r\n" * 500)
+        await eventually(lambda: asyncio.sleep(0, made.members[0].log()), lambda _: True)
+        await asyncio.sleep(0.05)
+        stopped = asyncio.create_task(member.stop())
+        await asyncio.sleep(0.02)
+        writer.write(b"GET k\r\n" * 10_000)
+        found = 0
+        while data := await reader.read(2**14):
+            found += len(data)
+            await asyncio.sleep(0.0002)
+        assert (found - 5) % (len(value) + 10) == 0
+        assert found > 5
+        assert await stopped == 0
+        writer.close()
+
+
+STAGES = ("announced", "owners moved", "not in rows", "may stop", "ending connections")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_member_may_die_at_any_step_of_a_planned_stop(tmp_path: Path, stage: str) -> None:
+    """It comes back as a member that serves: an announcement ends with its process."""
+    async with cluster(tmp_path, 3) as made:
+        member, client = made.members[LEAVING], Client(made)
+        keys = [key_in(p, made.partitions) for p in range(made.partitions)]
+        for key in keys:
+            assert await client.set(LEAVING, key, b"before")
+        hook = asyncio.ensure_future(asyncio.to_thread(leave, read_settings(member.environment()), 60.0))
+        await eventually(lambda: made.exchange(LEAVING, rows=()), lambda reply: reply.stopping)
+        if stage != "announced":
+            await move_owners(made, LEAVING)
+        if stage in STAGES[2:]:
+            await shrink_rows(made, LEAVING)
+        if stage in STAGES[3:]:
+            made.may_stop.add(LEAVING)
+            await made.publish()
+        for key in keys:
+            assert await client.set(1, key, b"after")
+        if stage == "ending connections":
+            member.signal(signal.SIGTERM)
+        await member.kill()
+        assert await hook
+        made.may_stop.clear()
+        await member.start()
+        await made.publish()
+        await made.served()
+        assert not (await made.exchange(LEAVING, rows=())).stopping
+        await client.close()
+        await client.check(LEAVING)
+        await made.same_everywhere()
