@@ -154,7 +154,7 @@ class Member(Program):
         super().__init__(folder / f"m{index}.log")
         self.index = index
         self.host = f"127.0.0.{index + 1}"
-        self.port, self.peer_port, self.admin_port, self.transfer_port = ports
+        self.port, self.peer_port, self.admin_port, self.transfer_port, self.metrics_port = ports
         self.folder = folder / f"m{index}"
         self.fsync = fsync
         self.uuid = ""
@@ -170,19 +170,20 @@ class Member(Program):
             "STELE_PEER_PORT": str(self.peer_port),
             "STELE_ADMIN_PORT": str(self.admin_port),
             "STELE_TRANSFER_PORT": str(self.transfer_port),
+            "STELE_METRICS_PORT": str(self.metrics_port),
             "STELE_FSYNC": self.fsync,
         }
         self.spawn([sys.executable, "-m", "stele.member"], env={**os.environ, **own})
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """(status, body) of a GET at the admin port."""
-        return self._ask("GET", path, None)
+        """(status, body) of a GET at the port of probes and metrics."""
+        return self._ask("GET", self.metrics_port, path, None)
 
     def post(self, path: str, body: bytes) -> bytes:
-        return self._ask("POST", path, body)[1]
+        return self._ask("POST", self.admin_port, path, body)[1]
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.host, self.admin_port, timeout=30)
+    def _ask(self, method: str, port: int, path: str, body: bytes | None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, port, timeout=30)
         try:
             connection.request(method, path, body)
             response = connection.getresponse()
@@ -205,7 +206,7 @@ class Stage:
 
     def form(self, members: int, fsync: str) -> None:
         """Start members, assign the partitions in turn, wait until all are served."""
-        ports = free_ports(4)
+        ports = free_ports(5)
         for index in range(members):
             self.members.append(Member(self.folder, index, ports, fsync))
             self.members[-1].start()

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from stele.adapters.listening import listen_hosts
 from stele.errors import BadInput
 from stele.member import process
 from stele.member.settings import read_settings
@@ -26,7 +27,7 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> process.Process:
     monkeypatch.setattr(process, "tune_gc", lambda: None)
-    settings = read_settings(MemberProcess(0, HOST, tmp_path / "m0", free_ports(4)).environment())
+    settings = read_settings(MemberProcess(0, HOST, tmp_path / "m0", free_ports(5)).environment())
     return process.Process(settings)
 
 
@@ -47,7 +48,8 @@ async def test_nothing_is_told_or_promised_before_the_volume_is_read(
                 "/v1/digest?partition=0",
                 "/readyz",
             ):
-                async with http.get(f"http://{HOST}:{settings.admin_port}{path}") as response:
+                port = settings.metrics_port if path == "/readyz" else settings.admin_port
+                async with http.get(f"http://{HOST}:{port}{path}") as response:
                     told.append((response.status, await response.text()))
 
     def delete_folders(*_: object) -> None:
@@ -107,9 +109,21 @@ def test_the_process_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
 async def test_stops_politely_and_is_ready_when_it_serves(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, replicas=1) as made:
         member = made.members[0]
-        url = f"http://{member.host}:{member.ports[2]}"
+        url = f"http://{member.host}:{member.ports[4]}"
         for path, text in (("/healthz", "ok"), ("/readyz", "ok"), ("/metrics", "stele_requests_total")):
             async with made.http.get(url + path) as response:
                 assert (response.status, text in await response.text()) == (200, True)
         assert await member.stop() == 0
         assert "Traceback" not in member.log()
+
+
+@pytest.mark.skipif(len(listen_hosts("")) < 2, reason="no IPv6 on this machine")
+async def test_every_port_answers_on_ipv6_too(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1, STELE_BIND="") as made:
+        resp, peer, admin, _, metrics = made.members[0].ports
+        for port in (resp, peer, admin, metrics):
+            for host in ("127.0.0.1", "::1"):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+        async with made.http.get(f"http://[::1]:{metrics}/readyz") as response:
+            assert response.status == 200

@@ -252,6 +252,7 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
     assert let_in("members", 6379) == callers.keys()
     assert let_in("members", 7000) == {"members"}
     assert let_in("members", 7001) == {"operator", "bulk"}
+    assert let_in("members", 7004) == callers.keys()
     assert let_in("members", 7002) == {"members", "executors", "bulk"}
     assert let_in("copiers", 7010) == {"operator", "executors"}
     for first in (DRIVER_PORT, DRIVER_BLOCK_PORT):

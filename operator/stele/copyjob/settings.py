@@ -65,7 +65,7 @@ class Settings:
         expected="a JSON object",
         accepts=_is_json_object,
     )
-    bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
+    bind: str = setting("STELE_BIND", "address to listen on; every one of the pod by default", default="")
     port: Port = setting("STELE_COPIER_PORT", "jobs of the operator, progress of tasks", default=7010)
     drivers_max: Drivers = setting("STELE_DRIVERS_MAX", "Spark drivers that live at once", default=4)
     staging: Path = setting(

@@ -15,6 +15,7 @@ from stele.adapters import environment
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.lease import Election
 from stele.adapters.kubernetes.login import Login, log_in
+from stele.adapters.listening import listen_hosts
 from stele.adapters.members.client import MemberClient
 from stele.errors import SteleError
 from stele.master import health, watch
@@ -128,7 +129,8 @@ class Process:
         app = health.application(self._supervisor, lambda: self._standing_by, lambda: self._leads)
         self._server = web.AppRunner(app, access_log=None)
         await self._server.setup()
-        await web.TCPSite(self._server, "0.0.0.0", self._settings.http_port).start()
+        for host in listen_hosts(""):
+            await web.TCPSite(self._server, host, self._settings.http_port).start()
 
     async def close(self) -> None:
         await self._supervisor.close()

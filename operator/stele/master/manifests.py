@@ -19,7 +19,8 @@ from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security
 
 Object = dict[str, Any]
 
-RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT, COPIER_PORT = 6379, 7000, 7001, 7002, 7010
+RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT = 6379, 7000, 7001, 7002
+METRICS_PORT, COPIER_PORT = 7004, 7010
 
 CLUSTER_LABEL = "stele.dev/cluster"
 MEMBER_LABEL = "stele.dev/member"
@@ -151,7 +152,13 @@ def headless_service(cluster: TabletCluster) -> Object:
     return _object("v1", "Service", headless_name(name), marks, owned_by_cluster(cluster), spec=spec)
 
 
-_PORTS = (("resp", RESP_PORT), ("peer", PEER_PORT), ("admin", ADMIN_PORT), ("transfer", TRANSFER_PORT))
+_MEMBER_PORTS = (
+    ("resp", RESP_PORT),
+    ("peer", PEER_PORT),
+    ("admin", ADMIN_PORT),
+    ("metrics", METRICS_PORT),
+)
+_PORTS = (*_MEMBER_PORTS, ("transfer", TRANSFER_PORT))
 
 
 def _service_port(name: str, port: int) -> Object:
@@ -211,12 +218,11 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
                 STELE_FSYNC=cluster.spec.storage.fsync.value,
                 STELE_HEARTBEAT_MS=str(int(detection.heartbeat_seconds * 1000)),
                 STELE_LEASE_MS=str(int(detection.lease_seconds * 1000)),
-                STELE_BIND="0.0.0.0",
             ),
         ],
-        "ports": [{"name": name, "containerPort": port} for name, port in _PORTS[:3]],
-        "readinessProbe": _probe("/readyz", "admin", 2, 2),
-        "livenessProbe": _probe("/healthz", "admin", 10, 12),
+        "ports": [{"name": name, "containerPort": port} for name, port in _MEMBER_PORTS],
+        "readinessProbe": _probe("/readyz", "metrics", 2, 2),
+        "livenessProbe": _probe("/healthz", "metrics", 10, 12),
         "lifecycle": {
             "preStop": {"exec": {"command": ["stele-member", "leave", "--seconds", str(LEAVE_SECONDS)]}}
         },
@@ -239,7 +245,7 @@ def _transfer_container(image: str, pull: str) -> Object:
         "image": image,
         "imagePullPolicy": pull,
         "command": ["stele-transfer"],
-        "env": _env(STELE_DATA_DIR="/data", STELE_BIND="0.0.0.0"),
+        "env": _env(STELE_DATA_DIR="/data"),
         "ports": [{"name": "transfer", "containerPort": TRANSFER_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "securityContext": _security(),

@@ -14,6 +14,7 @@ from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.table import version_sum
 from stele.core.tablet.lifecycle import TabletState
+from stele.master.manifests import RESP_PORT
 from stele.model import TabletCluster, TabletMember
 from stele.model.cluster import (
     ClusterPhase,
@@ -26,6 +27,7 @@ from stele.model.conditions import Conditions, ConditionType, Reason, find_condi
 from stele.model.member import MemberState, TabletMemberStatus
 from stele.model.ownership import NameLeaves, NameTaken, leaving_text, taken_text
 from stele.model.validation import Problem, problems
+from stele.wire.urls import host_port
 
 OUTDATED_SHOWN = 20
 """Objects that a condition's message lists."""
@@ -430,7 +432,7 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
         incarnation=0 if report is None else report.incarnation,
-        address="" if entry is None or not entry.address else f"{entry.address}:6379",
+        address="" if entry is None or not entry.address else host_port(entry.address, RESP_PORT),
         state=MemberState(life.value),
         zone=() if liveness is None or liveness.member_object is None else liveness.member_object.zone or (),
         owned=owned,

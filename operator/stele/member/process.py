@@ -12,11 +12,12 @@ from pathlib import Path
 
 from aiohttp import web
 
+from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.member import limits
 from stele.member.admin.http import Admin
-from stele.member.admin.metrics import Metrics
+from stele.member.admin.observer import Observer
 from stele.member.bulk.routes import BulkRoutes
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
@@ -85,6 +86,7 @@ class Process:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = replace(settings, boot_id=read_boot_id())
+        self._hosts = listen_hosts(settings.bind)
         self._stop = asyncio.Event()
         self._failure = ""
         self._fail = self._failed
@@ -156,22 +158,27 @@ class Process:
     async def _listen(self, node: Node, stack: AsyncExitStack) -> RespServer:
         """Open the ports for master and clients; the stack closes the listeners."""
         settings = self._settings
-        admin = Admin(node, Metrics(node)).application()
+        admin = Admin(node).application()
         BulkRoutes(settings, node.tablets, node.answers, node.loads, node.sessions).add_routes(admin)
-        runner = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, settings.bind, settings.admin_port).start()
+        await self._serve(admin, settings.admin_port, stack)
+        await self._serve(Observer(node).application(), settings.metrics_port, stack)
         resp_server = await start_resp_server(
-            node.router, settings.bind, settings.resp_port, turn_budget=node.command_executor.turn_budget
+            node.router, self._hosts, settings.resp_port, turn_budget=node.command_executor.turn_budget
         )
         stack.push_async_callback(resp_server.close)
         return resp_server
 
+    async def _serve(self, app: web.Application, port: int, stack: AsyncExitStack) -> None:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        for host in self._hosts:
+            await web.TCPSite(runner, host, port).start()
+
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""
-        bind, port = self._settings.bind, self._settings.peer_port
-        server = await asyncio.get_running_loop().create_server(node.peers.inbound.accept, bind, port)
+        loop, port = asyncio.get_running_loop(), self._settings.peer_port
+        server = await loop.create_server(node.peers.inbound.accept, self._hosts, port)
         stack.callback(server.close)
 
     async def _close(self, node: Node) -> None:

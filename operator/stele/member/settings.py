@@ -36,13 +36,14 @@ class Settings:
     data_dir: Path = setting("STELE_DATA_DIR", "the volume's folder")
     cluster: str = setting("STELE_CLUSTER_UID", "the UID of the TabletCluster")
     name: str = setting("STELE_MEMBER_NAME", "the name of the TabletMember")
-    bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
+    bind: str = setting("STELE_BIND", "address to listen on; every one of the pod by default", default="")
     resp_port: Port = setting("STELE_RESP_PORT", "clients, RESP", default=6379)
     peer_port: Port = setting("STELE_PEER_PORT", "members; the same at all members", default=7000)
-    admin_port: Port = setting("STELE_ADMIN_PORT", "master, probes, metrics", default=7001)
+    admin_port: Port = setting("STELE_ADMIN_PORT", "master, tools", default=7001)
     transfer_port: Port = setting(
         "STELE_TRANSFER_PORT", "the transfer process of this pod, and of every other", default=7002
     )
+    metrics_port: Port = setting("STELE_METRICS_PORT", "probes and metrics, read only", default=7004)
     fsync: Fsync = setting("STELE_FSYNC", "Interval: every 100 ms", default=Fsync.ALWAYS)
     heartbeat_ms: Heartbeat = setting("STELE_HEARTBEAT_MS", "between two heartbeats to a member", default=300)
     lease_ms: Lease = setting("STELE_LEASE_MS", "of a lease, at least 2 heartbeats", default=2000)
@@ -58,7 +59,7 @@ class Settings:
     @property
     def local_host(self) -> str:
         """Address at which the second container of this pod listens."""
-        return "127.0.0.1" if self.bind in {"0.0.0.0", "::"} else self.bind
+        return "127.0.0.1" if self.bind in {"", "0.0.0.0", "::"} else self.bind
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:

@@ -44,7 +44,7 @@ class Settings:
         expected="the directory of the member's volume",
         accepts=Path.is_dir,
     )
-    bind: str = setting("STELE_BIND", "address to listen on", default="0.0.0.0")
+    bind: str = setting("STELE_BIND", "address to listen on; every one of the pod by default", default="")
     port: AnyPort = setting("STELE_TRANSFER_PORT", "copies; 0 picks a free one", default=7002)
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from stele.adapters.listening import listen_hosts
 from stele.errors import BadInput
 
 SETTINGS_WRONG = 2
@@ -41,7 +42,7 @@ def serve(
     try:
         web.run_app(
             app,
-            host=host,
+            host=listen_hosts(host),
             port=port,
             print=None,
             access_log=None,
@@ -49,7 +50,7 @@ def serve(
             loop=loop,
         )
     except OSError as error:
-        text = f"cannot listen on {host} port {port}: {error}; set STELE_BIND or the port"
+        text = f"cannot listen on {host or 'any address'} port {port}: {error}; set STELE_BIND or the port"
         print(f"{program}: {text}, see --help", file=sys.stderr)
         return CANNOT_LISTEN
     return 0

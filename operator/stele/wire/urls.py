@@ -31,6 +31,10 @@ def host_and_port(root: str) -> tuple[str, int] | None:
 
 
 def http_root(address: str, port: int) -> str:
-    """Return `http://ADDRESS:PORT`, with brackets around an IPv6 address."""
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{port}"
+    """Return `http://ADDRESS:PORT`."""
+    return f"http://{host_port(address, port)}"
+
+
+def host_port(address: str, port: int) -> str:
+    """Return `ADDRESS:PORT`, with brackets around an IPv6 address."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -60,7 +60,7 @@ class MemberProcess:
     uuid: str = ""
 
     def environment(self) -> dict[str, str]:
-        resp, peer, admin, transfer = self.ports
+        resp, peer, admin, transfer, metrics = self.ports
         return {
             **os.environ,
             "STELE_DATA_DIR": str(self.folder),
@@ -71,6 +71,7 @@ class MemberProcess:
             "STELE_PEER_PORT": str(peer),
             "STELE_ADMIN_PORT": str(admin),
             "STELE_TRANSFER_PORT": str(transfer),
+            "STELE_METRICS_PORT": str(metrics),
             "STELE_HEARTBEAT_MS": "50",
             "STELE_LEASE_MS": "500",
             **self.env,
@@ -128,7 +129,7 @@ class Cluster:
         self.partitions = partitions
         self.replicas = replicas
         self.env = env
-        self.ports = free_ports(4)
+        self.ports = free_ports(5)
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1

@@ -1,4 +1,4 @@
-"""HTTP of a member on port 7001: the master's exchange, probes, metrics, digests, status."""
+"""HTTP of a member on port 7001: the master's exchange, digests, tablets, quarantine, status."""
 
 import base64
 import json
@@ -14,7 +14,6 @@ from stele.adapters import http
 from stele.core.control import commands as m
 from stele.errors import BadInput, SteleError
 from stele.member import limits
-from stele.member.admin.metrics import Metrics
 from stele.member.admin.quarantine import Quarantine
 from stele.member.admin.session_list import session_list
 from stele.member.admin.tablet_info import tablet_facts, tablet_list
@@ -38,10 +37,9 @@ QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 class Admin:
     """Handlers. An invalid request gets 400 with the reason, and has no effect."""
 
-    def __init__(self, node: Node, metrics: Metrics) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._exchange = node.exchange
-        self._metrics = metrics
         self._quarantine = Quarantine(node)
 
     def application(self) -> web.Application:
@@ -50,9 +48,6 @@ class Admin:
         )
         app.router.add_post("/v1/exchange", self._on_exchange)
         app.router.add_post("/v1/stopping", self._on_stopping)
-        app.router.add_get("/healthz", self._on_health)
-        app.router.add_get("/readyz", self._on_ready)
-        app.router.add_get("/metrics", self._on_metrics)
         app.router.add_get("/v1/digest", self._on_digest)
         app.router.add_get("/v1/status", self._on_status)
         app.router.add_get("/v1/tablets", self._on_tablets)
@@ -94,22 +89,6 @@ class Admin:
         if not self._exchange.started:
             return _json(StopStatus(waiting=False, text="its volume is being loaded, so it serves nothing"))
         return _json(self._node.planned_stop.announce(seconds))
-
-    async def _on_health(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _on_ready(self, request: web.Request) -> web.Response:
-        """Ready when the volume is loaded and every partition owned by the table, if there is one, serves."""
-        if not self._exchange.started:
-            return web.Response(status=503, text="loading the volume\n")
-        waiting = self._node.roles.unserved()
-        if waiting:
-            return web.Response(status=503, text=f"{len(waiting)} owned partitions do not serve yet\n")
-        return web.Response(text="ok\n")
-
-    async def _on_metrics(self, request: web.Request) -> web.Response:
-        headers = {"Content-Type": self._metrics.content_type}
-        return web.Response(body=self._metrics.text(), headers=headers)
 
     async def _on_status(self, request: web.Request) -> web.Response:
         node = self._node

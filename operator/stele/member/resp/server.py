@@ -9,7 +9,7 @@ earlier ones. Beyond its limit of waiting requests, a connection is not read unt
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -58,14 +58,14 @@ class RespServerLimits:
 
 async def start_resp_server(
     store: KeyValueService,
-    bind: str,
+    hosts: str | Sequence[str],
     port: int,
     limits: RespServerLimits | None = None,
     turn_budget: TurnBudget | None = None,
 ) -> "RespServer":
     """Listen for clients; port 0 picks a free one (see `port`). Raises OSError when it cannot listen."""
     server = RespServer(store, limits or RespServerLimits(), turn_budget)
-    await server.listen(bind, port)
+    await server.listen(hosts, port)
     return server
 
 
@@ -97,11 +97,11 @@ class RespServer:
             "total_commands_processed": 0,
         }
 
-    async def listen(self, bind: str, port: int) -> None:
+    async def listen(self, hosts: str | Sequence[str], port: int) -> None:
         """Start to accept clients."""
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
-        self._listener = await loop.create_server(lambda: _Connection(self), bind, port, backlog=backlog)
+        self._listener = await loop.create_server(lambda: _Connection(self), hosts, port, backlog=backlog)
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
