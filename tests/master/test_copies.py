@@ -12,12 +12,12 @@ from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.master import plan_status
 from stele.master import status as facts
 from stele.master.metrics import copy_metrics
-from stele.model.conditions import find_condition
+from stele.model.conditions import Condition
 from stele.model.rebalance import TabletRebalanceStatus
 from tests.fakes.copier import Copier
 from tests.fakes.members import FakeMember
 from tests.master.harness import Harness, formed
-from tests.master.test_statuses import cluster, rebalance
+from tests.master.test_statuses import cluster, condition, rebalance
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -37,6 +37,10 @@ def view(harness: Harness) -> facts.View:
 
 def shown(harness: Harness, record: RebalanceProgress) -> TabletRebalanceStatus:
     return plan_status.rebalance_status(record, view(harness), rebalance())
+
+
+def stalled(harness: Harness) -> Condition:
+    return condition(facts.cluster_status(cluster(), view(harness), "p"), "Stalled")
 
 
 def events(harness: Harness, reason: str) -> list[str]:
@@ -82,18 +86,14 @@ async def test_copies_wait_for_space_and_begin_by_themselves_once_there_is_some(
     assert "demo-3 has" in status.refusals[0].message
     assert status.refusals_total == len(status.refusals) > 0
     assert len(events(harness, "NoSpace")) == 1
-    stalled = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
-    assert stalled is not None
-    assert (stalled.status.value, stalled.reason) == ("True", "NoSpace")
+    assert (stalled(harness).status.value, stalled(harness).reason) == ("True", "NoSpace")
     # Nothing is under way: the master sleeps between its heartbeats.
     assert not await harness.tick()
     harness.world.volumes[3].free_bytes = SPACE_MARGIN_BYTES + (1 << 30)
     await harness.until_quiet()
     harness.check_balanced(4, 2)
     assert shown(harness, record).refusals == ()
-    after = find_condition(facts.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
-    assert after is not None
-    assert after.status.value == "False"
+    assert stalled(harness).status.value == "False"
 
 
 async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:

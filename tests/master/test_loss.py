@@ -32,6 +32,7 @@ async def test_what_two_members_held_alone_waits_for_one_of_them() -> None:
     await harness.until_quiet()
     assert harness.state.failover.lost == set()
     assert harness.copies() == {2}
+    assert {"DataLoss", "DataBack"} <= reasons(harness)
     assert "PartitionsReset" not in reasons(harness)
 
 

@@ -49,16 +49,6 @@ async def test_a_changed_situation_makes_a_new_plan_that_is_not_approved() -> No
     assert len(harness.held(4)) == 0
 
 
-async def test_an_approval_outlives_the_master() -> None:
-    harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)
-    await harness.proposed(members=4)
-    harness.approve()
-    await harness.until(lambda: len(harness.held(3)) >= 3)
-    await harness.restart()
-    await harness.until_quiet()
-    harness.check_balanced(4, 2)
-
-
 async def test_an_approval_outlives_two_masters() -> None:
     """What nobody approved is what the second finds: the plan of the first for what was left."""
     harness = await formed(partitions=24, approval="Manual", parallel_per_member=1)

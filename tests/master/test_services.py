@@ -5,22 +5,13 @@ import pytest
 from stele.core.control.commands import Result
 from stele.core.control.rebalance.scheduler import SERVICE_SECONDS
 from stele.core.control.retries import RETRY_SECONDS_MAX
-from stele.master import status
-from stele.model.conditions import Condition, find_condition
 from tests.fakes.members import FakeMember
 from tests.master.harness import Harness, formed
-from tests.master.test_copies import events, shown, view
-from tests.master.test_statuses import cluster
+from tests.master.test_copies import events, shown, stalled
 
 FAILED = Result(
     "SERVICE_FAILED", "quota: prepare_replication failed with KeyError: 7; its state would be lost"
 )
-
-
-def stalled(harness: Harness) -> Condition:
-    found = find_condition(status.cluster_status(cluster(), view(harness), "p").conditions, "Stalled")
-    assert found is not None
-    return found
 
 
 async def held_up(monkeypatch: pytest.MonkeyPatch) -> Harness:

@@ -30,9 +30,9 @@ TIMING = Timing(1.0, 3.0, 30.0)
 ENTRIES = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(3)}
 
 
-def cluster(members: int = 3, replicas: int = 2, name: str = "demo") -> TabletCluster:
+def cluster(members: int = 3, replicas: int = 2, name: str = "demo", uid: str = "u") -> TabletCluster:
     spec = {"members": members, "replicas": replicas, "storage": {"size": "1Gi"}}
-    meta = {"name": name, "namespace": "ns", "uid": "u", "generation": 7}
+    meta = {"name": name, "namespace": "ns", "uid": uid, "generation": 7}
     found = TabletCluster.read({"kind": "TabletCluster", "metadata": meta, "spec": spec})
     assert isinstance(found, TabletCluster)
     return found
@@ -81,9 +81,15 @@ def record(phase: str, failed: int = 0) -> RebalanceProgress:
     return made
 
 
-def ready_of(conditions: tuple[Condition, ...]) -> tuple[str, str, int]:
-    found = find_condition(conditions, "Ready")
+def condition(status: Any, type_: str) -> Condition:
+    """One of a status that has it."""
+    found = find_condition(status.conditions, type_)
     assert found is not None
+    return found
+
+
+def ready_of(status: Any) -> tuple[str, str, int]:
+    found = condition(status, "Ready")
     return found.status.value, found.reason, found.observed_generation
 
 
@@ -102,7 +108,7 @@ def test_a_plan_is_ready_when_it_is_done(
     phase: str, failed: int, cancel: bool, status: str, reason: str
 ) -> None:
     found = plan_status.rebalance_status(record(phase, failed), view((0, 1)), rebalance(cancel=cancel))
-    assert ready_of(found.conditions) == (status, reason, 5)
+    assert ready_of(found) == (status, reason, 5)
     assert (found.observed_generation, found.phase) == (5, phase)
 
 
@@ -132,15 +138,14 @@ def test_a_plan_that_was_over_before_it_was_cancelled_stays_superseded() -> None
     again = plan_status.rebalance_status(
         record("Superseded"), view((0, 1)), rebalance(first.to_dict(), cancel=True)
     )
-    assert ready_of(again.conditions) == ("False", "Superseded", 5)
+    assert ready_of(again) == ("False", "Superseded", 5)
 
 
 def test_the_transition_time_of_a_plan_moves_with_the_status_only() -> None:
     first = plan_status.rebalance_status(record("Running"), view((0, 1)), rebalance())
     failed = TabletRebalanceStatus(phase=RebalancePhase.FAILED, failed=2)
     later = plan_status.with_ready(failed, rebalance(first.to_dict()), NOON + timedelta(minutes=1))
-    found = find_condition(later.conditions, "Ready")
-    assert found is not None
+    found = condition(later, "Ready")
     assert (found.last_transition_time, found.message) == (
         "2030-01-01T12:00:00Z",
         "2 migrations were rolled back",
@@ -164,7 +169,7 @@ def test_a_member_is_ready_when_it_serves_and_gives_nothing_up(
 ) -> None:
     monkeypatch.setattr(facts, "life_of", lambda *_: life)
     found = facts.member_status(member(), view(*rows), 0)
-    assert ready_of(found.conditions) == (status, reason, 3)
+    assert ready_of(found) == (status, reason, 3)
     assert found.state == life.value
 
 
@@ -172,23 +177,20 @@ def test_a_member_tells_what_it_holds_and_whether_it_may_go() -> None:
     found = facts.member_status(member(), view((0, 1), (1, 0), (0,)), 4)
     assert (found.owned, found.backups, found.restarts, found.safe_to_evict) == (2, 1, 4, False)
     assert (found.uuid, found.address, found.observed_generation) == ("uuid-0", "10.0.0.1:6379", 3)
-    evict = find_condition(found.conditions, "SafeToEvict")
-    assert evict is not None
+    evict = condition(found, "SafeToEvict")
     assert (evict.status.value, evict.reason) == ("False", "HoldsLastCopies")
 
 
 def test_more_replicas_than_members_is_told_with_what_to_do() -> None:
     found = facts.cluster_status(cluster(members=3, replicas=4), view((0, 1, 2), replicas=4), "")
-    assert ready_of(found.conditions) == ("False", "FewerMembersThanReplicas", 7)
-    ready = find_condition(found.conditions, "Ready")
-    assert ready is not None
+    assert ready_of(found) == ("False", "FewerMembersThanReplicas", 7)
+    ready = condition(found, "Ready")
     assert "raise spec.members to 4 or lower spec.replicas to 3" in ready.message
 
 
 def data_loss(seen: facts.View, stored: Any = None) -> tuple[str, str]:
     model = cluster() if stored is None else cluster().model_copy(update={"status": stored})
-    found = find_condition(facts.cluster_status(model, seen, "").conditions, "DataLoss")
-    assert found is not None
+    found = condition(facts.cluster_status(model, seen, ""), "DataLoss")
     return found.status.value, found.reason
 
 
@@ -212,8 +214,7 @@ def test_a_plan_that_waits_for_approval_is_told_with_what_to_do() -> None:
     seen.state.rebalance.progress.copies_left = 1
     status = facts.cluster_status(cluster(), seen, "")
     for type_, wanted in (("Paused", "True"), ("Ready", "False"), ("Progressing", "False")):
-        found = find_condition(status.conditions, type_)
-        assert found is not None
+        found = condition(status, type_)
         assert (found.status.value, found.reason) == (wanted, "WaitsForApproval")
         assert "it leaves 1 of 2 copies: kubectl stele approve demo-1-1" in found.message
 
@@ -235,16 +236,16 @@ def test_the_counts_of_a_cluster() -> None:
 def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
     seen = view((0, 1))
     found = facts.cluster_status(cluster(), seen, "")
-    assert (found.state, condition(found.conditions, "Paused").status.value) == ("Active", "False")
+    assert (found.state, condition(found, "Paused").status.value) == ("Active", "False")
     why = "member 1: MIGRATION_ACTIVE: m1-1"
     seen.state.operations = Operations(StateChange("Active", "Passive", Step.WAITING, reason=why))
     found = facts.cluster_status(cluster(), seen, "")
-    paused = condition(found.conditions, "Paused")
+    paused = condition(found, "Paused")
     assert found.state == "Active"
     assert (paused.status.value, paused.reason) == ("True", "ClusterState")
     assert paused.message == "Passive is not in force yet: " + why
     held = replace(seen, desired=replace(seen.desired, paused=True))
-    paused = condition(facts.cluster_status(cluster(), held, "").conditions, "Paused")
+    paused = condition(facts.cluster_status(cluster(), held, ""), "Paused")
     assert paused.reason == "PausedByAnnotation"
     assert paused.message.endswith("; Passive is not in force yet: " + why)
 
@@ -253,14 +254,8 @@ def test_a_member_that_may_not_join_says_why() -> None:
     seen = view((0, 1))
     liveness = seen.state.membership.liveness[7] = MemberLiveness(7, 0.0)
     liveness.problem = "demo-7 cannot join: the cluster state Frozen forbids joining"
-    found = condition(facts.member_status(member(7), seen, 0).conditions, "Ready")
+    found = condition(facts.member_status(member(7), seen, 0), "Ready")
     assert (found.status.value, found.message) == ("False", liveness.problem)
-
-
-def condition(conditions: tuple[Condition, ...], type_: str) -> Condition:
-    found = find_condition(conditions, type_)
-    assert found is not None
-    return found
 
 
 def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -> None:

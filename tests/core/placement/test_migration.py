@@ -27,14 +27,17 @@ def test_a_step_makes_the_row(row: Replicas, migration: Migration, made: Replica
 
 
 @pytest.mark.parametrize(
-    "migration",
-    [move(0, 1, 7, 5), move(0, 1, 1, 2), copy(0, 1, 5), copy(0, 3, 2), shift_up(0, 2, 2, 1), clear(0, 1, 2)],
+    ("migration", "reason"),
+    [
+        (move(0, 1, 7, 5), "index 1 is not held by 7"),
+        (move(0, 1, 1, 2), "2 already has a replica"),
+        (copy(0, 1, 5), "index 1 is not empty"),
+        (copy(0, 3, 2), "2 already has a replica"),
+        (shift_up(0, 2, 2, 1), "index 1 is not empty"),
+        (shift_down(0, 0, 0, 1, 5), "index 1 is not empty"),
+        (clear(0, 1, 2), "index 1 is not held by 2"),
+    ],
 )
-def test_a_step_on_another_row_is_a_conflict(migration: Migration) -> None:
-    with pytest.raises(Conflict, match="does not apply to the row"):
+def test_a_step_on_another_row_is_a_conflict(migration: Migration, reason: str) -> None:
+    with pytest.raises(Conflict, match=f"does not apply to the row .*: {reason}"):
         step(ROW, migration)
-
-
-def test_shift_down_needs_an_empty_index() -> None:
-    with pytest.raises(Conflict, match="index 1 is not empty"):
-        step(ROW, shift_down(0, 0, 0, 1, 5))

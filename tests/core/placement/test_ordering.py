@@ -27,7 +27,7 @@ from stele.core.placement.migration import (
 )
 from stele.core.placement.ordering import order, prioritise, without_cycles
 from stele.core.table.table import Replicas, row_fault, trimmed
-from stele.errors import BadInput, Conflict
+from stele.errors import BadInput
 
 PATTERN_SLOTS = 5
 RANDOM_PAIRS = 10_000
@@ -188,14 +188,8 @@ def test_patterns_are_all_pairs_up_to_names() -> None:
     assert every == set(patterns(2))
 
 
-def test_nothing_is_moved_to_a_member_of_the_row() -> None:
-    """No MOVE, COPY or SHIFT_DOWN goes to a member that is in the row at that time (`step` would refuse
-    it).
-    """
-    with pytest.raises(Conflict, match="already has a replica"):
-        step((0, 1), move(0, 0, 0, 1))
-    with pytest.raises(Conflict, match="already has a replica"):
-        step((0, 1), copy(0, 2, 1))
+def test_replicas_that_are_given_up_go_from_cold_to_hot() -> None:
+    assert order(0, (0, 1, 2, 3), (0,)) == (clear(0, 3, 3), clear(0, 2, 2), clear(0, 1, 1))
 
 
 BROKEN_PLANS: list[tuple[Replicas, Replicas, list[Migration], str]] = [
