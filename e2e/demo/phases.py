@@ -56,6 +56,7 @@ class Phases:
         self._result = PhaseResult(PhaseName.QUIET)
         self._tracker = MoveTracker(())
         self._start = 0.0
+        self._kill_due = False
 
     async def run(self) -> list[PhaseResult]:
         """All phases of the settings, up to the first one that fails."""
@@ -73,7 +74,7 @@ class Phases:
         return results
 
     async def _phase(self, name: PhaseName, action: Callable[[], Awaitable[None]]) -> PhaseResult:
-        self._result, self._start = PhaseResult(name), time.monotonic()
+        self._result, self._start, self._kill_due = PhaseResult(name), time.monotonic(), False
         self._tracker = MoveTracker(await self._rebalances())
         await self._clients.phase(name)
         try:
@@ -115,14 +116,29 @@ class Phases:
 
     async def _scale_down(self) -> None:
         await self._scale(self._settings.members)
-        await self._wait_until_safe(self._settings.members, _OperatorKill(self))
+        self._kill_due = True
+        await self._wait_until_safe(self._settings.members)
 
     async def _scale(self, members: int) -> None:
         words = ("scale", self._settings.resource, f"--replicas={members}")
         await kubectl(self._env, "--namespace", self._settings.namespace, *words)
         self._event(f"kubectl scale {self._settings.resource} --replicas={members}")
 
-    async def kill_operator(self) -> None:
+    async def _kill_in_time(self) -> None:
+        """Kill the operator once, when at least `KILL_FROM` of the moves of the phase are done.
+
+        Past `KILL_UPTO` it is late, and done all the same while any move is open. When all are done it waits:
+        another plan may follow.
+        """
+        fraction = self._tracker.moves().fraction_done
+        if not self._kill_due or not KILL_FROM <= fraction < 1:
+            return
+        self._kill_due = False
+        if fraction > KILL_UPTO:
+            self._event(f"{fraction:.0%} of the moves were done before the operator could be killed")
+        await self._kill_operator()
+
+    async def _kill_operator(self) -> None:
         """SIGKILL the operator's process, and note when in the plan that was.
 
         The moves are read again afterwards: some end while the signal is on its way.
@@ -152,15 +168,14 @@ class Phases:
             f"{victim.pod} does not run again within {RESTART_SECONDS_MAX:.0f} s after it was killed."
         )
 
-    async def _wait_until_safe(self, members: int, killing: _OperatorKill | None = None) -> None:
+    async def _wait_until_safe(self, members: int) -> None:
         """Until the cluster is safe with so many members and has been so for `SAFE_HELD_SECONDS`."""
         limit = self._settings.safe_seconds_max
         deadline = time.monotonic() + limit
         safe_since: float | None = None
         while True:
             cluster = await self._observe()
-            if killing is not None:
-                await killing.look()
+            await self._kill_in_time()
             now, reason = time.monotonic(), unsafe_reason(cluster, members)
             safe_since = None if reason else safe_since or now
             self._show(reason)
@@ -169,16 +184,12 @@ class Phases:
             if now > deadline:
                 facts = "; ".join(filter(None, [conditions_text(cluster), self._tracker.refusal()]))
                 raise DemoError(f"not safe after {limit:.0f} s: {reason}. {facts}")
-            await asyncio.sleep(POLL_SECONDS if killing is None or killing.over else KILL_POLL_SECONDS)
+            await asyncio.sleep(KILL_POLL_SECONDS if self._kill_due else POLL_SECONDS)
 
     async def _observe(self) -> dict[str, Any]:
         self._clients.check()
         self._tracker.observe(await self._rebalances())
         return await self._api.get(f"{self._path('tabletclusters')}/{self._settings.cluster}")
-
-    def moves(self) -> Moves:
-        """Of the present phase, so far."""
-        return self._tracker.moves()
 
     async def _rebalances(self) -> list[dict[str, Any]]:
         return await self._api.list(self._path("tabletrebalances"))
@@ -195,10 +206,6 @@ class Phases:
     def _path(self, plural: str) -> str:
         return f"{GROUP}/namespaces/{self._settings.namespace}/{plural}"
 
-    def note(self, text: str) -> None:
-        """An event without a time of its own."""
-        self._event(text)
-
     def _event(self, text: str) -> None:
         told = f"{time.monotonic() - self._start:.1f} s: {text}"
         self._result.events.append(told)
@@ -208,24 +215,3 @@ class Phases:
         seconds = time.monotonic() - self._start
         moves = self._tracker.moves()
         self._board.show(Snapshot(self._result.name, seconds, waits_for, moves, self._clients.tick))
-
-
-class _OperatorKill:
-    """Kills the operator once, when at least `KILL_FROM` of the moves of the phase are done.
-
-    Past `KILL_UPTO` it is late, and done all the same while any move is open.
-    """
-
-    def __init__(self, phases: Phases) -> None:
-        self._phases = phases
-        self.over = False
-
-    async def look(self) -> None:
-        """Kill when the time has come. When all is done it waits: another plan may follow."""
-        fraction = self._phases.moves().fraction_done
-        if self.over or not KILL_FROM <= fraction < 1:
-            return
-        self.over = True
-        if fraction > KILL_UPTO:
-            self._phases.note(f"{fraction:.0%} of the moves were done before the operator could be killed")
-        await self._phases.kill_operator()

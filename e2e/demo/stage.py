@@ -5,8 +5,8 @@ time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,33 +43,26 @@ class Stage:
         self.times: list[tuple[str, float]] = []
 
     @contextmanager
-    def _step(self, title: str) -> Iterator[None]:
+    def _timed(self, title: str, *, shown: bool = True) -> Iterator[None]:
+        """Note the time, also of what shows steps of its own."""
         start = time.monotonic()
-        with step(title):
+        with step(title) if shown else nullcontext():
             yield
         self.times.append((title, round(time.monotonic() - start, 1)))
 
-    def timed(self, title: str, action: Callable[[], Any]) -> Any:
-        """Do something that tells its own steps, and note the time of the whole."""
-        start = time.monotonic()
-        result = action()
-        self.times.append((title, round(time.monotonic() - start, 1)))
-        return result
-
     def prepare(self) -> Endpoint:
         """All steps; where clients connect. Raises DemoError or ClusterError."""
-        self.timed("cluster", kind.up)
-        names = self.timed("images", self._images)
+        members, keep = self.settings.members, self.settings.keep
+        with self._timed("cluster", shown=False):
+            kind.up()
+        with self._timed("images", shown=False):
+            names = self._images()
         self._namespaces()
-        with self._step("install the chart and wait for the operator"):
+        with self._timed("install the chart and wait for the operator"):
             self._install(names)
-        with self._step(
-            "start from an empty TabletCluster" if not self.settings.keep else "keep what is there"
-        ):
+        with self._timed("keep what is there" if keep else "start from an empty TabletCluster"):
             self._clear()
-        with self._step(
-            f"apply the TabletCluster of {self.settings.members} members and wait until it is ready"
-        ):
+        with self._timed(f"apply the TabletCluster of {members} members and wait until it is ready"):
             self._apply()
         return self._endpoint()
 

@@ -101,8 +101,10 @@ class Strikes:
 
     # -- whom
 
-    def _member(self, fault: Fault) -> Json:
-        return self._pick(self.watch.members(), fault.victim)
+    def _victim(self, fault: Fault, component: str = "member") -> Json:
+        """Of members and operators one whose container runs."""
+        pods = {"member": self.watch.members, "operator": self.watch.operators}.get(component)
+        return self._pick(pods() if pods else self.watch.of(component), fault.victim)
 
     def _two(self, fault: Fault) -> tuple[Json, Json]:
         members = self.watch.members()
@@ -157,8 +159,7 @@ class Strikes:
     # -- the faults
 
     async def _kill(self, fault: Fault, component: str = "member") -> str:
-        pods = self.watch.members() if component == "member" else self.watch.operators()
-        return await kill(self.env, container_of(self._pick(pods, fault.victim), component))
+        return await kill(self.env, container_of(self._victim(fault, component), component))
 
     async def _kill_all(self, fault: Fault) -> str:
         members = self.watch.members()
@@ -166,8 +167,7 @@ class Strikes:
         return f"SIGKILL to {_names(members)}"
 
     async def _pause(self, fault: Fault, component: str = "member") -> str:
-        pods = self.watch.members() if component == "member" else self.watch.operators()
-        victim = self._pick(pods, fault.victim)
+        victim = self._victim(fault, component)
         stopped = self._signal([victim], component, signal.SIGSTOP)
         self._note(Struck(time.time(), fault.kind, f"SIGSTOP to {_name(victim)} for {fault.lasts} s"))
         await asyncio.sleep(fault.lasts)
@@ -175,8 +175,7 @@ class Strikes:
         return ""
 
     async def _delete(self, fault: Fault, *words: str, component: str = "member") -> str:
-        pods = {"member": self.watch.members, "operator": self.watch.operators}.get(component)
-        victim = self._pick(pods() if pods else self.watch.of(component), fault.victim)
+        victim = self._victim(fault, component)
         await self._kubectl("delete", "pod", _name(victim), "--wait=false", *words)
         return f"kubectl delete pod {' '.join((_name(victim), *words))}"
 
@@ -186,7 +185,7 @@ class Strikes:
         The operator is cut off first, so that no answer tells it that the process runs; the members later,
         so that the leases that the process reads by are young when a backup may take its place.
         """
-        victim = self._member(fault)
+        victim = self._victim(fault)
         kubelet = kubelet_of(self.nodes[victim["spec"]["nodeName"]])
         address = _address(victim)
         first = [] if fault.word == REACHABLE else to_admin(address)
@@ -203,7 +202,7 @@ class Strikes:
             self._go_on([kubelet])
 
     async def _evict(self, fault: Fault) -> str:
-        name, namespace = _name(self._member(fault)), self.settings.namespace
+        name, namespace = _name(self._victim(fault)), self.settings.namespace
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         path = Path(self.watch.folder) / "eviction.json"
         path.write_text(json.dumps(eviction), encoding="utf-8")
@@ -214,7 +213,7 @@ class Strikes:
 
     async def _stop_then_strike(self, fault: Fault) -> str:
         """What the first acknowledged while it stopped, and has not, nobody else can tell any more."""
-        first = self._member(fault)
+        first = self._victim(fault)
         others = [each for each in self.watch.members() if each is not first]
         process = _process(first, "member")
         await self._kubectl("delete", "pod", _name(first), "--wait=false")
@@ -237,7 +236,7 @@ class Strikes:
         return await self._cut_for(fault, ways[:1] if one_way else ways, text)
 
     async def _cut_off(self, fault: Fault, members_too: bool) -> str:
-        victim = self._member(fault)
+        victim = self._victim(fault)
         members = self.watch.members() if members_too else []
         others = [each for each in (*members, *self.watch.operators()) if each is not victim]
         ways = [way for each in others for way in between(_address(victim), _address(each))]
