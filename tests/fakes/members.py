@@ -189,8 +189,10 @@ class FakeMember:
             del self.accepted[row.partition]
         if row.version > before.version:
             learner = self.learners.get(row.partition)
+            # A destination that is in the row already is that of a SWAP, which makes it the owner.
+            named = row.replicas[:1] if learner and learner.destination in before.replicas else row.replicas
             self._forget_learner(
-                row.partition, committed=learner is not None and learner.destination in row.replicas
+                row.partition, committed=learner is not None and learner.destination in named
             )
             self.frozen.pop(row.partition, None)
             if self.index in row.replicas:
@@ -313,13 +315,32 @@ class FakeMember:
         return Result()
 
     def _HandOver(self, c: m.HandOver) -> Result:  # noqa: N802
-        learner = self.learners.get(c.partition)
         if not self.owns(c.partition):
             return Result("NOT_OWNER")
+        if c.swaps and (refusal := self._begin_swap(c)):
+            return Result(refusal)
+        learner = self.learners.get(c.partition)
         if learner is None or learner.id != c.id or learner.state != "IN_SYNC":
             return Result("ILLEGAL_STATE", "no such learner in sync")
         self.frozen[c.partition] = c.id
         return Result(last=self.tablets[c.partition].last)
+
+    def _begin_swap(self, c: m.HandOver) -> str:
+        learner, row = self.learners.get(c.partition), self.row(c.partition)
+        if learner is not None:
+            return "" if learner.id == c.id else "MIGRATION_ACTIVE"
+        if self.locked:
+            return "STATE_LOCKED"
+        if row.version != c.base:
+            return "STALE_VERSION"
+        if c.backup not in row.replicas[1:]:
+            return "ILLEGAL_STATE"
+        other = self.net.by_index(self, c.backup)
+        if other is None or not other.takes(c.partition, row.version):
+            return "BACKUP_BEHIND"
+        self.learners[c.partition] = Learner(c.id, c.backup, "IN_SYNC")
+        self.events.begun.append(c.id)
+        return ""
 
     def _Accept(self, c: m.Accept) -> Result:  # noqa: N802
         number = c.row.partition

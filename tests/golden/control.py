@@ -62,12 +62,8 @@ class OperationMachine:
         facts = {name: getattr(operation, name, None) for name in FACTS}
         return state | {name: shown(value) for name, value in facts.items() if value}
 
-    def promotion(self, row: Row, term: int, *live: int, dead: str = "", wanted: int | None = None) -> None:
-        """`wanted`: it is no failover, this member of the row becomes the owner in place of the first."""
+    def promotion(self, row: Row, term: int, *live: int, dead: str = "") -> None:
         self._operation = Promotion(0, Partition(*row), term, live, bool(dead), 0.0, "p")
-        if wanted is not None:
-            others = tuple(member for member in row[1] if member != wanted)
-            self._operation.wanted, self._operation.wanted_row = wanted, (wanted, *others)
 
     def migrate(self, row: Row, kind: str, *numbers: int | None) -> None:
         """`kind` and the arguments of that function of `core.placement.migration`."""

@@ -39,6 +39,7 @@ def told(migration: Migration) -> str:
         Type.SHIFT_DOWN: f"SHIFT_DOWN {source} from {migration.source_current_index} to "
         f"{migration.source_new_index}, index {new} to {destination}",
         Type.CLEAR: f"CLEAR {source} from index {migration.source_current_index}",
+        Type.SWAP: f"SWAP {source} with {destination} at index {migration.source_new_index}",
     }
     return texts[migration.type]
 

@@ -72,7 +72,7 @@ SCENARIOS: dict[str, Scenario] = {
     "move of a backup": Scenario(3, 1, 2, _drain(1), Type.MOVE),
     "copy": Scenario(3, 1, 1, _change_spec(replicas=2), Type.COPY),
     "shift up": Scenario(3, 1, 3, _nothing, Type.SHIFT_UP, _backup_lost),
-    "shift up to owner": Scenario(2, 1, 2, _owner_leaves, Type.SHIFT_UP),
+    "swap of an owner that leaves": Scenario(2, 1, 2, _owner_leaves, Type.SWAP),
     "shift down": Scenario(1, 2, 1, _change_spec(members=2, replicas=2), Type.SHIFT_DOWN),
     "clear": Scenario(2, 1, 2, _change_spec(replicas=1), Type.CLEAR),
     "promotion": Scenario(3, 1, 2, _kill_owner),

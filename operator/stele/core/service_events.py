@@ -1,9 +1,10 @@
 """Events that a member's services receive about migrations of its partitions.
 
 A migration to a member that is new to the row starts with a `before` event at the owner and at the
-destination. Every other change of a member's own replica index (replaced, shifted, cleared, promoted) is
-reported when the row changes, as before and commit at once. Each `before` is followed by exactly one commit
-or rollback, as in Hazelcast's Avoid Data Loss on Migration, `PartitionMigrationEvent`.
+destination, a SWAP with one at the owner. Every other change of a member's own replica index (replaced,
+shifted, cleared, promoted) is reported when the row changes, as before and commit at once. Each `before` is
+followed by exactly one commit or rollback, as in Hazelcast's Avoid Data Loss on Migration,
+`PartitionMigrationEvent`.
 """
 
 from collections.abc import Sequence
@@ -47,8 +48,14 @@ class Begun:
     destination: MemberIndex
 
     def outcome(self, row: Partition) -> bool | None:
-        """Return whether it was committed: the row names the destination. None while the row is unchanged."""
-        return None if row.version <= self.base else self.destination in row.replicas
+        """Return whether it was committed: the row names the destination, a SWAP's as the owner.
+
+        None while the row is unchanged.
+        """
+        if row.version <= self.base:
+            return None
+        named = row.replicas[:1] if self.event.type is Type.SWAP else row.replicas
+        return self.destination in named
 
     def index_after(self, committed: bool) -> int:
         return self.event.new_replica_index if committed else self.event.current_replica_index
@@ -98,6 +105,7 @@ def _kind(before: Replicas, row: Replicas, known: int, now: int) -> tuple[Endpoi
     if known == NO_INDEX:
         replaced = now < len(before) and before[now] is not None
         return Endpoint.DESTINATION, Type.MOVE if replaced else Type.COPY
-    if now < known:
-        return Endpoint.DESTINATION, Type.SHIFT_UP
-    return Endpoint.SOURCE, Type.SHIFT_DOWN
+    endpoint = Endpoint.DESTINATION if now < known else Endpoint.SOURCE
+    if before[now : now + 1] == row[known : known + 1]:
+        return endpoint, Type.SWAP
+    return endpoint, Type.SHIFT_UP if now < known else Type.SHIFT_DOWN

@@ -24,6 +24,7 @@ from stele.core.placement.migration import (
     shift_down,
     shift_up,
     step,
+    swap,
 )
 from stele.core.placement.ordering import order, prioritise, without_cycles
 from stele.core.table.table import Replicas, row_fault, trimmed
@@ -109,7 +110,8 @@ def check_prioritised(steps: Iterable[Migration]) -> None:
         if after.source is not None or before.participants & after.participants:
             continue
         index = after.destination_new_index
-        assert not (before.type is Type.MOVE and before.destination_new_index < index), (before, after)
+        waits = before.type in (Type.MOVE, Type.SWAP) and before.destination_new_index < index
+        assert not waits, (before, after)
         assert not (before.type is Type.SHIFT_DOWN and before.source_new_index > index), (before, after)
 
 
@@ -219,6 +221,7 @@ def test_a_step_that_stands_too_late_is_seen() -> None:
 def test_fewest_copies_when_members_are_replaced_in_place() -> None:
     """What the assignment aims at costs one copy per new member."""
     cases = [((0, 1, 2), (3, 1, 4)), ((0, None, 2), (3, 0, 2)), ((0,), (3, 4, 0)), ((None, 1), (1, 3))]
+    cases += [((0, 1, 2), (1, 0, 2)), ((0, 1, 2), (1, 3, 2)), ((0, 1, 2), (2, 1)), ((0, 1, 2), (1, 0, 3))]
     for current, target in cases:
         copied = sum(migration.copies for migration in order(0, current, target))
         assert copied == len(set(target) - set(current)), (current, target)
@@ -243,6 +246,8 @@ def test_a_target_with_a_gap_is_refused() -> None:
         (move(0, 0, 0, 5), shift_up(0, 3, 3, 2, replaced=1), False),
         (move(0, 0, 0, 5), move(0, 1, 1, 6), False),
         (copy(0, 2, 6), move(0, 0, 0, 5), False),
+        (swap(0, 0, 1, 1), copy(0, 2, 6), True),
+        (swap(0, 0, 1, 1), move(0, 2, 2, 6), False),
     ],
 )
 def test_priorities(first: Migration, second: Migration, swapped: bool) -> None:

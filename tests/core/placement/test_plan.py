@@ -111,7 +111,7 @@ def test_whatever_is_aimed_at_each_partition_keeps_its_own_order(monkeypatch: py
     assert replayed(current, planned) == planned.targets
     steps = planned.by_partition()
     for number, (row, target) in enumerate(zip(current, desired, strict=True)):
-        assert tuple(steps.get(number, ())) == order(number, row, target)
+        assert tuple(steps.get(number, ())) == order(number, row, target), (row, target)
 
 
 def test_moves_to_lite_members_say_so() -> None:

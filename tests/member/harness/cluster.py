@@ -21,6 +21,7 @@ import msgspec
 from e2e.bench.member_stage import free_ports
 from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
+from stele.core.placement.migration import swapped
 from stele.core.table.table import Replicas
 from stele.wire import control as wire
 from tests.member.harness.forked import Forked, fork_server
@@ -336,6 +337,20 @@ class Cluster:
         """A member accepts the row, which is stored then."""
         await self.order(index, m.Accept(id or self.id(), row, last))
         self.rows[row.partition] = row
+
+    async def hand_over(self, id: str, partition: int, backup: int) -> m.Result:
+        """The first step of a SWAP."""
+        order = m.HandOver(id, partition, self.version(partition), backup)
+        return await self.command(self.owner(partition), order)
+
+    async def swap(self, partition: int, backup: int) -> None:
+        """SWAP: the owner and a backup change places."""
+        id, row = self.id(), self.rows[partition]
+        handed = await self.hand_over(id, partition, backup)
+        assert handed.code == "OK", handed
+        result = m.Row(partition, row.version + 1, swapped(row.replicas, backup))
+        await self.accept(backup, result, id, handed.last)
+        await self.publish()
 
     async def copy(self, partition: int, source: int, destination: int) -> None:
         """A session, FetchDirect, Ingest: needs the transfer processes of both."""

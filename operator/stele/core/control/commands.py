@@ -48,6 +48,7 @@ class ResultCode(StrEnum):
 class ReasonCode(StrEnum):
     """Codes of reasons that the master gives or acts upon."""
 
+    BACKUP_BEHIND = "BACKUP_BEHIND"
     CANCELLED = "CANCELLED"
     COPIER_SILENT = "COPIER_SILENT"
     COPY_FAILED = "COPY_FAILED"
@@ -195,10 +196,21 @@ class Ingest(_SessionCommand, frozen=True, tag="Ingest"):
 
 
 class HandOver(msgspec.Struct, frozen=True, tag="HandOver"):
-    """To the owner: freeze durably, drain, bring the destination to the last OpId, and answer with it."""
+    """To the owner: freeze durably, drain, bring the destination to the last OpId, and answer with it.
+
+    `base` and `backup` are those of a SWAP: the version of its row, and the member of the row that takes over
+    (-1: the learner of this migration does). Refused with BACKUP_BEHIND, without a freeze, while that backup
+    is not fed or far behind. An older master does not send them.
+    """
 
     id: str
     partition: int
+    base: VersionNumber = 0
+    backup: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
+
+    @property
+    def swaps(self) -> bool:
+        return self.backup >= 0
 
 
 class Accept(msgspec.Struct, frozen=True, tag="Accept"):
@@ -364,7 +376,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
-    """At the owner: a PRE_VOTER or waited-for learner."""
+    """At the owner: a PRE_VOTER or waited-for learner, or the backup that a SWAP waits for."""
 
     id: str
     partition: int

@@ -7,8 +7,9 @@
 | SHIFT_UP   | a member takes a hotter index that is empty, or whose member leaves          | no     |
 | SHIFT_DOWN | a new member takes the source's index, the source takes a colder empty one   | yes    |
 | CLEAR      | the source leaves and its index becomes empty: the row shrinks               | no     |
+| SWAP       | the owner and a backup exchange their indexes                                | no     |
 
-Source: Hazelcast, Avoid Data Loss on Migration, 3.1.
+Source: Hazelcast, Avoid Data Loss on Migration, 3.1, but for SWAP.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,7 @@ class Type(StrEnum):
     SHIFT_UP = "SHIFT_UP"
     SHIFT_DOWN = "SHIFT_DOWN"
     CLEAR = "CLEAR"
+    SWAP = "SWAP"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ _TEXTS = {
         "index {m.destination_new_index} to {m.destination}"
     ),
     Type.CLEAR: "CLEAR index {m.source_current_index} of {m.source}",
+    Type.SWAP: "SWAP owner {m.source} with {m.destination} at index {m.source_new_index}",
 }
 
 
@@ -135,6 +138,18 @@ def shift_down(
 
 def clear(partition: PartitionId, index: int, source: MemberIndex) -> Migration:
     return Migration(partition, Type.CLEAR, source, index, NO_INDEX, None, NO_INDEX, NO_INDEX)
+
+
+def swap(partition: PartitionId, owner: MemberIndex, backup: MemberIndex, index: int) -> Migration:
+    """Return the exchange of the owner with the backup at this index."""
+    return Migration(partition, Type.SWAP, owner, 0, index, backup, index, 0)
+
+
+def swapped(row: Replicas, backup: MemberIndex) -> Replicas:
+    """Return the row in which the owner and this backup have changed places."""
+    owner = row[0]
+    assert owner is not None, "a row without an owner has nothing to exchange"
+    return step(row, swap(PartitionId(0), owner, backup, row.index(backup)))
 
 
 def step(row: Replicas, migration: Migration) -> Replicas:
@@ -175,7 +190,9 @@ def _last_index(migration: Migration) -> int:
 def _fault(slots: list[MemberIndex | None], m: Migration) -> str | None:
     if m.source is not None and slots[m.source_current_index] != m.source:
         return f"index {m.source_current_index} is not held by {m.source}"
-    if m.source_new_index != NO_INDEX and slots[m.source_new_index] is not None:
+    if m.source_new_index not in (NO_INDEX, m.destination_current_index) and (
+        slots[m.source_new_index] is not None
+    ):
         return f"index {m.source_new_index} is not empty"
     if m.destination is None:
         return None

@@ -2,16 +2,19 @@
 
 Each index that changes belongs to exactly one *chain* `i0 <- i1 <- ... <- ik`: the member that T puts at i0
 is at i1 today, the one that T puts at i1 is at i2, and so on; T[ik] is a member that is new to the row, or
-none. At the other end, the present member of i0 leaves the row, or i0 is empty. (A chain that closes on
-itself is a cycle and is removed first.) Chains share neither indexes nor members, so each can be ordered by
-itself and they can follow each other in any order:
+none. At the other end, the present member of i0 leaves the row, or i0 is empty. A chain that closes on itself
+is a cycle: one of the owner and one backup is a SWAP, any other is removed first. Chains share neither
+indexes nor members, so each can be ordered by itself and they can follow each other in any order:
 
 | i0 today | T[ik] | replicas | steps                                                                      |
 |----------|-------|----------|----------------------------------------------------------------------------|
-| leaves   | new   | same     | MOVEs from ik to i0: each frees the member that the next one needs         |
+| leaves   | new   | same     | MOVEs from ik to i0: each frees the member that the next one needs (*)     |
 | empty    | new   | one more | SHIFT_UPs while they go hotter, then COPY; or MOVEs, then SHIFT_DOWN       |
 | empty    | none  | same     | SHIFT_UPs                                                                  |
-| leaves   | none  | one less | CLEAR; or SHIFT_UP in place of the next member, then MOVEs                 |
+| leaves   | none  | one less | CLEAR; or SHIFT_UP in place of the next member, then MOVEs (*)             |
+
+(*) A backup that becomes the owner of such a row first changes places with the present one by a SWAP, which
+saves a copy. In a row that shrinks, only the member at ik does; another one gets there by a MOVE.
 
 This is equivalent to the loop over indexes in Hazelcast's Avoid Data Loss on Migration, 3.2:
 `without_cycles`, `order` and `prioritise` are its sections 3.2.1, 3.2.2 and 3.2.3.
@@ -21,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter
 
-from stele.core.placement.migration import Migration, Type, clear, copy, move, shift_down, shift_up
+from stele.core.placement.migration import Migration, Type, clear, copy, move, shift_down, shift_up, swap
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Replicas, trimmed
 from stele.errors import BadInput
@@ -45,11 +48,14 @@ def order(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[
 def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -> tuple[Migration, ...]:
     """Run `order` for a target that `without_cycles` returned."""
     old, new = _padded(current, target)
+    swapped = _swapped(old, new)
     chains = tuple(_chains(old, new))
-    if len(chains) == 1:
+    if len(chains) == 1 and not swapped:
         return tuple(_steps(partition, old, new, chains[0]))
     fills: list[tuple[int, Migration]] = []
     ranked: list[tuple[tuple[bool, int], Migration]] = []
+    if swapped:
+        ranked.append(((False, 0), swap(partition, _member(old, 0), _member(new, 0), swapped)))
     for chain in chains:
         steps = list(_steps(partition, old, new, chain))
         if old[chain[0]] is None:
@@ -63,13 +69,17 @@ def order_acyclic(partition: PartitionId, current: Replicas, target: Replicas) -
 def without_cycles(current: Replicas, target: Replicas) -> Replicas:
     """Return the target without changes that cannot run: members of a cycle keep their index.
 
-    A cycle is a permutation of members inside the row. A chain through an empty index cannot run either when
-    a member would go colder with no new member in its place; its members keep their order and close the gap.
+    A cycle is a permutation of members inside the row, other than a SWAP. A chain through an empty index
+    cannot run either when a member would go colder with no new member in its place; its members keep their
+    order and close the gap.
     Source: Hazelcast, Avoid Data Loss on Migration, 3.2.1.
     """
     old, new = _padded(current, target)
     changed = False
+    swapped = (0, _swapped(old, new))
     for cycle in _cycles(old, new):
+        if cycle == swapped:
+            continue
         changed = True
         for index in cycle:
             new[index] = old[index]
@@ -83,8 +93,8 @@ def without_cycles(current: Replicas, target: Replicas) -> Replicas:
 def prioritise(steps: Iterable[Migration]) -> list[Migration]:
     """Move steps that add availability forward (Hazelcast, Avoid Data Loss on Migration, 3.2.3).
 
-    A COPY, and a SHIFT_UP to an empty index, precedes a MOVE of a hotter index and a SHIFT_DOWN to a colder
-    one when the two share no participant.
+    A COPY, and a SHIFT_UP to an empty index, precedes a MOVE of a hotter index, a SWAP, and a SHIFT_DOWN to a
+    colder one when the two share no participant.
     """
     ordered: list[Migration] = []
     for step in steps:
@@ -98,7 +108,7 @@ def prioritise(steps: Iterable[Migration]) -> list[Migration]:
 def _goes_before(step: Migration, other: Migration) -> bool:
     if step.source is not None or step.participants & other.participants:
         return False
-    if other.type is Type.MOVE:
+    if other.type in (Type.MOVE, Type.SWAP):
         return other.destination_new_index < step.destination_new_index
     return other.type is Type.SHIFT_DOWN and other.source_new_index > step.destination_new_index
 
@@ -107,6 +117,15 @@ def _padded(current: Slots, target: Slots) -> tuple[list[MemberIndex | None], li
     length = max(len(current), len(target))
     old, new = list(current), list(target)
     return old + [None] * (length - len(old)), new + [None] * (length - len(new))
+
+
+def _swapped(old: Slots, new: Slots) -> int:
+    """Return the index of the backup that the owner changes places with, 0 for none."""
+    owner, taker = old[0] if old else None, new[0] if new else None
+    if owner is None or taker is None or owner == taker or taker not in old:
+        return 0
+    index = old.index(taker)
+    return index if new[index] == owner else 0
 
 
 def _chains(old: Slots, new: Slots) -> Iterator[Chain]:
@@ -183,10 +202,23 @@ def _steps(partition: PartitionId, old: Slots, new: Slots, chain: Chain) -> Iter
     incoming = new[chain[-1]]
     if old[chain[0]] is None:
         yield from _fill(partition, old, chain, incoming)
-    elif incoming is not None:
+        return
+    if index := _swap_first(chain, incoming):
+        owner, backup = _member(old, 0), _member(old, index)
+        yield swap(partition, owner, backup, index)
+        old = [backup, *old[1:index], owner, *old[index + 1 :]]
+        chain = tuple(each for each in chain if each)
+    if incoming is not None:
         yield from _moves(partition, old, chain, incoming)
     else:
         yield from _shrink(partition, old, chain)
+
+
+def _swap_first(chain: Chain, incoming: MemberIndex | None) -> int:
+    """Return the index of the backup that becomes the owner by a SWAP, 0 for none."""
+    place = chain.index(0) + 1 if 0 in chain else len(chain)
+    last = len(chain) - 1
+    return chain[place] if place == last or (place < last and incoming is not None) else 0
 
 
 def _fill(

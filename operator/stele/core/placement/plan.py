@@ -43,7 +43,7 @@ class Code(StrEnum):
     ZONE_FULL = "ZONE_FULL"
     """Two replicas share a zone, and no exchange of replicas that separates them was found."""
     CYCLE = "CYCLE"
-    """A permutation within a row cannot run without dropping a replica, so the row stays as it is."""
+    """A permutation within a row, other than a SWAP, cannot run without dropping a replica: it stays."""
     NO_REPLICA = "NO_REPLICA"
     """No live member is in the row, so there is nothing to copy from."""
     UNASSIGNED = "UNASSIGNED"
@@ -217,7 +217,7 @@ def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[Priori
 def _urgency(migration: Migration) -> int:
     if migration.removes:
         return 2
-    return 1 if migration.type is Type.MOVE else 0
+    return 1 if migration.type in (Type.MOVE, Type.SWAP) else 0
 
 
 def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refusal]:

@@ -88,7 +88,9 @@ class Progress:
 
 @dataclass(slots=True)
 class Learner:
-    """The destination of a migration. The log is kept from `pin` on while it is `pinned`.
+    """The destination of a migration, also a backup of the row that a SWAP makes the owner.
+
+    The log is kept from `pin` on while it is `pinned`.
 
     `waited` means that the promise to wait for it is on disk; `target` is the last operation at that time.
     """
@@ -438,9 +440,12 @@ class Owner:
 
     def _is_near(self, learner: Learner) -> bool:
         """Return whether waiting for the learner would only cause a short delay."""
-        progress = self.progress[learner.member]
+        return learner.state is LearnerState.STREAMING and self._follows_closely(learner.member)
+
+    def _follows_closely(self, member: int) -> bool:
+        progress = self.progress[member]
         lag = self.tablet.log.last[1] - progress.match
-        streams = learner.state is LearnerState.STREAMING and progress.flow is Flow.STREAM and progress.takes
+        streams = progress.flow is Flow.STREAM and progress.takes
         return streams and self.phase is Phase.SERVING and lag <= LEARNER_LAG_OPERATIONS
 
     def wait_for_learner(self, id: str) -> None:
@@ -452,6 +457,23 @@ class Owner:
         learner.target = self.tablet.log.last[1]
         self._count_waited()
         self._learner_moved(learner.member)
+
+    def begin_swap(self, id: str, backup: int, base: int) -> None:
+        """Note that this backup is to take over. Raises Refused unless it is fed and nearly has everything.
+
+        Its operations are counted as those of any member of the row; the freeze must follow at once.
+        """
+        if base != self.tablet.row.version:
+            raise Refused(f"the row has version {self.tablet.row.version}, not {base}", "STALE_VERSION")
+        if self.learner is not None:
+            raise Refused(f"migration {self.learner.id} is active", "MIGRATION_ACTIVE")
+        if backup not in self.members:
+            raise Refused(f"member {backup} is no backup of the row", "ILLEGAL_STATE")
+        learner = Learner(id, backup, base, self.progress[backup].match, LearnerState.IN_SYNC, waited=True)
+        if not self._follows_closely(learner.member):
+            raise Refused(f"member {backup} is not fed, or far behind", "BACKUP_BEHIND")
+        learner.pinned = False
+        self.learner = learner
 
     def check_hand_over(self, id: str) -> None:
         """Raise Refused when the hand-over of this migration cannot start or continue."""
@@ -466,7 +488,7 @@ class Owner:
             raise Refused(f"the learner is {learner.state.value}; it must be IN_SYNC", "ILLEGAL_STATE")
 
     def freeze(self, id: str) -> None:
-        """Hold requests from now on. Must be persisted before the hand-over is reported."""
+        """Hold requests from now on. Must be persisted, as the learner, before the hand-over is reported."""
         self.check_hand_over(id)
         assert self.learner is not None
         self.frozen, self.frozen_base = id, self.learner.base
@@ -477,6 +499,8 @@ class Owner:
         learner, log = self.learner, self.tablet.log
         if learner is None or not self.frozen or self.phase is not Phase.SERVING:
             return None
-        if learner.state is not LearnerState.IN_SYNC or self.progress[learner.member].match < log.last[1]:
+        progress = self.progress[learner.member]
+        fed = learner.state is LearnerState.IN_SYNC and progress.flow is Flow.STREAM
+        if not fed or progress.match < log.last[1]:
             return None
         return log.last if log.applied == log.last else None

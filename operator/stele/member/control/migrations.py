@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from stele.core.control import commands as m
+from stele.core.placement.migration import Type, swapped
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Refused, Stale
+from stele.member import limits
 from stele.member.background import Background
 from stele.member.copy.quarantined_log import keep_log_tail
 from stele.member.replication.gc import drop_expired, quarantine
@@ -23,7 +25,7 @@ from stele.member.services.host import Services
 from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
-from stele.wire.storage.volume import CopyRecord, Frozen, Superblock
+from stele.wire.storage.volume import CopyRecord, Frozen, Superblock, Waited
 
 log = logging.getLogger("stele.migrations")
 
@@ -193,11 +195,16 @@ class Migrations:
     async def hand_over(self, command: m.HandOver) -> m.Result:
         """Freeze durably, drain, and bring the destination to the end of the log."""
         replica, _ = self._owner(command.partition)
+        if command.swaps:
+            await self._begin_swap(replica, command)
         async with replica.lock:
             replica, owner = self._owner(command.partition)
             if replica.meta.frozen is None or replica.meta.frozen.id != command.id:
                 owner.freeze(command.id)
-                await self._metadata.save_meta(replica, frozen=Frozen(command.id, owner.frozen_base))
+                learner, frozen = owner.learner, Frozen(command.id, owner.frozen_base)
+                assert learner is not None, "freeze checked it"
+                waited = Waited(learner.id, learner.member, learner.base)
+                await self._metadata.save_meta(replica, frozen=frozen, waited=waited)
             else:
                 owner.check_hand_over(command.id)
         await self._services.prepare(replica, command.id, frozen=True)
@@ -209,6 +216,29 @@ class Migrations:
         if point is None:
             return m.Result(m.WAIT, "the partition is not drained yet", wait_ms=10)
         return m.Result(last=point)
+
+    async def _begin_swap(self, replica: Replica, command: m.HandOver) -> None:
+        """Announce the backup that is to take over, once, before clients have to wait."""
+        async with replica.lock:
+            replica, owner = self._owner(command.partition)
+            if owner.learner is not None and owner.learner.id == command.id:
+                return
+            if not self._is_near(command.backup):
+                raise Refused(f"member {command.backup} does not answer", "BACKUP_BEHIND")
+            owner.begin_swap(command.id, command.backup, command.base)
+            result = swapped(replica.tablet.row.replicas, command.backup)
+            begun = m.AddLearner(
+                command.id, command.partition, command.base, command.backup, Type.SWAP, result
+            )
+            self._services.begin(begun, command.backup)
+        await self._services.until_notified(command.partition)
+
+    def _is_near(self, member: int) -> bool:
+        """Return whether the member has answered of late: clients would wait for one that is silent."""
+        link = self._replicator.links.get(member)
+        silent_seconds = max(limits.SILENT_MS_MIN, 2 * self._settings.heartbeat_ms) / 1000
+        now = self._background.now()
+        return link is not None and link.ready and now - link.heard_at < silent_seconds
 
     # -- at both
 

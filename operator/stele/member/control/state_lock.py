@@ -32,7 +32,8 @@ class StateLock:
         return self._now() < self._until and self._epoch == self._tablets.table.epoch
 
     def refuses(self, command: m.Command) -> bool:
-        return isinstance(command, BEGINS) and self.held
+        begins = isinstance(command, BEGINS) or (isinstance(command, m.HandOver) and command.swaps)
+        return begins and self.held
 
     async def lock(self, command: m.LockState) -> m.Result:
         table = self._tablets.table

@@ -105,7 +105,7 @@ class ServiceMigration(msgspec.Struct, frozen=True):
     """
 
     id: str
-    type: Literal["MOVE", "COPY", "SHIFT_UP", "SHIFT_DOWN", "CLEAR"]
+    type: Literal["MOVE", "COPY", "SHIFT_UP", "SHIFT_DOWN", "CLEAR", "SWAP"]
     endpoint: Literal["SOURCE", "DESTINATION"]
     partition: int
     base: int

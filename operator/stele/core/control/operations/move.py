@@ -3,6 +3,7 @@
     START -> ATTACH -> CATCH_UP <-> COPY       a destination that is new to the row
     CATCH_UP -> HAND_OVER -> ACCEPT            when the owner changes
     CATCH_UP -> ACCEPT                         when it does not
+    HAND_OVER -> ACCEPT                        a SWAP: the destination is an in-sync backup
     CONFIRM -> STORE, or ACCEPT                when the row shrinks: nothing is copied, but the remaining
                                                members must reply once more first
     ACCEPT -> STORE                            the destination agreed; the row may be stored
@@ -35,7 +36,7 @@ from stele.core.control.commands import (
     Row,
     StartTabletCopy,
 )
-from stele.core.placement.migration import Migration, step
+from stele.core.placement.migration import Migration, Type, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas
 from stele.core.tablet.owner import LearnerState
@@ -68,6 +69,13 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
     Step.ABORTED: frozenset(),
     Step.VOID: frozenset(),
 }
+
+SWAP_FREEZE_SECONDS_MAX = 5.0
+"""Seconds that an owner has to hand over to a backup before the SWAP is rolled back.
+
+Services may take 2 s to be notified before the freeze, and 2 s to hand out their state; clients' requests
+fail after 15 s.
+"""
 
 DECIDED = frozenset({Step.ACCEPT, Step.STORE, Step.VOID})
 """From here on only the destination's reply counts: no abort, even if the owner fails."""
@@ -163,7 +171,8 @@ class MigrationOperation:
             attach = AddLearner(self.id, self.partition, self.base.version, destination, *what)
             return [(self.owner, attach)]
         if self.step is Step.HAND_OVER:
-            return [(self.owner, HandOver(self.id, self.partition))]
+            swap = (self.base.version, destination) if self.migration.type is Type.SWAP else ()
+            return [(self.owner, HandOver(self.id, self.partition, *swap))]
         if self.step is Step.ACCEPT:
             accept = Accept(self.id, Row(self.partition, self.version, self.result), self.last)
             return [(destination, accept)]
@@ -195,6 +204,13 @@ class MigrationOperation:
             self.enter(to, now)
         else:
             self.enter(Step.ABORTED, now, result.reason)
+
+    def limit_freeze(self, now: float) -> None:
+        """Roll back a SWAP whose owner waits too long for the backup: clients wait for it, too."""
+        late = now - self.progressed_seconds > SWAP_FREEZE_SECONDS_MAX
+        if self.migration.type is Type.SWAP and self.step is Step.HAND_OVER and late:
+            text = f"the backup did not have every operation within {SWAP_FREEZE_SECONDS_MAX:g} s"
+            self.abort(Reason(ReasonCode.BACKUP_BEHIND, text), now)
 
     def confirmed(self, now: float) -> None:
         """Confirm that all remaining members have their copy, so the row may shrink to them."""
@@ -252,12 +268,14 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Migratio
     """Start a migration on the present row. Raises Conflict when it was planned for another row."""
     result = step(row.replicas, migration)
     operation = MigrationOperation(id, migration, row, result, now, _first_step(migration), now)
-    if migration.destination is not None and not migration.copies and operation.owner_changes:
-        raise Refused(f"{migration} changes the owner inside the row: that is a promotion", "ILLEGAL_STATE")
+    if operation.owner_changes and not (migration.copies or migration.type is Type.SWAP):
+        raise Refused(f"{migration} changes the owner inside the row: that is a SWAP", "ILLEGAL_STATE")
     return operation
 
 
 def _first_step(migration: Migration) -> Step:
     if migration.removes:
         return Step.CONFIRM
+    if migration.type is Type.SWAP:
+        return Step.HAND_OVER
     return Step.START if migration.copies else Step.ACCEPT

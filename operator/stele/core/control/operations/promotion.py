@@ -3,10 +3,6 @@
 Every live replica is fenced; once all have replied, the one with the greatest last OpId (the first in the row
 among equals) accepts the row, which may only then be stored. The term is the version of the
 resulting row, so the fence and the row always agree.
-
-A planned change of the owner within the row (SHIFT_UP to index 0) works alike: every member of the row is
-fenced, including the old owner, so each has all acknowledged operations, and `wanted` is chosen. It fetches a
-longer tail when it establishes itself (docs/reference/protocol.md, "Establish").
 """
 
 from dataclasses import dataclass, field
@@ -49,8 +45,6 @@ class Promotion:
     id: str
     lasts: dict[MemberIndex, OpId] = field(default_factory=dict)
     not_before_seconds: dict[MemberIndex, float] = field(default_factory=dict)
-    wanted: MemberIndex | None = None
-    wanted_row: Replicas = ()
     chosen: MemberIndex | None = None
     step: Step = Step.FENCE
 
@@ -84,9 +78,7 @@ class Promotion:
 
     @property
     def row(self) -> Replicas:
-        """The resulting row: the planned one, or the chosen member first and the other live ones in order."""
-        if self.wanted is not None:
-            return self.wanted_row
+        """The resulting row: the chosen member first, and the other live ones in order."""
         slots = [member if member in self.live else None for member in self.base.replicas]
         assert self.chosen is not None
         slots[slots.index(self.chosen)] = None
@@ -112,7 +104,7 @@ class Promotion:
             return
         self.lasts[member] = result.last
         if all(each in self.lasts for each in self.live):
-            self.chosen = max(self.live, key=self._rank) if self.wanted is None else self.wanted
+            self.chosen = max(self.live, key=self._rank)
             self.enter(Step.ACCEPT)
 
     def _rank(self, member: MemberIndex) -> tuple[OpId, int]:

@@ -17,7 +17,7 @@ from stele.core.control.rebalance.copy_scheduling import (
 )
 from stele.core.control.rebalance.planner import data_members
 from stele.core.control.state import Observation, State
-from stele.core.placement.migration import Migration, Type, step
+from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, shard_of
@@ -66,14 +66,9 @@ def start(state: State, observation: Observation) -> None:
     rows = state.table.partitions
     admit = _admission(state, observation.now)
     for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
-        row = rows[migration.partition]
-        if migration.type is Type.SHIFT_UP and migration.destination_new_index == 0:
-            id = _begin_shift(state, migration, row, observation.now)
-        else:
-            operation = begin(state.new_id("m"), migration, row, observation.now)
-            id = operation.id
-            state.operations.begin(operation)
-        plans.counted_for[id] = tuple(_plans_for(state, migration.partition))
+        operation = begin(state.new_id("m"), migration, rows[migration.partition], observation.now)
+        state.operations.begin(operation)
+        plans.counted_for[operation.id] = tuple(_plans_for(state, migration.partition))
 
 
 def _burdens(operation: MigrationOperation) -> bool:
@@ -129,18 +124,6 @@ def _with_stale_copies(state: State, able: frozenset[MemberIndex]) -> set[Partit
     }
 
 
-def _begin_shift(state: State, migration: Migration, row: Partition, now: float) -> str:
-    """Make a member of the row its owner: nothing is copied, so it is a promotion with a known result."""
-    number, id = migration.partition, state.new_id("p")
-    live = tuple(member for member in row.replicas if member is not None)
-    term = state.table.next_version(number)
-    result = step(row.replicas, migration)
-    state.operations.begin(
-        Promotion(number, row, term, live, True, now, id, wanted=migration.destination, wanted_row=result)
-    )
-    return id
-
-
 def follow(state: State, observation: Observation) -> None:
     """Advance running operations by the reports of both sides, and remove ended ones."""
     gone = unusable(state, observation.desired, observation.now)
@@ -149,6 +132,7 @@ def follow(state: State, observation: Observation) -> None:
         _note_gone(state, operation, gone, observation.now)
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
             operation.confirmed(observation.now)
+        operation.limit_freeze(observation.now)
         if not operation.session and observation.now - operation.progressed_seconds > STALL_SECONDS:
             reason = Reason(ReasonCode.STALLED, f"no progress in step {operation.step.value}")
             operation.abort(reason, observation.now)
@@ -256,11 +240,7 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
     plans = state.rebalance
     for number, row in rows.items():
         operation = state.operations.by_row.get(number)
-        if isinstance(operation, Promotion):
-            state.operations.end(operation)
-            for progress in plans.counted_for.pop(operation.id, ()):
-                progress.done[Type.SHIFT_UP] += 1
-        elif isinstance(operation, PartitionReset):
+        if isinstance(operation, Promotion | PartitionReset):
             state.operations.end(operation)
         elif operation is not None and operation.step is Step.VOID:
             note_failed(state, operation, now)
