@@ -239,6 +239,9 @@ REFUSED: dict[str, tuple[m.Command, str]] = {
     "a learner of a row that is over": (m.AddLearner("m1", 0, 7, OTHER), "STALE_VERSION"),
     "a hand-over without a learner": (m.HandOver("m1", 0), "ILLEGAL_STATE"),
     "a hand-over of another's partition": (m.HandOver("m1", 2), "NOT_OWNER"),
+    "a swap of another's partition": (m.HandOver("m1", 2, 1, THIRD), "NOT_OWNER"),
+    "a swap of a row that is over": (m.HandOver("m1", 0, 7, OTHER), "STALE_VERSION"),
+    "a swap with a member outside of the row": (m.HandOver("m1", 0, 1, OTHER), "ILLEGAL_STATE"),
     "a row of a tablet that is not there": (m.Accept("m1", m.Row(2, 2, (ME,))), "ILLEGAL_STATE"),
     "the end of a tablet that the row names": (m.DeleteTablet(0, 1), "ILLEGAL_STATE"),
     "the end of a tablet by a row that was not heard of": (m.DeleteTablet(2, 7), "STALE_VERSION"),
@@ -312,6 +315,12 @@ async def test_a_learner_begins_once_and_ends_with_its_abort(case: Case) -> None
     assert (learner.id, learner.partition, learner.destination, learner.state) == ("m1", 0, OTHER, "PROBING")
     assert await case.code(m.HandOver("m1", 0)) == "ILLEGAL_STATE"
     assert await case.code(m.Abort("m1", 0)) == "OK"
+    assert (await case.ask()).learners == ()
+
+
+async def test_a_backup_that_does_not_answer_gets_no_swap(case: Case) -> None:
+    await case.publish(m.Row(0, 2, (ME, OTHER)), *ROWS[1:])
+    assert await case.code(m.HandOver("m1", 0, 2, OTHER)) == "BACKUP_BEHIND"
     assert (await case.ask()).learners == ()
 
 

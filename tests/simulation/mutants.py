@@ -182,7 +182,7 @@ def promotion_without_a_fence() -> AbstractContextManager[Any]:
     real = Promotion.commands
 
     def commands(self: Promotion, now: float) -> Any:
-        if self.chosen is None and self.wanted is None:
+        if self.chosen is None:
             self.chosen, self.step = self.live[0], Promoting.ACCEPT
             self.lasts[self.chosen] = None  # type: ignore[assignment]
         return real(self, now)

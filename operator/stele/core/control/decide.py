@@ -90,10 +90,12 @@ def _decision(
 
 
 def _may_start_soon(state: State, observation: Observation) -> bool:
-    """Return whether something waits for its turn; what waits for space does not count."""
-    return (
-        len(state.rebalance.queues) > 0 and observation.desired.may_start and waiting_for_space(state) is None
-    )
+    """Return whether something waits for its turn; what waits for space, or for a lost copy, does not
+    count."""
+    waiting = state.rebalance.queues.waiting.keys()
+    if waiting <= state.failover.lost or not observation.desired.may_start:
+        return False
+    return waiting_for_space(state) is None
 
 
 def _change_state(state: State, observation: Observation) -> Observation:

@@ -458,10 +458,10 @@ class Owner:
         self._count_waited()
         self._learner_moved(learner.member)
 
-    def begin_swap(self, id: str, backup: int, base: int) -> None:
-        """Note that this backup is to take over. Raises Refused unless it is fed and nearly has everything.
+    def begin_swap(self, id: str, backup: int, base: int, answers: bool) -> None:
+        """Note that this backup is to take over, if it `answers`, is fed and nearly has everything.
 
-        Its operations are counted as those of any member of the row; the freeze must follow at once.
+        Raises Refused otherwise. The backup's operations are counted as those of any member of the row.
         """
         if base != self.tablet.row.version:
             raise Refused(f"the row has version {self.tablet.row.version}, not {base}", "STALE_VERSION")
@@ -470,8 +470,8 @@ class Owner:
         if backup not in self.members:
             raise Refused(f"member {backup} is no backup of the row", "ILLEGAL_STATE")
         learner = Learner(id, backup, base, self.progress[backup].match, LearnerState.IN_SYNC, waited=True)
-        if not self._follows_closely(learner.member):
-            raise Refused(f"member {backup} is not fed, or far behind", "BACKUP_BEHIND")
+        if not (answers and self._follows_closely(backup)):
+            raise Refused(f"member {backup} does not answer, is not fed, or far behind", "BACKUP_BEHIND")
         learner.pinned = False
         self.learner = learner
 

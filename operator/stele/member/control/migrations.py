@@ -223,9 +223,7 @@ class Migrations:
             replica, owner = self._owner(command.partition)
             if owner.learner is not None and owner.learner.id == command.id:
                 return
-            if not self._is_near(command.backup):
-                raise Refused(f"member {command.backup} does not answer", "BACKUP_BEHIND")
-            owner.begin_swap(command.id, command.backup, command.base)
+            owner.begin_swap(command.id, command.backup, command.base, self._answers(command.backup))
             result = swapped(replica.tablet.row.replicas, command.backup)
             begun = m.AddLearner(
                 command.id, command.partition, command.base, command.backup, Type.SWAP, result
@@ -233,7 +231,7 @@ class Migrations:
             self._services.begin(begun, command.backup)
         await self._services.until_notified(command.partition)
 
-    def _is_near(self, member: int) -> bool:
+    def _answers(self, member: int) -> bool:
         """Return whether the member has answered of late: clients would wait for one that is silent."""
         link = self._replicator.links.get(member)
         silent_seconds = max(limits.SILENT_MS_MIN, 2 * self._settings.heartbeat_ms) / 1000
