@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MIGRATION_TYPES = ("move", "copy", "shiftUp", "shiftDown")
+MIGRATION_TYPES = ("move", "copy", "shiftUp", "shiftDown", "swap")
 # Of a plan that was given up, what it did not do is planned again by its successor.
 _GIVEN_UP = ("Superseded", "Failed", "Cancelling")
 Json = Mapping[str, Any]

@@ -13,6 +13,7 @@ USED = {
     "SHIFT_UP": [(True, False, True, True), (False, False, True, True)],
     "SHIFT_DOWN": [(True, True, False, True)],
     "CLEAR": [(True, False, False, False)],
+    "SWAP": [(True, True, True, True)],
 }
 """Which of the indexes a migration of each type has; the others are -1."""
 

@@ -139,12 +139,13 @@ def test_problems_say_what_to_do() -> None:
 
 
 def test_counts_by_type_add_up_and_keep_their_names() -> None:
-    counts = CountsByType.of(move=2, copy=3, shift_up=4, shift_down=5, clear=6)
+    counts = CountsByType.of(move=2, copy=3, shift_up=4, shift_down=5, clear=6, swap=7)
     assert counts.to_dict() == {
-        "total": 20,
+        "total": 27,
         "move": 2,
         "copy": 3,
         "shiftUp": 4,
         "shiftDown": 5,
         "clear": 6,
+        "swap": 7,
     }

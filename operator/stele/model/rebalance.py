@@ -137,11 +137,13 @@ class CountsByType(Model):
     clear: int = count()
     """Removals of a surplus replica."""
 
+    swap: int = count()
+    """Exchanges of the owner and a backup, without data."""
+
     @classmethod
-    def of(cls, move: int = 0, copy: int = 0, shift_up: int = 0, shift_down: int = 0, clear: int = 0) -> Self:
-        """Return the counts, with their sum as total."""
-        total = move + copy + shift_up + shift_down + clear
-        return cls(total=total, move=move, copy=copy, shift_up=shift_up, shift_down=shift_down, clear=clear)
+    def of(cls, **counts: int) -> Self:
+        """Return the counts by type, with their sum as total."""
+        return cls(total=sum(counts.values()), **counts)
 
 
 class Refusal(Model):
