@@ -7,7 +7,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tests.simulation.profile import ENDINGS, FAMILIES, FAULTS, RATES, STRIKES, SWARM, Profile, draw
+from tests.simulation.profile import (
+    ENDINGS,
+    FAMILIES,
+    FAULTS,
+    PLANNED_STOP,
+    RATES,
+    STOPS,
+    STRIKES,
+    SWARM,
+    Profile,
+    draw,
+)
 from tests.simulation.run import Result, run_profile
 from tests.simulation.shrink import shrink
 
@@ -123,7 +134,7 @@ def _run_all(seeds: Iterable[int], given: argparse.Namespace, totals: Totals) ->
 def _kinds(text: str) -> frozenset[str]:
     """Names with commas between them."""
     names = frozenset(filter(None, text.split(",")))
-    known = (*FAULTS, *STRIKES, *RATES, *ENDINGS)
+    known = (*FAULTS, *STOPS, PLANNED_STOP, *STRIKES, *RATES, *ENDINGS)
     for name in names.difference(known):
         raise argparse.ArgumentTypeError(f"{name!r} is no kind of fault: expected {', '.join(known)}")
     return names

@@ -16,7 +16,7 @@ from tests.fakes.api import API_PLACE, ApiFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CLUSTER
+from tests.simulation.profile import CLUSTER, PLANNED_STOP
 from tests.simulation.stops import Stops
 from tests.simulation.volumes import Volumes
 from tests.simulation.world import World
@@ -39,6 +39,7 @@ OF_MEMBERS = frozenset(
         "lose a node",
         "delete a pod, kill the others",
         "cut the power of a stopping member",
+        PLANNED_STOP,
         "kill a member at a step",
         "kill a member at a write",
         "wipe a volume",

@@ -36,6 +36,7 @@ class Machine:
         self.starts = 0
         self.held_until = 0.0
         self.deleting = False
+        self.leave_seconds = 0.0
         self.rate = 1.0
         self.wall_seconds = 0.0
         self.began_unix_seconds = 0.0
@@ -214,12 +215,15 @@ class Kubelet:
         )
 
     def _terminate(self, machine: Machine) -> None:
-        """SIGTERM, and SIGKILL when that takes too long."""
+        """The preStop hook if there is one, SIGTERM, and SIGKILL when that takes too long."""
+        if machine.leave_seconds and machine.transfer is not None:
+            machine.transfer.end()
+            machine.transfer = None
         if machine.up:
             assert machine.process is not None
-            task = machine.process.loop.create_task(machine.process.stop())
+            task = machine.process.loop.create_task(machine.process.stop(machine.leave_seconds))
             task.add_done_callback(lambda _: self.clock.call_later(0.0, self._gone, machine))
-            self.clock.call_later(STOP_SECONDS, self._gone, machine)
+            self.clock.call_later(machine.leave_seconds + STOP_SECONDS, self._gone, machine)
         else:
             self._gone(machine)
 

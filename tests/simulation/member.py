@@ -121,14 +121,22 @@ class MemberProcess:
         self.network.place_gone(self.place)
         self._ended(self, reason)
 
-    async def stop(self) -> None:
-        """SIGTERM: what the product does before it ends."""
+    async def stop(self, leave_seconds: float = 0.0) -> None:
+        """What `stele-member leave` does for so long, and the product after SIGTERM."""
+        until = self.loop.time() + leave_seconds
+        while (left := until - self.loop.time()) > 0 and self._waits(left):  # noqa: ASYNC110
+            await asyncio.sleep(limits.LEAVE_LOOK_SECONDS)
         if self.node is not None:
             await self.node.drain()
             self._closed = True
             self.network.stop_listening((self.place, PEER_PORT))
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
                 await self.node.stop()
+
+    def _waits(self, seconds: float) -> bool:
+        """What the member answers its hook."""
+        node = self.node
+        return node is not None and node.exchange.started and node.planned_stop.announce(seconds).waiting
 
     # -- its ports
 

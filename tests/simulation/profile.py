@@ -70,6 +70,9 @@ STOPS = (
 )
 """Pods that go in other ways than a plain deletion."""
 
+PLANNED_STOP = "stop as planned"
+"""A pod is deleted, and its hook lets the member ask the master to move everything off it."""
+
 ENDINGS = ("stay dead", "stay frozen", "stay cut off", "lower members by who stays away")
 """What becomes of a member that stays away when the faults are over, and what the user does about it."""
 
@@ -208,6 +211,7 @@ def _swarm(seed: int) -> Profile:
     """A small cluster, and some of all faults."""
     chance = random.Random(f"profile {seed}")
     stays, stops = random.Random(f"ending {seed}"), random.Random(f"stops {seed}")
+    planned = random.Random(f"planned {seed}").random() < 0.3
     heartbeat = chance.choice((0.2, 0.3, 0.5))
     part = chance.choice((0.1, 0.3, 0.6))
     return Profile(
@@ -227,6 +231,7 @@ def _swarm(seed: int) -> Profile:
         faults=(
             *(name for name in FAULTS if chance.random() < part),
             *(name for name in STOPS if stops.random() < part / 3),
+            *((PLANNED_STOP,) if planned else ()),
         ),
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
@@ -305,6 +310,19 @@ def _stops(seed: int) -> Profile:
     )
 
 
+def _planned(seed: int) -> Profile:
+    """Members that announce their stop under load, one after the other, and what else happens then."""
+    chance = random.Random(f"planned stops {seed}")
+    others = ("kill the master", "kill a member", "isolate a member", "scale", "drain a member")
+    return replace(
+        _busy(seed),
+        replicas=chance.choice((1, 2, 2, 2)),
+        chaos_seconds=25.0,
+        calm_seconds=chance.choice((1.5, 3.0)),
+        faults=(*(PLANNED_STOP,) * 3, *(name for name in others if chance.random() < 0.3)),
+    )
+
+
 def _plans(seed: int) -> Profile:
     """Plans that take long, while rows lose copies and copies fail."""
     chance = random.Random(f"plans {seed}")
@@ -335,6 +353,7 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "damage": _damage,
     "power": _power,
     "stops": _stops,
+    "planned": _planned,
     "plans": _plans,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

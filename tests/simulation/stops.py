@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from stele.adapters.kubernetes.api import PODS
 from tests.simulation.kubelet import STOP_SECONDS, Machine
+from tests.simulation.profile import PLANNED_STOP
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
@@ -28,6 +29,7 @@ class Stops:
             "lose a node": partial(self._remove, alone=True),
             "delete a pod, kill the others": self._delete_and_kill,
             "cut the power of a stopping member": self._cut_power,
+            PLANNED_STOP: self._stop_as_planned,
         }
 
     def _machine(self) -> Machine | None:
@@ -42,6 +44,15 @@ class Stops:
         self.faults.trouble(machine.place, 5.0)
         self.world.api.delete(PODS, machine.place, machine.pod_uid)
         return self.faults.say("its pod is deleted", machine.place)
+
+    def _stop_as_planned(self) -> bool:
+        machine = self._machine()
+        if machine is None:
+            return False
+        machine.leave_seconds = self.faults.random.choice((1.0, 10.0))
+        self.faults.trouble(machine.place, machine.leave_seconds + STOP_SECONDS + 5.0)
+        self.world.api.delete(PODS, machine.place, machine.pod_uid)
+        return self.faults.say(f"its pod is deleted, with a hook of {machine.leave_seconds} s", machine.place)
 
     def _slowly(self, machine: Machine) -> None:
         """It is told to stop, and has much to write."""

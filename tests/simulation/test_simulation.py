@@ -9,7 +9,17 @@ from tests.fakes.loop import Clock
 from tests.simulation import __main__ as command_line
 from tests.simulation import shrink
 from tests.simulation.mutants import MUTANTS, Plant, vote_not_persisted
-from tests.simulation.profile import ENDINGS, FAMILIES, FAULTS, RATES, STOPS, STRIKES, Profile, draw
+from tests.simulation.profile import (
+    ENDINGS,
+    FAMILIES,
+    FAULTS,
+    PLANNED_STOP,
+    RATES,
+    STOPS,
+    STRIKES,
+    Profile,
+    draw,
+)
 from tests.simulation.run import Result, run
 from tests.simulation.trace import Trace
 
@@ -140,6 +150,7 @@ KINDS = (
     "bit of a copy flipped",
     *STRIKES,
     *STOPS,
+    PLANNED_STOP,
     *RATES,
     *ENDINGS,
     "response lost",
