@@ -4,11 +4,9 @@ import asyncio
 
 import pytest
 
-from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes import bulk_job
 from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, JOBS, PODS, Api, Object
 from stele.adapters.kubernetes.bulk_job import running
-from stele.adapters.kubernetes.login import log_in
 from stele.errors import Refused
 
 pytestmark = pytest.mark.control_plane
@@ -50,18 +48,17 @@ async def refuse_pod(api: Api, namespace: str) -> None:
 
 
 async def test_a_job_runs_or_says_why_it_may_not_and_is_deleted(
-    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_job, "ASK_SECONDS", 0.05)
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        await api.create(CLUSTERS, namespace, CLUSTER)
-        refusing = asyncio.create_task(refuse_pod(api, namespace))
-        with pytest.raises(Refused, match="may not start: FailedCreate: exceeded quota"):
-            async with running(api, namespace, "demo", "image:1", "1Gi"):
-                pass
-        await refusing
-        assert await api.list(JOBS, namespace) == []
-        starting = asyncio.create_task(start_pod(api, namespace))
+    await api.create(CLUSTERS, namespace, CLUSTER)
+    refusing = asyncio.create_task(refuse_pod(api, namespace))
+    with pytest.raises(Refused, match="may not start: FailedCreate: exceeded quota"):
         async with running(api, namespace, "demo", "image:1", "1Gi"):
-            await starting
-        assert await api.list(JOBS, namespace) == []
+            pass
+    await refusing
+    assert await api.list(JOBS, namespace) == []
+    starting = asyncio.create_task(start_pod(api, namespace))
+    async with running(api, namespace, "demo", "image:1", "1Gi"):
+        await starting
+    assert await api.list(JOBS, namespace) == []

@@ -14,10 +14,11 @@ import pytest
 
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS, PODS, REBALANCES, Api
-from stele.adapters.kubernetes.login import log_in
 from stele.errors import Conflict
 from stele.wire.configmap import Shard, decode_shard
 from tests.operator.kubelet import Kubelet
+from tests.operator.pods import PodWatch
+from tests.operator.real_kubelet import RealKubelet
 
 pytestmark = pytest.mark.control_plane
 
@@ -88,7 +89,7 @@ def cluster(name: str, members: int, **spec: Any) -> dict[str, Any]:
 class Stage:
     """One namespace with a cluster, its kubelet and the operator."""
 
-    def __init__(self, api: Api, namespace: str, kubelet: Kubelet, operator: Operator) -> None:
+    def __init__(self, api: Api, namespace: str, kubelet: PodWatch, operator: Operator) -> None:
         self.api, self.namespace, self.kubelet, self.operator = api, namespace, kubelet, operator
 
     async def rows(self) -> Shard:
@@ -162,39 +163,49 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(
-    plane: ControlPlane, namespace: str, directory: Path, port: int, **spec: Any
+async def staged(api: Api, namespace: str, operator: Operator, **spec: Any) -> AsyncIterator[Stage]:
+    """Members are fakes."""
+    made = await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
+    async with Kubelet(api, namespace, made["metadata"]["uid"]) as kubelet:
+        await operator.start()
+        try:
+            yield Stage(api, namespace, kubelet, operator)
+        finally:
+            await operator.end(signal.SIGKILL)
+
+
+@asynccontextmanager
+async def with_processes(
+    api: Api, namespace: str, operator: Operator, kubelet: RealKubelet, **spec: Any
 ) -> AsyncIterator[Stage]:
-    async with Api(await log_in(str(plane.kubeconfig))) as api:
-        made = await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
-        operator = Operator(plane, namespace, directory, port)
-        async with Kubelet(api, namespace, made["metadata"]["uid"]) as kubelet:
-            await operator.start()
-            try:
-                yield Stage(api, namespace, kubelet, operator)
-            finally:
-                await operator.end(signal.SIGKILL)
+    """Members are processes, each with its files; the operator ends politely."""
+    await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
+    async with kubelet:
+        await operator.start()
+        stage = Stage(api, namespace, kubelet, operator)
+        try:
+            await stage.until_converged(3)
+            yield stage
+        finally:
+            assert await operator.end() == 0
 
 
-async def test_create_scale_up_kill_and_scale_down(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
-) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.until_converged(3)
-        await stage.scale(4)
-        await asyncio.sleep(1.5)
-        await stage.operator.end(signal.SIGKILL)
-        await stage.operator.start()
-        await stage.table_snapshot(2)
-        await stage.until_converged(4)
-        await stage.kubelet.kill("demo-0", 1.0)
-        await stage.until_converged(4)
-        await stage.scale(3)
-        await stage.until_converged(3)
-        assert len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 3
-        assert len(await stage.api.list(MEMBERS, namespace)) == 3
-        plans = await stage.api.list(REBALANCES, namespace)
-        assert any(each["status"]["phase"] == "Done" for each in plans)
-        reasons = {each["reason"] for each in await stage.api.list(EVENTS, namespace)}
-        assert {"MemberJoined", "RebalanceFinished", "MemberUnreachable", "MasterTookOver"} <= reasons
-        assert await stage.operator.end() == 0
+async def test_create_scale_up_kill_and_scale_down(stage: Stage, namespace: str) -> None:
+    await stage.until_converged(3)
+    await stage.scale(4)
+    await asyncio.sleep(1.5)
+    await stage.operator.end(signal.SIGKILL)
+    await stage.operator.start()
+    await stage.table_snapshot(2)
+    await stage.until_converged(4)
+    await stage.kubelet.kill("demo-0", 1.0)
+    await stage.until_converged(4)
+    await stage.scale(3)
+    await stage.until_converged(3)
+    assert len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 3
+    assert len(await stage.api.list(MEMBERS, namespace)) == 3
+    plans = await stage.api.list(REBALANCES, namespace)
+    assert any(each["status"]["phase"] == "Done" for each in plans)
+    reasons = {each["reason"] for each in await stage.api.list(EVENTS, namespace)}
+    assert {"MemberJoined", "RebalanceFinished", "MemberUnreachable", "MasterTookOver"} <= reasons
+    assert await stage.operator.end() == 0

@@ -1,13 +1,12 @@
 """What the operator's process says of itself: whether its loops get on, and the numbers of its clusters."""
 
 import asyncio
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane
-from tests.operator.test_operator import staged
+from tests.operator.test_operator import Stage
 
 pytestmark = pytest.mark.control_plane
 
@@ -53,70 +52,64 @@ async def ask(port: int, path: str) -> tuple[int, str]:
 
 
 async def test_health_fails_when_a_loop_hangs_and_metrics_count_what_statuses_say(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    stage: Stage, control_plane: ControlPlane, namespace: str, unused_tcp_port: int
 ) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.operator.end()
-        await stage.operator.start(f"exec({HANG!r})")
-        await stage.until_converged(3)
-        place = f'namespace="{namespace}",cluster="demo"'
-        wanted = (
-            *(
-                f'stele_cluster_members{{{place},state="{state}"}} 3.0'
-                for state in ("desired", "current", "ready")
-            ),
-            f'stele_cluster_members{{{place},state="updated"}} 3.0',
-            f'stele_cluster_members{{{place},state="lite"}} 0.0',
-            f'stele_cluster_partitions{{{place},state="safe"}} 31.0',
-            f'stele_cluster_partitions{{{place},state="under_replicated"}} 0.0',
-            f'stele_cluster_partitions{{{place},state="lost"}} 0.0',
-            f'stele_cluster_condition{{{place},status="True",type="Ready"}} 1.0',
-            f'stele_cluster_condition{{{place},status="False",type="Ready"}} 0.0',
-            f'stele_migrations{{{place},state="waiting"}} 0.0',
-            f"stele_rebalance_remaining_bytes{{{place}}} 0.0",
-            "stele_operator_leader 1.0",
-            'stele_build_info{version="0.1.0"} 1.0',
-        )
-        _, text = await ask(unused_tcp_port, "/metrics")
-        lines = {
-            tuple(sorted(line.replace("{", ",").replace("} ", ",").split(","))) for line in text.split("\n")
-        }
-        for line in wanted:
-            assert tuple(sorted(line.replace("{", ",").replace("} ", ",").split(","))) in lines, (line, text)
-        assert "process_cpu_seconds_total" in text
-        assert not {"stele_partitions{", "stele_members{", "stele_migrations_waiting{"} & set(text.split())
+    await stage.operator.end()
+    await stage.operator.start(f"exec({HANG!r})")
+    await stage.until_converged(3)
+    place = f'namespace="{namespace}",cluster="demo"'
+    wanted = (
+        *(
+            f'stele_cluster_members{{{place},state="{state}"}} 3.0'
+            for state in ("desired", "current", "ready")
+        ),
+        f'stele_cluster_members{{{place},state="updated"}} 3.0',
+        f'stele_cluster_members{{{place},state="lite"}} 0.0',
+        f'stele_cluster_partitions{{{place},state="safe"}} 31.0',
+        f'stele_cluster_partitions{{{place},state="under_replicated"}} 0.0',
+        f'stele_cluster_partitions{{{place},state="lost"}} 0.0',
+        f'stele_cluster_condition{{{place},status="True",type="Ready"}} 1.0',
+        f'stele_cluster_condition{{{place},status="False",type="Ready"}} 0.0',
+        f'stele_migrations{{{place},state="waiting"}} 0.0',
+        f"stele_rebalance_remaining_bytes{{{place}}} 0.0",
+        "stele_operator_leader 1.0",
+        'stele_build_info{version="0.1.0"} 1.0',
+    )
+    _, text = await ask(unused_tcp_port, "/metrics")
+    lines = {tuple(sorted(line.replace("{", ",").replace("} ", ",").split(","))) for line in text.split("\n")}
+    for line in wanted:
+        assert tuple(sorted(line.replace("{", ",").replace("} ", ",").split(","))) in lines, (line, text)
+    assert "process_cpu_seconds_total" in text
+    assert not {"stele_partitions{", "stele_members{", "stele_migrations_waiting{"} & set(text.split())
 
-        assert await ask(unused_tcp_port, "/healthz") == (200, "ok\n")
-        control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "test/hang=yes")
+    assert await ask(unused_tcp_port, "/healthz") == (200, "ok\n")
+    control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "test/hang=yes")
 
-        async def fails() -> bool:
-            status, said = await ask(unused_tcp_port, "/healthz")
-            return status == 503 and said.startswith(f"hangs: the loop of {namespace}/demo for ")
+    async def fails() -> bool:
+        status, said = await ask(unused_tcp_port, "/healthz")
+        return status == 503 and said.startswith(f"hangs: the loop of {namespace}/demo for ")
 
-        await stage.until("a failing /healthz", fails)
-        await asyncio.sleep(2.5)
-        assert await fails(), "the rest of the process goes on, and says so still"
+    await stage.until("a failing /healthz", fails)
+    await asyncio.sleep(2.5)
+    assert await fails(), "the rest of the process goes on, and says so still"
 
 
-async def test_a_take_over_with_a_slow_api_server_is_no_hang(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
-) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.until_converged(3)
-        await stage.operator.end()
-        await stage.operator.start(f"exec({SLOW!r})")
+async def test_a_take_over_with_a_slow_api_server_is_no_hang(stage: Stage, unused_tcp_port: int) -> None:
+    await stage.until_converged(3)
+    await stage.operator.end()
+    await stage.operator.start(f"exec({SLOW!r})")
 
-        async def up() -> bool:
-            try:
-                return bool(await ask(unused_tcp_port, "/healthz"))
-            except OSError:
-                return False
+    async def up() -> bool:
+        try:
+            return bool(await ask(unused_tcp_port, "/healthz"))
+        except OSError:
+            return False
 
-        await stage.until("the operator's port", up)
+    await stage.until("the operator's port", up)
 
-        async def leads() -> bool:
-            _, text = await ask(unused_tcp_port, "/healthz")
-            assert "the loop of" not in text
-            return "stele_epoch{" in (await ask(unused_tcp_port, "/metrics"))[1]
+    async def leads() -> bool:
+        _, text = await ask(unused_tcp_port, "/healthz")
+        assert "the loop of" not in text
+        return "stele_epoch{" in (await ask(unused_tcp_port, "/metrics"))[1]
 
-        await stage.until("a take-over", leads)
+    await stage.until("a take-over", leads)

@@ -1,17 +1,11 @@
 """The election on a real API server, on clocks of our own."""
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator
 
 import pytest
 
-from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import LEASES, Api
 from stele.adapters.kubernetes.lease import Election, Terms
-from stele.adapters.kubernetes.login import log_in
 
 pytestmark = pytest.mark.control_plane
 
@@ -30,12 +24,6 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
         await asyncio.sleep(0)
-
-
-@pytest.fixture
-async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    async with Api(await log_in(str(control_plane.kubeconfig))) as found:
-        yield found
 
 
 def election(api: Api, namespace: str, identity: str, clock: Clock) -> Election:
@@ -77,20 +65,3 @@ async def test_holding_ends_when_somebody_else_took_it(api: Api, namespace: str)
     lease["spec"] |= {"holderIdentity": "b", "leaseDurationSeconds": 60}
     await api.replace(LEASES, namespace, lease)
     await asyncio.wait_for(first.hold(), 10)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"STELE_MEMBER_IMAGE": ""}, "STELE_MEMBER_IMAGE"),
-        ({"STELE_HTTP_PORT": "70000"}, "1 to 65535"),
-        ({"STELE_IMAGE_PULL_POLICY": "Sometimes"}, "IfNotPresent"),
-    ],
-)
-def test_wrong_settings_are_named(control_plane: ControlPlane, changes: dict[str, str], said: str) -> None:
-    env = {**os.environ, "STELE_MEMBER_IMAGE": "m", "STELE_SPARK_IMAGE": "s", **changes}
-    command = [sys.executable, "-m", "stele.master", "--kubeconfig", str(control_plane.kubeconfig)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr

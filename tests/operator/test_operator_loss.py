@@ -4,43 +4,21 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 import redis.asyncio as redis
 
-from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, MEMBERS, PODS, Api
-from stele.adapters.kubernetes.login import log_in
+from stele.adapters.kubernetes.api import EVENTS, MEMBERS, PODS, Api
 from stele.core.kv.keyslot import partition_of
 from tests.operator.real_kubelet import RealKubelet
-from tests.operator.test_operator import Operator, Stage, cluster, staged
+from tests.operator.test_operator import Operator, Stage, with_processes
 from tests.operator.test_operator_plans import in_phase, plans
 
 pytestmark = pytest.mark.control_plane
 
 PARTITIONS = 31
 KEYS = [f"key-{number}" for number in range(400)]
-
-
-@asynccontextmanager
-async def with_processes(
-    plane: ControlPlane, namespace: str, directory: Path, port: int, **spec: Any
-) -> AsyncIterator[tuple[Stage, RealKubelet]]:
-    """Three members, each a process of its own with its files."""
-    async with Api(await log_in(str(plane.kubeconfig))) as api:
-        await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
-        operator = Operator(plane, namespace, directory, port)
-        async with RealKubelet(api, namespace, directory) as kubelet:
-            await operator.start()
-            stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
-            try:
-                await stage.until_converged(3)
-                yield stage, kubelet
-            finally:
-                await operator.end()
 
 
 @asynccontextmanager
@@ -85,9 +63,10 @@ async def quarantined(kubelet: RealKubelet, name: str) -> set[int]:
 
 
 async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_set(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:
-    async with with_processes(control_plane, namespace, tmp_path, unused_tcp_port) as (stage, kubelet):
+    kubelet = real_kubelet
+    async with with_processes(api, namespace, operator, kubelet) as stage:
         async with client_of(kubelet, "demo-0") as client:
             for key in KEYS:
                 await client.set(key, b"first")
@@ -123,44 +102,40 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_set(
 
 
 async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    stage: Stage, namespace: str
 ) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.until_converged(3)
-        await stage.scale(1)
-        name = await in_phase(stage, "Proposed")
-        plan = (await plans(stage))[name]
-        assert plan.status.copies_left == 1
-        assert await copies(stage) == {2}
-        await until_condition(stage, "Paused", "True", "WaitsForApproval")
-        why = json.loads(await stage.stele("why", "demo", "-o", "json"))
-        assert name in json.dumps(why)
-        # Nothing goes on its own, however long it takes.
-        await asyncio.sleep(3)
-        assert await copies(stage) == {2}
-        assert await stage.stele("approve", name) == f"{name} is approved"
+    await stage.until_converged(3)
+    await stage.scale(1)
+    name = await in_phase(stage, "Proposed")
+    plan = (await plans(stage))[name]
+    assert plan.status.copies_left == 1
+    assert await copies(stage) == {2}
+    await until_condition(stage, "Paused", "True", "WaitsForApproval")
+    why = json.loads(await stage.stele("why", "demo", "-o", "json"))
+    assert name in json.dumps(why)
+    # Nothing goes on its own, however long it takes.
+    await asyncio.sleep(3)
+    assert await copies(stage) == {2}
+    assert await stage.stele("approve", name) == f"{name} is approved"
 
-        async def alone() -> bool:
-            gone = len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 1
-            return gone and {row.replicas for row in (await stage.rows()).rows} == {(0,)}
+    async def alone() -> bool:
+        gone = len(await stage.api.list(PODS, namespace, "stele.dev/component=member")) == 1
+        return gone and {row.replicas for row in (await stage.rows()).rows} == {(0,)}
 
-        await stage.until("one member with all partitions", alone)
-        assert [each["metadata"]["name"] for each in await stage.api.list(MEMBERS, namespace)] == ["demo-0"]
+    await stage.until("one member with all partitions", alone)
+    assert [each["metadata"]["name"] for each in await stage.api.list(MEMBERS, namespace)] == ["demo-0"]
 
-        async def done() -> bool:
-            return (await plans(stage))[name].status.phase == "Done"
+    async def done() -> bool:
+        return (await plans(stage))[name].status.phase == "Done"
 
-        await stage.until("the end of the plan", done)
+    await stage.until("the end of the plan", done)
 
 
-async def test_a_plan_for_fewer_copies_is_void_when_the_members_come_back(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
-) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.until_converged(3)
-        await stage.scale(1)
-        await in_phase(stage, "Proposed")
-        await stage.scale(3)
-        await stage.until_converged(3)
-        assert await copies(stage) == {2}
-        assert await condition(stage, "Paused") == ("False", "AsDesired")
+async def test_a_plan_for_fewer_copies_is_void_when_the_members_come_back(stage: Stage) -> None:
+    await stage.until_converged(3)
+    await stage.scale(1)
+    await in_phase(stage, "Proposed")
+    await stage.scale(3)
+    await stage.until_converged(3)
+    assert await copies(stage) == {2}
+    assert await condition(stage, "Paused") == ("False", "AsDesired")

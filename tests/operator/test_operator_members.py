@@ -3,16 +3,13 @@
 import asyncio
 import itertools
 import signal
-from pathlib import Path
 
 import pytest
 import redis.asyncio as redis
 
-from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, Api
-from stele.adapters.kubernetes.login import log_in
+from stele.adapters.kubernetes.api import Api
 from tests.operator.real_kubelet import RealKubelet
-from tests.operator.test_operator import Operator, Stage, cluster
+from tests.operator.test_operator import Operator, with_processes
 
 pytestmark = pytest.mark.control_plane
 
@@ -96,34 +93,26 @@ class Writers:
 
 
 async def test_acknowledged_writes_survive_scaling_and_deaths(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        await api.create(CLUSTERS, namespace, cluster("demo", 3))
-        operator = Operator(control_plane, namespace, tmp_path, unused_tcp_port)
-        async with RealKubelet(api, namespace, tmp_path) as kubelet:
+    async with with_processes(api, namespace, operator, real_kubelet) as stage:
+        writers = Writers(real_kubelet, 4)
+        writers.start()
+        try:
+            await asyncio.sleep(2)
+            await stage.scale(4)
+            await asyncio.sleep(3)
+            await operator.end(signal.SIGKILL)
             await operator.start()
-            writers = Writers(kubelet, 4)
-            stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
-            try:
-                await stage.until_converged(3)
-                writers.start()
-                await asyncio.sleep(2)
-                await stage.scale(4)
-                await asyncio.sleep(3)
-                await operator.end(signal.SIGKILL)
-                await operator.start()
-                await stage.until_converged(4)
-                await kubelet.kill("demo-1", 1.5)
-                await stage.until_converged(4)
-                await stage.scale(3)
-                await stage.until_converged(3)
-            finally:
-                await writers.stop()
-                ended = await operator.end(signal.SIGTERM)
-            assert ended == 0
-            assert len(writers.acknowledged) > 100
-            assert await writers.lost() == []
-            # A write that was under way when its owner was killed may or may not have been done.
-            assert all(each.startswith("UNCERTAIN") for each in writers.refused), writers.refused
-            assert len(writers.refused) <= 8
+            await stage.until_converged(4)
+            await real_kubelet.kill("demo-1", 1.5)
+            await stage.until_converged(4)
+            await stage.scale(3)
+            await stage.until_converged(3)
+        finally:
+            await writers.stop()
+        assert len(writers.acknowledged) > 100
+        assert await writers.lost() == []
+        # A write that was under way when its owner was killed may or may not have been done.
+        assert all(each.startswith("UNCERTAIN") for each in writers.refused), writers.refused
+        assert len(writers.refused) <= 8

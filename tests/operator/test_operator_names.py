@@ -1,7 +1,6 @@
 """A cluster that is named like somebody else's objects: they stay as they are, byte for byte."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,8 @@ from stele.adapters.kubernetes.api import (
     Api,
     Kind,
 )
-from stele.adapters.kubernetes.login import log_in
 from stele.model.ownership import leaves
-from tests.operator.test_operator import Stage, staged
+from tests.operator.test_operator import Operator, Stage, staged
 
 pytestmark = pytest.mark.control_plane
 
@@ -90,6 +88,11 @@ class Others:
         await self._api.delete(kind, self._namespace, name, uid)
 
 
+@pytest.fixture
+def others(control_plane: ControlPlane, api: Api, namespace: str) -> Others:
+    return Others(control_plane, api, namespace)
+
+
 async def are_waited_for(stage: Stage, names: list[str]) -> None:
     """Ready is False for these names and no others, and Stalled is not True."""
 
@@ -127,86 +130,80 @@ async def names_of(stage: Stage, kind: Kind) -> set[str]:
 
 
 async def test_a_cluster_whose_table_has_no_name_says_so_and_begins_when_it_has(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    api: Api, namespace: str, operator: Operator, others: Others
 ) -> None:
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        others = Others(control_plane, api, namespace)
-        await others.make(TABLES)
-        async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-            await are_told(stage, others.names())
-            await others.are_as_before()
-            assert await names_of(stage, MEMBERS) == set()
-            await others.go(CONFIG_MAPS, "demo-table")
-            await are_told(stage, others.names())
-            await others.are_as_before()
-            await others.go(CONFIG_MAPS, "demo-table-0")
-            await stage.until_converged(3)
+    await others.make(TABLES)
+    async with staged(api, namespace, operator) as stage:
+        await are_told(stage, others.names())
+        await others.are_as_before()
+        assert await names_of(stage, MEMBERS) == set()
+        await others.go(CONFIG_MAPS, "demo-table")
+        await are_told(stage, others.names())
+        await others.are_as_before()
+        await others.go(CONFIG_MAPS, "demo-table-0")
+        await stage.until_converged(3)
 
 
 async def test_objects_of_others_are_never_mounted_written_owned_or_deleted(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    api: Api, namespace: str, operator: Operator, others: Others
 ) -> None:
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        others = Others(control_plane, api, namespace)
-        await others.make(FOREIGN)
-        spec = {"storage": {"size": "1Gi", "keepVolumes": "Delete"}, "migration": {"engine": "Auto"}}
-        async with staged(control_plane, namespace, tmp_path, unused_tcp_port, **spec) as stage:
-            await are_told(stage, others.names())
+    await others.make(FOREIGN)
+    spec = {"storage": {"size": "1Gi", "keepVolumes": "Delete"}, "migration": {"engine": "Auto"}}
+    async with staged(api, namespace, operator, **spec) as stage:
+        await are_told(stage, others.names())
+        await others.are_as_before()
+        assert await names_of(stage, MEMBERS) == {"demo-0", "demo-1", "demo-2"}
+        assert await names_of(stage, PODS) == {"demo-1", "demo-copier"}
+
+        # Members go whose claim and whose pod are somebody else's, and so does the copier.
+        for name in ("demo-0", "demo-1"):
+            await api.patch_spec(MEMBERS, namespace, name, {"drain": True})
+        fewer = {"members": 1, "replicas": 1, "migration": {"engine": "Direct"}}
+        await api.patch_spec(CLUSTERS, namespace, "demo", fewer)
+
+        async def gone() -> bool:
+            return await names_of(stage, MEMBERS) == {"demo-2"}
+
+        await stage.until("the removal of members 0 and 1", gone)
+        await others.are_as_before()
+
+        await others.go(CLAIMS, "demo-2")
+        await are_told(stage, ["PodDisruptionBudget demo", "Service demo", "Service demo-members"])
+        for kind, name in ((BUDGETS, "demo"), (SERVICES, "demo"), (SERVICES, "demo-members")):
             await others.are_as_before()
-            assert await names_of(stage, MEMBERS) == {"demo-0", "demo-1", "demo-2"}
-            assert await names_of(stage, PODS) == {"demo-1", "demo-copier"}
+            await others.go(kind, name)
 
-            # Members go whose claim and whose pod are somebody else's, and so does the copier.
-            for name in ("demo-0", "demo-1"):
-                await api.patch_spec(MEMBERS, namespace, name, {"drain": True})
-            fewer = {"members": 1, "replicas": 1, "migration": {"engine": "Direct"}}
-            await api.patch_spec(CLUSTERS, namespace, "demo", fewer)
+        async def ready() -> bool:
+            return await stage.ready(1)
 
-            async def gone() -> bool:
-                return await names_of(stage, MEMBERS) == {"demo-2"}
-
-            await stage.until("the removal of members 0 and 1", gone)
-            await others.are_as_before()
-
-            await others.go(CLAIMS, "demo-2")
-            await are_told(stage, ["PodDisruptionBudget demo", "Service demo", "Service demo-members"])
-            for kind, name in ((BUDGETS, "demo"), (SERVICES, "demo"), (SERVICES, "demo-members")):
-                await others.are_as_before()
-                await others.go(kind, name)
-
-            async def ready() -> bool:
-                return await stage.ready(1)
-
-            await stage.until("a cluster of the member that has a claim of its own", ready)
-            await others.are_as_before()
-            assert "Traceback" not in stage.operator.log.read_text(encoding="utf-8")
+        await stage.until("a cluster of the member that has a claim of its own", ready)
+        await others.are_as_before()
+        assert "Traceback" not in stage.operator.log.read_text(encoding="utf-8")
 
 
 async def test_the_objects_of_a_deleted_cluster_of_the_same_name_are_waited_for(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    api: Api, namespace: str, operator: Operator, others: Others
 ) -> None:
     """No garbage collector runs here: they go when the test removes them."""
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        others = Others(control_plane, api, namespace)
-        await others.make(TABLES, kind="TabletCluster", uid="of-the-one-before")
-        await others.delete_slowly(CONFIG_MAPS, "demo-table")
-        async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-            await are_waited_for(stage, others.names())
-            await others.are_as_before()
-            assert await names_of(stage, MEMBERS) == set()
-            assert await names_of(stage, EVENTS) == set(), "nobody is called"
+    await others.make(TABLES, kind="TabletCluster", uid="of-the-one-before")
+    await others.delete_slowly(CONFIG_MAPS, "demo-table")
+    async with staged(api, namespace, operator) as stage:
+        await are_waited_for(stage, others.names())
+        await others.are_as_before()
+        assert await names_of(stage, MEMBERS) == set()
+        assert await names_of(stage, EVENTS) == set(), "nobody is called"
 
-            services = tuple(each for each in FOREIGN if each[0] in (SERVICES, BUDGETS))
-            await others.make(services, kind="TabletCluster", uid="of-the-one-before")
-            pods = tuple(each for each in FOREIGN if each[:2] == (PODS, "demo-1"))
-            await others.make(pods, kind="TabletMember", uid="of-the-one-before")
-            for name in ("demo-table", "demo-table-0"):
-                await others.go(CONFIG_MAPS, name)
-            await are_waited_for(stage, others.names())
-            await others.are_as_before()
-            for kind, name, _, _ in (*services, *pods):
-                await others.go(kind, name)
-            await stage.until_converged(3)
+        services = tuple(each for each in FOREIGN if each[0] in (SERVICES, BUDGETS))
+        await others.make(services, kind="TabletCluster", uid="of-the-one-before")
+        pods = tuple(each for each in FOREIGN if each[:2] == (PODS, "demo-1"))
+        await others.make(pods, kind="TabletMember", uid="of-the-one-before")
+        for name in ("demo-table", "demo-table-0"):
+            await others.go(CONFIG_MAPS, name)
+        await are_waited_for(stage, others.names())
+        await others.are_as_before()
+        for kind, name, _, _ in (*services, *pods):
+            await others.go(kind, name)
+        await stage.until_converged(3)
 
 
 def test_what_has_an_owner_that_may_live_does_not_go_by_itself() -> None:
@@ -231,22 +228,21 @@ Api._exchange = counted
 
 
 async def test_a_claim_with_the_uid_of_its_cluster_alone_is_watched_and_not_asked_for_again_and_again(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    stage: Stage, control_plane: ControlPlane, namespace: str
 ) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.until_converged(3)
-        await stage.operator.end()
-        for label in ("stele.dev/cluster-", "stele.dev/component-", "stele.dev/member-"):
-            control_plane.kubectl("label", "pvc", "demo-0", "-n", namespace, label)
-        await stage.operator.start(f"exec({COUNTED!r})")
-        await stage.table_snapshot(2)
-        await stage.until_converged(3)
-        # The lists say what there is by now, and the watches, which tell what they missed.
-        await asyncio.sleep(3.0)
-        text = stage.operator.log.read_text(encoding="utf-8")
-        await asyncio.sleep(5.0)
-        later = stage.operator.log.read_text(encoding="utf-8")[len(text) :].splitlines()
-        claims = [line for line in later if "/persistentvolumeclaims" in line]
-        assert len(claims) >= 2, "they are listed"
-        asked = f"/namespaces/{namespace}/persistentvolumeclaims"
-        assert [line for line in claims if line != f"GET /api/v1{asked}"] == []
+    await stage.until_converged(3)
+    await stage.operator.end()
+    for label in ("stele.dev/cluster-", "stele.dev/component-", "stele.dev/member-"):
+        control_plane.kubectl("label", "pvc", "demo-0", "-n", namespace, label)
+    await stage.operator.start(f"exec({COUNTED!r})")
+    await stage.table_snapshot(2)
+    await stage.until_converged(3)
+    # The lists say what there is by now, and the watches, which tell what they missed.
+    await asyncio.sleep(3.0)
+    text = stage.operator.log.read_text(encoding="utf-8")
+    await asyncio.sleep(5.0)
+    later = stage.operator.log.read_text(encoding="utf-8")[len(text) :].splitlines()
+    claims = [line for line in later if "/persistentvolumeclaims" in line]
+    assert len(claims) >= 2, "they are listed"
+    asked = f"/namespaces/{namespace}/persistentvolumeclaims"
+    assert [line for line in claims if line != f"GET /api/v1{asked}"] == []

@@ -7,7 +7,7 @@ import pytest
 
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import MEMBERS, NODES, PODS
-from tests.operator.test_operator import Stage, staged
+from tests.operator.test_operator import Stage
 
 pytestmark = pytest.mark.control_plane
 
@@ -21,31 +21,28 @@ async def zones(stage: Stage) -> dict[int, str]:
 
 
 async def test_copies_are_kept_apart_by_the_zones_of_nodes(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    stage: Stage, control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.scale(4)
-        await stage.until_converged(4)
-        for index, pod in enumerate(await stage.api.list(PODS, namespace, "stele.dev/component=member")):
-            name = f"{namespace}-node-{index}"
-            node = {"metadata": {"name": name, "labels": {KEY: "ab"[index // 2]}}}
-            await stage.api.create(NODES, "", {"apiVersion": "v1", "kind": "Node", **node})
-            bound = tmp_path / f"binding-{index}.json"
-            target = {"apiVersion": "v1", "kind": "Node", "name": name}
-            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}}
-            bound.write_text(json.dumps(binding | {"target": target}))
-            path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/binding"
-            control_plane.kubectl("create", "--raw", path, "-f", str(bound))
-        await stage.change_spec(placement={"topologyKeys": [KEY]})
+    await stage.scale(4)
+    await stage.until_converged(4)
+    for index, pod in enumerate(await stage.api.list(PODS, namespace, "stele.dev/component=member")):
+        name = f"{namespace}-node-{index}"
+        node = {"metadata": {"name": name, "labels": {KEY: "ab"[index // 2]}}}
+        await stage.api.create(NODES, "", {"apiVersion": "v1", "kind": "Node", **node})
+        bound = tmp_path / f"binding-{index}.json"
+        target = {"apiVersion": "v1", "kind": "Node", "name": name}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}}
+        bound.write_text(json.dumps(binding | {"target": target}))
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/binding"
+        control_plane.kubectl("create", "--raw", path, "-f", str(bound))
+    await stage.change_spec(placement={"topologyKeys": [KEY]})
 
-        async def apart() -> bool:
-            found = await zones(stage)
-            rows = (await stage.rows()).rows
-            return len(found) == 4 and all(
-                {found[index] for index in row.members} == {"a", "b"} for row in rows
-            )
+    async def apart() -> bool:
+        found = await zones(stage)
+        rows = (await stage.rows()).rows
+        return len(found) == 4 and all({found[index] for index in row.members} == {"a", "b"} for row in rows)
 
-        await stage.until("copies in different zones", apart)
-        conditions = (await stage.cluster())["status"]["conditions"]
-        known = next(each for each in conditions if each["type"] == "TopologyKnown")
-        assert (known["status"], known["reason"]) == ("True", "AsDesired")
+    await stage.until("copies in different zones", apart)
+    conditions = (await stage.cluster())["status"]["conditions"]
+    known = next(each for each in conditions if each["type"] == "TopologyKnown")
+    assert (known["status"], known["reason"]) == ("True", "AsDesired")

@@ -2,13 +2,11 @@
 
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
-from stele.adapters.kubernetes.login import log_in
 from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.state import State
 from stele.core.placement.plan import Plan
@@ -20,7 +18,7 @@ from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, RebalanceRequests, fai
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
 from tests.fakes.spec import desired_spec
-from tests.operator.test_operator import Stage, cluster, staged
+from tests.operator.test_operator import Stage, cluster
 
 pytestmark = pytest.mark.control_plane
 
@@ -47,34 +45,33 @@ async def ready(api: Api, namespace: str, name: str) -> tuple[str, str, str]:
 
 
 async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
-    control_plane: ControlPlane, namespace: str
+    api: Api, namespace: str, control_plane: ControlPlane
 ) -> None:
     cache = Cache(lambda _kind, _stored: None)
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        await create(api, cache, namespace, "look", "DryRun")
-        await create(api, cache, namespace, "run", "Execute")
-        await fail_ownerless(api, cache, NOON)
-        for name in ("look", "run"):
-            assert await ready(api, namespace, name) == ("Pending", "False", "ClusterNotFound")
+    await create(api, cache, namespace, "look", "DryRun")
+    await create(api, cache, namespace, "run", "Execute")
+    await fail_ownerless(api, cache, NOON)
+    for name in ("look", "run"):
+        assert await ready(api, namespace, name) == ("Pending", "False", "ClusterNotFound")
 
-        spec = {"members": 3, "storage": {"size": "1Gi"}}
-        body = {"apiVersion": "stele.dev/v1alpha1", "kind": "TabletCluster", "spec": spec}
-        made = await api.create(CLUSTERS, namespace, body | {"metadata": {"name": "demo"}})
-        cache.put(CLUSTERS, made)
-        found = TabletCluster.read(made)
-        assert isinstance(found, TabletCluster)
-        state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
-        await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
-        view = status.View(state, desired_spec(3, 2), 0.0, NOON)
-        await show_plans(api, cache, Children(api, cache, namespace), found, view)
-        await fail_ownerless(api, cache, NOON)
-        assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
-        assert await ready(api, namespace, "four") == ("Proposed", "True", "AsDesired")
-        assert await ready(api, namespace, "run") == ("Failed", "False", "MigrationFailed")
-        waited = control_plane.kubectl(
-            "wait", "--for=condition=Ready", "tabletrebalance/look", "-n", namespace, "--timeout=5s"
-        )
-        assert "condition met" in waited
+    spec = {"members": 3, "storage": {"size": "1Gi"}}
+    body = {"apiVersion": "stele.dev/v1alpha1", "kind": "TabletCluster", "spec": spec}
+    made = await api.create(CLUSTERS, namespace, body | {"metadata": {"name": "demo"}})
+    cache.put(CLUSTERS, made)
+    found = TabletCluster.read(made)
+    assert isinstance(found, TabletCluster)
+    state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
+    await create(api, cache, namespace, "four", "DryRun", changes={"members": 4})
+    view = status.View(state, desired_spec(3, 2), 0.0, NOON)
+    await show_plans(api, cache, Children(api, cache, namespace), found, view)
+    await fail_ownerless(api, cache, NOON)
+    assert await ready(api, namespace, "look") == ("Proposed", "True", "AsDesired")
+    assert await ready(api, namespace, "four") == ("Proposed", "True", "AsDesired")
+    assert await ready(api, namespace, "run") == ("Failed", "False", "MigrationFailed")
+    waited = control_plane.kubectl(
+        "wait", "--for=condition=Ready", "tabletrebalance/look", "-n", namespace, "--timeout=5s"
+    )
+    assert "condition met" in waited
 
 
 def formed(plans: int) -> State:
@@ -99,48 +96,44 @@ async def made_cluster(api: Api, namespace: str) -> TabletCluster:
 
 
 async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_deleted(
-    control_plane: ControlPlane, namespace: str
+    api: Api, namespace: str
 ) -> None:
     cache, desired = Cache(lambda _kind, _stored: None), desired_spec(3, 2)
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        ours = await made_cluster(api, namespace)
-        owner = manifests.owned_by_cluster(ours) | {"name": "another", "uid": "of-another-cluster"}
-        before = {}
-        for number in range(1, HISTORY_LIMIT + 3):
-            name = f"demo-1-{number}" if number < 3 else f"demo-0-{number}"
-            body = {
-                "apiVersion": "stele.dev/v1alpha1",
-                "kind": "TabletRebalance",
-                "metadata": {"name": name, "labels": {PLAN_LABEL: name}, "ownerReferences": [owner]},
-                "spec": {"cluster": "demo", "mode": "Execute", "approved": True},
-            }
-            if number == 2:
-                del body["metadata"]["labels"], body["metadata"]["ownerReferences"]
-                body["spec"]["moves"] = [{"partition": 1, "from": "demo-0", "to": "demo-1"}]
-            await api.create(REBALANCES, namespace, body)
-            if number != 2:
-                await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"})
-            before[name] = await api.get(REBALANCES, namespace, name)
-            cache.put(REBALANCES, before[name])
-        asked = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
-        assert [(each.name, each.plan) for each in asked] == [("demo-1-2", "")], "one of a user"
-        children, state = Children(api, cache, namespace), formed(plans=2)
-        await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON, requests=asked))
-        for name, stored in before.items():
-            assert await api.get(REBALANCES, namespace, name) == stored
-        assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")
+    ours = await made_cluster(api, namespace)
+    owner = manifests.owned_by_cluster(ours) | {"name": "another", "uid": "of-another-cluster"}
+    before = {}
+    for number in range(1, HISTORY_LIMIT + 3):
+        name = f"demo-1-{number}" if number < 3 else f"demo-0-{number}"
+        body = {
+            "apiVersion": "stele.dev/v1alpha1",
+            "kind": "TabletRebalance",
+            "metadata": {"name": name, "labels": {PLAN_LABEL: name}, "ownerReferences": [owner]},
+            "spec": {"cluster": "demo", "mode": "Execute", "approved": True},
+        }
+        if number == 2:
+            del body["metadata"]["labels"], body["metadata"]["ownerReferences"]
+            body["spec"]["moves"] = [{"partition": 1, "from": "demo-0", "to": "demo-1"}]
+        await api.create(REBALANCES, namespace, body)
+        if number != 2:
+            await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"})
+        before[name] = await api.get(REBALANCES, namespace, name)
+        cache.put(REBALANCES, before[name])
+    asked = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
+    assert [(each.name, each.plan) for each in asked] == [("demo-1-2", "")], "one of a user"
+    children, state = Children(api, cache, namespace), formed(plans=2)
+    await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON, requests=asked))
+    for name, stored in before.items():
+        assert await api.get(REBALANCES, namespace, name) == stored
+    assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")
 
 
-async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(
-    control_plane: ControlPlane, namespace: str
-) -> None:
+async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(api: Api, namespace: str) -> None:
     cache, desired = Cache(lambda _kind, _stored: None), desired_spec(3, 2)
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        ours = await made_cluster(api, namespace)
-        children, state = Children(api, cache, namespace), formed(plans=1)
-        await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON))
-        (ask,) = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
-        assert (ask.plan, ask.approved, ask.situation, ask.final) == ("1-1", True, "situation", False)
+    ours = await made_cluster(api, namespace)
+    children, state = Children(api, cache, namespace), formed(plans=1)
+    await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON))
+    (ask,) = RebalanceRequests().read(cache, namespace, "demo", ours.metadata.uid)
+    assert (ask.plan, ask.approved, ask.situation, ask.final) == ("1-1", True, "situation", False)
 
 
 async def plans(stage: Stage) -> dict[str, TabletRebalance]:
@@ -161,36 +154,35 @@ async def in_phase(stage: Stage, phase: str) -> str:
 
 
 async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    stage: Stage, namespace: str
 ) -> None:
-    async with staged(control_plane, namespace, tmp_path, unused_tcp_port) as stage:
-        await stage.until_converged(3)
-        await stage.change_spec(members=4, migration={"engine": "Direct", "approval": "Manual"})
-        name = await in_phase(stage, "Proposed")
-        plan = (await plans(stage))[name]
-        assert plan.status.planned.total > 0
-        assert plan.status.started_at is None
-        assert await ready(stage.api, namespace, name) == ("Proposed", "False", "WaitsForApproval")
-        assert all(3 not in row.members for row in (await stage.rows()).rows)
-        assert await stage.stele("approve", name) == f"{name} is approved"
-        await stage.until_converged(4)
-        number, row = next((n, r) for n, r in enumerate((await stage.rows()).rows) if 3 not in r.members)
-        giver = f"demo-{row.replicas[1]}"
-        moved = await stage.stele("move", "demo", str(number), "--from", giver, "--to", "demo-3")
+    await stage.until_converged(3)
+    await stage.change_spec(members=4, migration={"engine": "Direct", "approval": "Manual"})
+    name = await in_phase(stage, "Proposed")
+    plan = (await plans(stage))[name]
+    assert plan.status.planned.total > 0
+    assert plan.status.started_at is None
+    assert await ready(stage.api, namespace, name) == ("Proposed", "False", "WaitsForApproval")
+    assert all(3 not in row.members for row in (await stage.rows()).rows)
+    assert await stage.stele("approve", name) == f"{name} is approved"
+    await stage.until_converged(4)
+    number, row = next((n, r) for n, r in enumerate((await stage.rows()).rows) if 3 not in r.members)
+    giver = f"demo-{row.replicas[1]}"
+    moved = await stage.stele("move", "demo", str(number), "--from", giver, "--to", "demo-3")
 
-        async def done() -> bool:
-            return (await plans(stage))[moved].status.phase == "Done"
+    async def done() -> bool:
+        return (await plans(stage))[moved].status.phase == "Done"
 
-        await stage.until("the move", done)
-        assert await ready(stage.api, namespace, moved) == ("Done", "True", "AsDesired")
-        assert 3 in (await stage.rows()).rows[number].members
-        await stage.stele("drain", "demo-0")
-        name = await in_phase(stage, "Proposed")
-        await stage.stele("cancel", name)
+    await stage.until("the move", done)
+    assert await ready(stage.api, namespace, moved) == ("Done", "True", "AsDesired")
+    assert 3 in (await stage.rows()).rows[number].members
+    await stage.stele("drain", "demo-0")
+    name = await in_phase(stage, "Proposed")
+    await stage.stele("cancel", name)
 
-        async def over() -> bool:
-            return (await plans(stage))[name].status.phase == "Superseded"
+    async def over() -> bool:
+        return (await plans(stage))[name].status.phase == "Superseded"
 
-        await stage.until("the end of the cancelled plan", over)
-        assert await ready(stage.api, namespace, name) == ("Superseded", "False", "Cancelled")
-        assert any(0 in row.members for row in (await stage.rows()).rows)
+    await stage.until("the end of the cancelled plan", over)
+    assert await ready(stage.api, namespace, name) == ("Superseded", "False", "Cancelled")
+    assert any(0 in row.members for row in (await stage.rows()).rows)

@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from e2e.bench.member_stage import free_ports
-from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, Api
-from stele.adapters.kubernetes.login import log_in
+from stele.adapters.kubernetes.api import Api
 from stele.core.kv.keyslot import partition_of
 from tests.member.harness.cluster import eventually, key_in
 from tests.member.services import quota, recording
 from tests.operator.real_kubelet import RealKubelet
-from tests.operator.test_operator import Operator, Stage, cluster
+from tests.operator.test_operator import Operator, Stage, with_processes
 
 pytestmark = pytest.mark.control_plane
 
@@ -146,29 +144,21 @@ async def heard(told: Path) -> tuple[dict[Heard, int], set[tuple[int, str]]]:
 
 
 async def test_counts_go_on_while_partitions_move(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, unused_tcp_port: int
+    api: Api, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
     installed = quota.install(tmp_path, port) | recording.install(tmp_path)
     names = [key_in(p, PARTITIONS, seed) for seed in range(NAMES) for p in range(PARTITIONS)]
     # A busy machine is no fault: an owner that is lost takes counts along.
     patient = {"heartbeatSeconds": 0.5, "leaseSeconds": 15, "rejoinGracePeriodSeconds": 120}
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        await api.create(CLUSTERS, namespace, cluster("demo", 3, failureDetection=patient))
-        operator = Operator(control_plane, namespace, tmp_path, unused_tcp_port)
-        async with ServiceKubelet(api, namespace, tmp_path, installed) as kubelet:
-            await operator.start()
-            stage = Stage(api, namespace, kubelet, operator)  # type: ignore[arg-type]
-            counting = Counting(kubelet, port)
-            try:
-                await stage.until_converged(3)
-                await counting.through_all(names, await owners_of(stage))
-                for members in (4, 3):
-                    moved = await scaled(stage, counting, names, members)
-                    assert len(moved) >= PARTITIONS // 4
-                    await eventually(
-                        lambda: heard(tmp_path / "told"),
-                        lambda told, moved=moved: told[0] == {} and told[1] >= moved,
-                    )
-            finally:
-                assert await operator.end(signal.SIGTERM) == 0
+    kubelet = ServiceKubelet(api, namespace, tmp_path, installed)
+    counting = Counting(kubelet, port)
+    async with with_processes(api, namespace, operator, kubelet, failureDetection=patient) as stage:
+        await counting.through_all(names, await owners_of(stage))
+        for members in (4, 3):
+            moved = await scaled(stage, counting, names, members)
+            assert len(moved) >= PARTITIONS // 4
+            await eventually(
+                lambda: heard(tmp_path / "told"),
+                lambda told, moved=moved: told[0] == {} and told[1] >= moved,
+            )

@@ -6,7 +6,6 @@ import pytest
 
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, Api
-from stele.adapters.kubernetes.login import log_in
 from stele.core.control.state import State
 from stele.core.table.table import PartitionTable
 from stele.errors import Stale
@@ -36,36 +35,32 @@ def leadership(epoch: int) -> State:
     return State(epoch, PartitionTable.empty(8), 1, 0, 0.0)
 
 
-async def test_a_deposed_master_writes_nothing_over_its_successor_s_status(
-    control_plane: ControlPlane, namespace: str
-) -> None:
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        await api.create(CLUSTERS, namespace, cluster("demo", 3))
-        old = await world(api, namespace)
-        await old.write_status(leadership(4), 0.0)
-        new = await world(api, namespace)
-        await new.write_status(leadership(5), 0.0)
-        said = await api.get(CLUSTERS, namespace, "demo")
-        assert said["status"]["epoch"] == 5
+async def test_a_deposed_master_writes_nothing_over_its_successor_s_status(api: Api, namespace: str) -> None:
+    await api.create(CLUSTERS, namespace, cluster("demo", 3))
+    old = await world(api, namespace)
+    await old.write_status(leadership(4), 0.0)
+    new = await world(api, namespace)
+    await new.write_status(leadership(5), 0.0)
+    said = await api.get(CLUSTERS, namespace, "demo")
+    assert said["status"]["epoch"] == 5
 
-        late = leadership(4)
-        late.failover.lost = {1}
-        for seconds in (1.0, 2.0):
-            # At first it has not heard of the other: its write is refused, and that tells it.
-            with pytest.raises(Stale, match="epoch 5"):
-                await old.write_status(late, seconds)
-            assert await api.get(CLUSTERS, namespace, "demo") == said
+    late = leadership(4)
+    late.failover.lost = {1}
+    for seconds in (1.0, 2.0):
+        # At first it has not heard of the other: its write is refused, and that tells it.
+        with pytest.raises(Stale, match="epoch 5"):
+            await old.write_status(late, seconds)
+        assert await api.get(CLUSTERS, namespace, "demo") == said
 
 
 async def test_a_status_that_users_changed_meanwhile_is_written_with_the_next_report(
-    control_plane: ControlPlane, namespace: str
+    api: Api, namespace: str, control_plane: ControlPlane
 ) -> None:
-    async with Api(await log_in(str(control_plane.kubeconfig))) as api:
-        await api.create(CLUSTERS, namespace, cluster("demo", 3))
-        master = await world(api, namespace)
-        control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "by=somebody")
-        await master.write_status(leadership(4), 0.0)
-        assert "status" not in await api.get(CLUSTERS, namespace, "demo")
-        await master.write_status(leadership(4), 1.0)
-        found = await api.get(CLUSTERS, namespace, "demo")
-        assert (found["status"]["epoch"], found["metadata"]["annotations"]["by"]) == (4, "somebody")
+    await api.create(CLUSTERS, namespace, cluster("demo", 3))
+    master = await world(api, namespace)
+    control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "by=somebody")
+    await master.write_status(leadership(4), 0.0)
+    assert "status" not in await api.get(CLUSTERS, namespace, "demo")
+    await master.write_status(leadership(4), 1.0)
+    found = await api.get(CLUSTERS, namespace, "demo")
+    assert (found["status"]["epoch"], found["metadata"]["annotations"]["by"]) == (4, "somebody")
